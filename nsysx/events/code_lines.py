@@ -6,14 +6,16 @@ line of the call that they correspond to (``sequence``). What autograd's thread 
 with the same sequence number, where operators were recorded, else the line that called backward. GPU work of a CUDA graph has the
 line that captured its node, else the one that launched the graph.
 
-Lines of installed packages belong to the program's own line that called them: ``Lines.own``.
+Lines of installed packages belong to the program's own line that called them: ``Lines.own``. A function that ran more lines than an
+X-ray notes is one range from there on, ``folded``: what it calls has the line that called it, and its time the shares of its lines.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +41,8 @@ class CodeLines:
     """Stacks by number; ``places`` are their lines: file, line, function.
 
     ``place`` and ``parent``: of each stack, the place of its innermost line and the stack above that, -1 for none. ``own``: of each
-    stack, the one that ends with the program's own innermost line, -1 where all lines are of packages.
+    stack, the one that ends with the program's own innermost line, -1 where all lines are of packages. ``folded``: which stacks end with
+    a function, not with a line.
     ``call`` and ``op``: the stack of each API call and GPU op, -1 where it is not known. ``open``: thread -> the stack that was open
     at each instant of the X-ray, -1 for none. ``of``: the call that each call corresponds to, itself where it corresponds to none.
     """
@@ -48,6 +51,7 @@ class CodeLines:
     place: I64 = field(default_factory=lambda: _NOTHING)
     parent: I64 = field(default_factory=lambda: _NOTHING)
     own: I64 = field(default_factory=lambda: _NOTHING)
+    folded: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
     call: I64 = field(default_factory=lambda: _NOTHING)
     op: I64 = field(default_factory=lambda: _NOTHING)
     open: Mapping[int, StepFunction] = field(default_factory=dict)
@@ -77,6 +81,17 @@ class CodeLines:
         within = [s >= 0 and not places.isdisjoint(self.chain(int(s))) for s in distinct.tolist()]
         return np.array(within, np.bool_)[number]
 
+    def lines_of_folded(self, stack: int) -> Flags:
+        """Return which stacks pass through lines of the function with which a folded stack ends, called from the same line."""
+        names = self.places["file"].to_list(), self.places["function"].to_list()
+        same = np.array(
+            [pair == tuple(n[self.place[stack]] for n in names) for pair in zip(*names, strict=True)], np.bool_
+        )
+        below: Flags = same[self.place] & (self.parent == self.parent[stack]) & ~self.folded
+        while (more := below | (np.append(below, [False])[self.parent] & ~self.folded)).sum() > below.sum():
+            below = more
+        return below
+
     def at(self, thread: int, t: I64) -> I64:
         """Return the stack that was open on a thread at each instant of the X-ray, -1 for none."""
         if thread not in self.open:
@@ -103,26 +118,29 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     captured = _captured(trace, xray, attributed)
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
-    return CodeLines(
-        xray.places, xray.place, parent=xray.parent, own=xray.own, call=call, op=op, open=xray.open, of=like
-    )
+    return replace(xray, call=call, op=op, of=like)
+
+
+#: What stands in front of the line of a function's definition where its range is that of all its lines.
+_FOLD = re.compile(r":-(?=\d+ \S*$)")
 
 
 def _stacks(rows: pl.DataFrame) -> CodeLines:
     """Return the stacks of line ranges, and which was open when; ``rows`` as `Ranges.lines`."""
     names, code = lookup.distinct(rows["label"])
-    described = [place(name) for name in names]
+    folds = np.array([_FOLD.search(name or "") is not None for name in names], np.bool_)
+    described = [place(_FOLD.sub(":", name or "")) for name in names]
     library = np.array([stacks_room.is_library(file) for file, _, _ in described], np.bool_)
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     nests = nesting_by_thread(thread, start, end)
     parent = np.concatenate([n.parent for n in nests.values()])
     depth = np.concatenate([n.depth for n in nests.values()])
     stack_of, above, last = _numbered(parent, depth, code)
-    inner = _innermost_own(above, ~library[last])
+    inner = _innermost_own(above, ~library[last] & ~folds[last])
     stack_at = np.append(stack_of, -1)
     open_ = {t: StepFunction(n.top.times, stack_at[n.top.labels]) for t, n in nests.items()}
     places = pl.DataFrame(described, schema=PLACE, orient="row")
-    return CodeLines(places, last, above, inner, open=open_)
+    return CodeLines(places, last, above, inner, folds[last], open=open_)
 
 
 def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:

@@ -128,7 +128,8 @@ def _shared(
     weights = [pl.DataFrame(schema={"stratum": pl.Int64, "stack": pl.Int64, "weight": pl.Int64})]
     for (key,), part in windows.group_by("thread", maintain_order=True):
         weights.append(_weights(profile, lines, int(str(key)), part))
-    rows = pl.concat(weights).group_by("stratum", "stack").agg(pl.col("weight").sum()).sort("stratum", "stack")
+    rows = _unfolded(lines, pl.concat(weights))
+    rows = rows.group_by("stratum", "stack").agg(pl.col("weight").sum()).sort("stratum", "stack")
     rows = rows.with_columns(all=pl.col("weight").sum().over("stratum"))
     bare = np.setdiff1d(np.arange(count), rows["stratum"].to_numpy())
     rest = {
@@ -140,6 +141,28 @@ def _shared(
     rows = pl.concat([rows, pl.DataFrame(rest, schema=rows.schema)])
     rows = shared_out(rows.with_columns(whole=lookup.at(pl.Series(whole), rows["stratum"].to_numpy())))
     return _summed(group_of[rows["stratum"].to_numpy()], rows["stack"].to_numpy(), rows["ns"].to_numpy())
+
+
+def _unfolded(lines: CodeLines, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return stratum, stack, weight with the time of functions that have no lines given to lines that they had before, by their shares.
+
+    Those of the same stratum count, else of all; without any, the line that called the function has its time, else no line.
+    """
+    folded = np.append(lines.folded, False)[rows["stack"].to_numpy()]
+    parts = [rows.filter(pl.Series(~folded))]
+    for stack in np.unique(rows["stack"].to_numpy()[folded]).tolist():
+        whole = rows.filter(pl.col("stack") == stack).select("stratum", whole="weight")
+        below = np.append(lines.lines_of_folded(stack), False)
+        before = rows.filter(pl.Series(below[rows["stack"].to_numpy()], dtype=pl.Boolean))
+        anywhere = before.group_by("stack").agg(pl.col("weight").sum())
+        others = whole.join(before, on="stratum", how="anti").join(anywhere, how="cross")
+        shares = pl.concat([whole.join(before, on="stratum"), others], how="diagonal")
+        part = pl.col("whole") * pl.col("weight") / pl.col("weight").sum().over("stratum")
+        parts.append(shares.select("stratum", "stack", part.round().cast(pl.Int64).alias("weight")))
+        if not anywhere.height:
+            above = int(lines.parent[stack])
+            parts.append(whole.select("stratum", pl.lit(above).alias("stack"), pl.col("whole").alias("weight")))
+    return pl.concat(parts)
 
 
 def _weights(profile: Profile, lines: CodeLines, thread: int, windows: pl.DataFrame) -> pl.DataFrame:

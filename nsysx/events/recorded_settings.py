@@ -11,6 +11,16 @@ from nsysx.events.profile import Profile
 from nsysx.model import Row
 from nsysx.records import whole_number
 
+#: Lines of objects: the kind, what holds the line, and the number by which one comes first. ``loop`` is where a loader is iterated,
+#: ``samples`` and ``collate`` are the program's own functions that make its samples and put its batches together.
+_OBJECTS = {
+    "optimizer": ("optimizers", "made", "elements"),
+    "loader": ("loaders", "made", "iterators"),
+    "loop": ("loaders", "place", "iterators"),
+    "samples": ("loaders", "samples", "iterators"),
+    "collate": ("loaders", "collates", "iterators"),
+}
+
 
 @dataclass(frozen=True)
 class RecordedSettings:
@@ -38,19 +48,22 @@ class RecordedSettings:
         return self._part("card").get(name)
 
     def place(self, *names: str) -> Row:
-        """Return file and line where the program first sets one of these; empty if that is not known.
+        """Return file and line where the program first sets one of these, the first that is known; empty if none is.
 
-        ``loader``: where it iterates one; ``samples``: where its own code makes the samples of one.
+        Names of `_OBJECTS` are those of objects: of the loader that is iterated most, of the optimizer with most parameters.
         """
-        places, loaders = self._part("places"), self.rows("loaders") or ()
-        of_loader = {"loader": "place", "samples": "samples"}
-        noted = [places.get(name) for name in names if name not in of_loader]
-        noted += [row.get(of_loader[name]) for name in names if name in of_loader for row in loaders]
+        places = self._part("places")
+        noted = (self._of_object(name) if name in _OBJECTS else places.get(name) for name in names)
         for file_and_line in noted:
             file, _, line = str(file_and_line or "").rpartition(":")
             if file and line.isdigit():
                 return {"file": file, "line": int(line)}
         return {}
+
+    def _of_object(self, name: str) -> Any:
+        kind, key, most = _OBJECTS[name]
+        row = max(self.rows(kind) or (), key=lambda row: whole_number(row.get(most)) or 0, default={})
+        return row.get(key)
 
     def autocast(self, name: str) -> Any:
         """Return a fact about the autocast regions of the step that was watched."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from nsysx.advice import Alternative
-from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import (
     _anomaly,
     _costly_kernels,
@@ -17,40 +12,10 @@ from nsysx.findings import (
     _transform_lengths,
     _unread,
 )
-from nsysx.findings import _costly_collectives as collectives
-from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
-from nsysx.findings._case import Case, Need, Saving, way
-from nsysx.findings._once import Takes
-from nsysx.model import Row
-
-
-class Costly(NamedTuple):
-    """A setting. ``when`` returns what was seen if it costs, else ""; ``worth`` asks the replay, None: it has to be tried.
-
-    ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
-    about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
-    ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
-    line that sets it. ``anywhere``: the advice to a program that is
-    not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
-    ``at``: the line that does it, where no setting is set.
-    """
-
-    name: str
-    when: Callable[[Case, RecordedSettings], str]
-    title: str
-    remedy: Alternative
-    worth: Callable[[Case, RecordedSettings | None], Saving | None] | None = None
-    seen: Callable[[Case], str] | None = None
-    takes: Callable[[Case], Takes] | None = None
-    leads: bool = False
-    phase: str | None = None
-    place: str | None = None
-    anywhere: str | None = None
-    need: Need | None = None
-    set_by: tuple[str, ...] = ()
-    at: Callable[[Case], Row] | None = None
-
+from nsysx.findings._case import way
+from nsysx.findings._costly_ranks import OF_RANKS
+from nsysx.findings._costly_setting import Costly
 
 SETTINGS = (
     Costly(
@@ -72,7 +37,14 @@ SETTINGS = (
         phase="backward",
         set_by=("anomaly",),
     ),
-    Costly("profiler", when.profiler, "A profiler of torch is on in the steps", way("no-profiler"), leads=True),
+    Costly(
+        "profiler",
+        when.profiler,
+        "A profiler of torch is on in the steps",
+        way("no-profiler"),
+        leads=True,
+        set_by=("profiler",),
+    ),
     Costly(
         "deterministic algorithms",
         when.deterministic,
@@ -108,7 +80,13 @@ SETTINGS = (
         leads=True,
         set_by=("cudnn_enabled",),
     ),
-    Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
+    Costly(
+        "attention kernels",
+        when.slow_attention,
+        "Fast attention kernels are turned off",
+        way("sdpa-allowed"),
+        set_by=("sdpa",),
+    ),
     Costly(
         "float64",
         _float64.in_settings,
@@ -119,6 +97,7 @@ SETTINGS = (
         takes=_float64.taken,
         anywhere="Compute with float32 where its 7 digits are enough",
         need=_float64.NOT_MEANT,
+        at=_float64.place,
     ),
     Costly(
         "FFT length",
@@ -148,6 +127,7 @@ SETTINGS = (
         way("no-scaler"),
         worth=when.without_scaler,
         phase="optimizer",
+        set_by=("scaler",),
     ),
     Costly(
         "persistent_workers off",
@@ -155,150 +135,9 @@ SETTINGS = (
         "The loader starts its workers anew again and again",
         way("persistent-workers"),
         phase="data",
-        set_by=("loader",),
+        set_by=("loader", "loop"),
     ),
-    Costly(
-        "find_unused_parameters",
-        when.finds_unused,
-        "DDP looks for unused parameters, and there are none",
-        way("no-unused-search"),
-        worth=collectives.unused_search,
-        set_by=("DDP",),
-        phase="backward",
-    ),
-    Costly(
-        "static_graph",
-        collectives.searches_again,
-        "DDP looks for unused parameters in each step, always the same ones",
-        way(
-            "ddp-static-graph",
-            "Let DDP look for unused parameters once: static_graph=True, without find_unused_parameters",
-        ),
-        worth=collectives.unused_search,
-        set_by=("DDP",),
-        phase="backward",
-    ),
-    Costly(
-        "no_sync unused",
-        when.reduces_each,
-        "Gradients are reduced in each micro-step",
-        way("no-sync"),
-        worth=when.reduced_once,
-        seen=when.seen_to_reduce_each,
-        leads=True,
-        phase="backward",
-    ),
-    Costly(
-        "gradient_as_bucket_view",
-        jobs.copies_gradients,
-        "Gradients are copied out of their buckets",
-        way("ddp-bucket-view"),
-        worth=jobs.bucket_view,
-        set_by=("DDP",),
-        phase="backward",
-    ),
-    Costly(
-        "broadcast_buffers",
-        jobs.sends_buffers,
-        "Buffers are sent to all ranks in each step",
-        way("own-buffers"),
-        worth=jobs.own_buffers,
-        set_by=("DDP",),
-        phase="forward",
-    ),
-    Costly(
-        "small buckets",
-        jobs.small_buckets,
-        "Gradients are reduced in many small buckets",
-        way("usual-buckets"),
-        worth=jobs.fewer_buckets,
-        set_by=("DDP",),
-        phase="backward",
-    ),
-    Costly(
-        "one bucket",
-        jobs.one_bucket,
-        "Gradients are reduced in one bucket, after backward",
-        way("usual-buckets"),
-        worth=jobs.overlapped_buckets,
-        set_by=("DDP",),
-        phase="backward",
-    ),
-    Costly(
-        "reshard_after_forward",
-        jobs.gathers_again,
-        "Parameters are gathered again in backward although they would fit",
-        way("no-reshard"),
-        worth=jobs.kept_gathered,
-        phase="backward",
-    ),
-    Costly(
-        "backward_prefetch",
-        collectives.gathers_late_in_backward,
-        "Parameters are gathered when backward reaches them, not before",
-        way("backward-prefetch"),
-        worth=collectives.prefetched_backward,
-        phase="backward",
-    ),
-    Costly(
-        "forward_prefetch",
-        collectives.gathers_late_in_forward,
-        "Parameters are gathered when the host comes to them, not before",
-        way("forward-prefetch"),
-        worth=collectives.prefetched_forward,
-        phase="forward",
-    ),
-    Costly(
-        "limit_all_gathers",
-        collectives.gathers_at_once,
-        "More parameters are gathered at once than memory holds",
-        way("limited-gathers"),
-    ),
-    Costly(
-        "metrics in each step",
-        collectives.metrics_each_step,
-        "A value of all ranks is reduced and read in each step",
-        way("collective-rarely"),
-        worth=collectives.without_metrics,
-        seen=collectives.metrics_each_step,
-        takes=collectives.of_metrics,
-        at=collectives.place_of_metrics,
-    ),
-    Costly(
-        "stream of collectives",
-        collectives.on_compute_stream,
-        "Collectives run on the stream of the computation",
-        way("async-collectives"),
-        worth=collectives.beside_compute,
-        seen=collectives.on_compute_stream,
-        takes=collectives.of_held_up,
-        at=collectives.place_of_held_up,
-    ),
-    Costly(
-        "collectives through the CPU",
-        collectives.through_host,
-        "Collectives go through the CPU",
-        way("group-on-gpu"),
-        worth=collectives.without_host_exchange,
-        seen=collectives.through_host,
-        leads=True,
-        at=collectives.place_of_host_exchange,
-    ),
-    Costly(
-        "cores of ranks",
-        collectives.shared_cores,
-        "Few cores for many",
-        way("own-cores"),
-        leads=True,
-        place="the launcher",
-    ),
-    Costly(
-        "CPU offload",
-        jobs.offloads,
-        "A sharded model keeps its parameters on the CPU",
-        way("no-offload"),
-        leads=True,
-    ),
+    *OF_RANKS,
     Costly(
         "padding",
         _padding.padded,
@@ -306,9 +145,9 @@ SETTINGS = (
         way("pad-to-longest"),
         worth=_padding.shorter,
         takes=_padding.taken,
-        set_by=("loader",),
         leads=True,
         place="the loader",
+        set_by=("collate", "samples", "loader", "loop"),
     ),
     Costly(
         "gradients that nothing reads",
@@ -352,6 +191,7 @@ SETTINGS = (
         "torch.compile uses a backend for debugging",
         way("default-backend"),
         leads=True,
+        set_by=("compile",),
     ),
     Costly(
         "optimizer on the CPU",
@@ -359,6 +199,7 @@ SETTINGS = (
         "The optimizer works on the CPU",
         way("optimizer-on-gpu"),
         phase="optimizer",
+        set_by=("optimizer",),
     ),
     Costly(
         "autocast regions",
@@ -366,6 +207,7 @@ SETTINGS = (
         "Autocast is entered again and again",
         way("autocast-once"),
         phase="forward",
+        set_by=("autocast",),
     ),
     Costly(
         "checkpoints",

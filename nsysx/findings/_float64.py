@@ -10,7 +10,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepPart
-from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Need, Saving, State, ops_of
 from nsysx.findings._finding_bounds import (
     FLOAT32_OTHER_LEFT,
@@ -24,6 +24,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
+from nsysx.model import Row
 from nsysx.replay.edits import ScaleOps
 
 #: Kernels that compute in float64.
@@ -97,6 +98,15 @@ def seen(case: Case) -> str:
 def taken(case: Case) -> Takes:
     """Return the kernels that compute with float64."""
     return Takes(ops_of(_doubles(case)))
+
+
+def place(case: Case) -> Row:
+    """Return where the program asks for float64: as the default, or for a network whose parameters have it; empty if not known."""
+    settings = settings_of(case.profile)
+    if settings is None:
+        return {}
+    wide = any("float64" in (row.get("dtypes") or ()) for row in settings.rows("networks") or ())
+    return settings.place("float64", *(["double"] if wide else []))
 
 
 def halved(case: Case, settings: RecordedSettings | None) -> Saving:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from nsysx.advice import Condition
 from nsysx.events.attribute import IN_STEP
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import SITE, Case
 from nsysx.findings._fix import Fix, Need
 from nsysx.findings._lines import line_of, line_of_phase
@@ -58,7 +59,7 @@ class Found:
             verdict="found",
             title=self.title,
             detail=f"{self.detail} {self.because}".rstrip(),
-            where=self._site(case, about),
+            where=self._site(case, about, fix),
             cost_ns_per_step=None if case.stepless else cost_ns,
             saving=replace(worth, scope=None if worth.likely_ns is None else replayed_scope(case.profile)),
             evidence=tuple(self.evidence),
@@ -74,9 +75,14 @@ class Found:
             return finding
         return Claim(**{f.name: getattr(finding, f.name) for f in fields(finding)}, takes=about, direct=rule.direct)
 
-    def _site(self, case: Case, about: Takes) -> dict[str, object]:
-        """Return the place, with the line of the time that it is about where none is named, else what lies beside its calls."""
+    def _site(self, case: Case, about: Takes, fix: Fix) -> dict[str, object]:
+        """Return the place. Where it names no line, that is the line that sets what the advice changes, or of the time that it is about.
+
+        Without one, it is what lies beside its calls.
+        """
         site = {k: v for k, v in (self.where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
+        if not site.get("file"):
+            site |= _set_at(case, fix)
         # The lines that an X-ray noted are those of usual steps.
         if self.rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(case.profile, site, self.calls, about)
@@ -85,6 +91,22 @@ class Found:
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(case.profile, self.calls)):
             site["near"] = beside
         return site
+
+
+#: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.
+_MADE = {
+    **dict.fromkeys(("fused", "foreach", "groups-merged"), ("optimizer",)),
+    **dict.fromkeys(
+        ("loader-workers", "loader-workers-8", "loader-prefetch", "persistent-workers"), ("loader", "loop")
+    ),
+    "tf32": ("no_matmul_tf32",),
+}
+
+
+def _set_at(case: Case, fix: Fix) -> Row:
+    """Return file and line of what the first remedy changes; empty where that is no setting, or not known."""
+    settings, names = settings_of(case.profile), _MADE.get(fix.ways[0].name) if fix.ways else None
+    return {} if settings is None or names is None else settings.place(*names)
 
 
 def _tested(need: Need, fix: Fix, case: Case) -> Condition:

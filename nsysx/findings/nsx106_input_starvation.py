@@ -201,8 +201,8 @@ def check(case: Case) -> list[Finding]:
         where |= {"file": busiest["file"], "line": busiest["line"]}
     elif followed:
         where |= followed.where
-    elif case.program.loader and (settings := settings_of(case.profile)):
-        where |= settings.place("samples", "loader")
+    elif case.program.loader and fix.ways[0].name == "cheaper-samples" and (settings := settings_of(case.profile)):
+        where |= settings.place("samples", "loader", "loop")
     return [
         Found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence).as_finding(case)
     ]

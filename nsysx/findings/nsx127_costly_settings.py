@@ -26,7 +26,8 @@ from dataclasses import replace
 from nsysx import units
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._costly import SETTINGS, Costly
+from nsysx.findings._costly import SETTINGS
+from nsysx.findings._costly_setting import Costly
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._found import Found
 from nsysx.model import Finding, Row

@@ -119,6 +119,7 @@ def _of_profile(profile: Profile) -> list[Check]:
         *_attribution(profile),
         *sample_checks.python_samples(profile),
         *probe_checks.modules_by_sequence(profile),
+        *probe_checks.lines_left_out(profile),
         *step_checks.steps(profile),
         *window_checks.windows(profile),
         *_replayed(profile),

@@ -158,6 +158,24 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
 
 
+def lines_left_out(profile: Profile) -> list[Check]:
+    """Say where an X-ray step had more lines than are noted."""
+    records = ids.records_of(profile.trace.capture.probe, profile.steps.process)
+    noted = [xray for record in records if isinstance(xray := record.get("xray"), dict)]
+    checks = []
+    if any(count_or_zero(xray.get("folds")) for xray in noted):
+        detail = (
+            "a step has more lines than are noted: the time of a function that goes on is divided among its lines as before that, "
+            "which is certain for the function and likely for its lines"
+        )
+        checks.append(Check("lines", "ok", detail))
+    stopped = next((str(xray["stopped"]) for xray in noted if xray.get("stopped")), "")
+    if stopped:
+        detail = f"lines ended within an X-ray step ({stopped}): what followed in it has none, and the longest may not be among those noted"
+        checks.append(Check("lines", "warn", detail))
+    return checks
+
+
 def _pushed(probe: Row) -> int:
     return count_or_zero(probe.get("ranges_pushed"))
 

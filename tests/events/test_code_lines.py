@@ -18,6 +18,7 @@ from nsysx.events import line_shares
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Summary
 from tests.builder import Report, Thread
+from tests.findings.lined import Lined
 
 PACKAGE = "/env/lib/python3.12/site-packages/pkg/net.py"
 SOURCE = {"/job/train.py": {"12": "    batch = load(rows)\n", "13": "loss = net(batch)"}}
@@ -251,3 +252,34 @@ def test_what_launches_less_does_not_gain_the_time_of_a_line_that_does_not_launc
     assert bound.verdict == "found" and guilty.cost_ns_per_step is not None and bound.cost_ns_per_step is not None
     likely = bound.saving.likely_ns
     assert likely is not None and likely <= bound.cost_ns_per_step - guilty.cost_ns_per_step
+
+
+@pytest.mark.parametrize(("noted", "shares"), [((1, 3), (3.0, 9.0)), ((0, 0), None)])
+def test_a_function_that_has_no_lines_any_more_has_the_shares_of_those_that_it_had(
+    tmp_path: Path, noted: tuple[int, int], shares: tuple[float, float] | None
+) -> None:
+    """12 ms of a loop at lines 11 and 12; the X-ray notes some of it, and what is launched behind that has the line that calls the loop."""
+
+    def step(each: Lined, number: int) -> None:
+        with each.line(30):
+            for line, part_ms in zip((11, 12), noted, strict=True):
+                if part_ms:
+                    with each.line(line, "loop"):
+                        each.host(1000 * part_ms)
+            with each.line(-10, "loop"):
+                each.host(1000 * (12 - sum(noted)))
+                each.launch(20)
+        with each.line(31):
+            each.launch(5)
+
+    program = Lined()
+    program.run(step)
+    table = program.summary(tmp_path).tables["lines"]
+    rows = {row["line"]: row for row in table.rows or ()}
+    ms = {line: row["host_self_ns"] / table.scope.steps / 1e6 for line, row in rows.items()}
+    assert 10 not in rows, "the line of its definition does nothing"
+    assert rows[30]["launches"] == rows[31]["launches"] == table.scope.steps
+    if shares is None:
+        assert ms[30] == pytest.approx(12, rel=0.02)
+    else:
+        assert (ms[11], ms[12]) == pytest.approx(shares, rel=0.02) and ms[30] < 0.1

@@ -793,6 +793,55 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")
 
 
+def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_the_samples(tmp_path: Path) -> None:
+    def waiting(program: Program, number: int) -> None:
+        with program.range("data DataLoader"):
+            program.host(2000)
+        healthy(program, number)
+        program.sync()
+
+    def where(**options: Any) -> tuple[object, object]:
+        places = {"made": "train.py:30", "samples": "data.py:9", "place": "train.py:40"}
+        loader = {**LOADER, **places, "iterators": 1, "persistent_workers": True, **options}
+        evaluated = {**loader, "made": "train.py:31", "samples": None}
+        whole = summary(tmp_path, changed(CLEAN, {"loaders": [evaluated, {**loader, "iterators": 9}]}), waiting)
+        finding = next(f for f in whole.findings or () if f.code == "NSX106")
+        return finding.where.get("file"), finding.where.get("line")
+
+    assert where(workers=0) == ("train.py", 30)
+    assert where(workers=0, made=None) == ("train.py", 40), "a report of before: where it is iterated"
+    assert where(workers=8) == ("data.py", 9)
+
+
+@pytest.mark.parametrize(
+    ("fault", "places", "line"),
+    [
+        ({"switches": {"autograd_profiler": True}}, {"profiler": "train.py:7"}, 7),
+        ({"switches": {"autograd_profiler": True}}, {"scaler": "train.py:7"}, None),
+        ({"networks": [{"class": "Net", "dtypes": {"float64": 9}}]}, {"double": "train.py:8"}, 8),
+        ({"networks": [{"class": "Net", "dtypes": {"float32": 9}}]}, {"double": "train.py:8"}, None),
+        ({"networks": [{"class": "Net", "dtypes": {"float32": 9}}]}, {"float64": "train.py:9"}, 9),
+    ],
+)
+def test_the_line_that_sets_it_is_the_place_and_no_other(
+    tmp_path: Path, fault: dict[str, Any], places: dict[str, str], line: int | None
+) -> None:
+    whole = summary(tmp_path, changed(CLEAN, {**fault, "places": places}), doubled if "networks" in fault else healthy)
+    finding = next(f for f in of_settings(whole) if f.verdict == "found")
+    assert finding.where.get("line") == line
+
+
+def test_the_place_of_tf32_is_where_it_is_turned_off(tmp_path: Path) -> None:
+    def products(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.launch(200, "ampere_sgemm_128x64_tn")
+
+    for places, line in (({"no_matmul_tf32": "train.py:5"}, 5), ({}, None)):
+        whole = summary(tmp_path, changed(CLEAN, {"places": places, "switches": {"matmul_tf32": False}}), products)
+        assert next(f.where.get("line") for f in whole.findings or () if f.code == "NSX116") == line
+
+
 def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> None:
     whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), in_order)
     (finding,) = of_settings(whole)

@@ -45,7 +45,18 @@ def test_foreach_kernels_move_the_same_numbers_eighteen_times(tmp_path: Path) ->
     finding = found(tmp_path, {"class": "Adam", "fused": None}, updating)
     assert [way.name for way in finding.remedies] == ["fused"] and "fused=True" in finding.paste
     assert finding.saving_ns_per_step == pytest.approx(1_500_000 * 11 / 18, rel=0.03)
-    assert finding.where["phase"] == "optimizer"
+    assert finding.where == {"phase": "optimizer"}, "where the optimizer is made is not known"
+
+
+def test_the_place_is_where_the_optimizer_is_made_that_could_be_fused(tmp_path: Path) -> None:
+    made = {"class": "Adam", "fused": None, "made": "/home/me/my run/train.py:12"}
+    assert found(tmp_path, made, updating).where == {
+        "phase": "optimizer",
+        "file": "/home/me/my run/train.py",
+        "line": 12,
+    }
+    (tmp_path / "b").mkdir()
+    assert "line" not in found(tmp_path / "b", made, embedding).where, "a sparse gradient is asked for elsewhere"
 
 
 def test_dense_gradients_of_embeddings_update_every_row(tmp_path: Path) -> None:

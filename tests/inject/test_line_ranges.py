@@ -273,7 +273,10 @@ def test_generated_code_and_what_is_left_out_or_added(python: str, tmp_path: Pat
     assert files == {"case.py", "lib/site-packages/torch/__init__.py"} and other["texts"] == {}
 
 
-def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
+def test_a_function_of_many_lines_is_one_range_from_there_on_and_what_follows_has_its_lines(
+    python: str, tmp_path: Path
+) -> None:
+    """Twice a loop in a function of its own, then one that calls another function in each round, and one beside calls."""
     case = """
         def loop(n):
             total = 0
@@ -281,20 +284,61 @@ def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
                 total += 1
                 total -= 1
             return total
+        def after():
+            return 1
+        def helped(n):
+            return n + 1
+        def calling(n):
+            for i in range(n):
+                helped(i)
+                n -= 1
+            return n
+        def work():
+            loop(30_000)
+            after()
+            calling(100_000)
+            after()
+            for i in range(10_000):
+                i += 1
+                i -= 1
+            after()
+            return 2
         def main(run, told):
-            run(lambda: loop(100_000))
+            run(work)
             first = told.stopped
-            told.stopped = None
             run(lambda: loop(3))
-            return [first, told.stopped]
+            return [first, told.stopped, told.folds]
     """
     told = run(python, tmp_path, case)
-    assert (
-        told["result"][0] in ("20,000 lines in one step", "lines had taken as long as a step")
-        and told["result"][1] is None
+    tree = [line.strip() for line in told["tree"]]
+    assert told["result"][:2] == [None, None] and 3 <= told["result"][2] <= 8
+    assert told["open"] == 0 and not told["faults"]
+    assert 15_000 < len(tree) < 45_000
+    assert tree.count("case.py:-1 loop") == 1, "from its 20,000th line on"
+    assert tree.index("case.py:-1 loop") < tree.index("case.py:8 after")
+    assert tree.count("case.py:8 after") == 3 and "case.py:22 work" in tree[:-10], "functions and lines behind it"
+    assert "case.py:6 loop" in tree[-4:], "the next step has its lines"
+    assert not any(int(number) < 0 for numbers in told["texts"].values() for number in numbers)
+
+
+def test_many_functions_of_many_lines_end_the_lines_of_a_step(python: str, tmp_path: Path) -> None:
+    loops = "".join(
+        f"        def loop{k}(n):\n            for i in range(n):\n                i += 1\n                i -= 1\n"
+        for k in range(12)
     )
-    assert 5_000 < len(told["tree"]) < 25_000
-    assert "case.py:6 loop" in [line.strip() for line in told["tree"][-4:]], "the next step has its lines"
+    case = f"""
+{loops}
+        def work():
+            for loop in ({", ".join(f"loop{k}" for k in range(12))}):
+                loop(30_000)
+        def main(run, told):
+            run(work)
+            return told.stopped
+    """
+    told = run(python, tmp_path, case)
+    assert told["result"] in ("20,000 lines in one step", "lines had taken as long as a step")
+    assert told["open"] == 0 and not told["faults"]
+    assert len(told["tree"]) < 50_000
 
 
 def test_lines_may_take_as_long_as_the_step_itself_before_any_step_was_timed(python: str, tmp_path: Path) -> None:
@@ -311,14 +355,14 @@ def test_lines_may_take_as_long_as_the_step_itself_before_any_step_was_timed(pyt
             time.sleep(0.5)
             loop(n)
         def main(run, told):
-            begin, stopped = told.begin, []
+            begin, folds = told.begin, []
             told.begin = lambda usual_ns: begin(0)
             for work in (slow, loop):
                 run(lambda: work(2_000))
-                stopped.append(told.stopped)
-            return stopped
+                folds.append(told.folds)
+            return folds
     """
-    assert run(python, tmp_path, case)["result"] == [None, "lines had taken as long as a step"]
+    assert run(python, tmp_path, case)["result"] == [0, 1]
 
 
 def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:

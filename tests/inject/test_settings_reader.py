@@ -504,6 +504,76 @@ def test_where_the_program_sets_what_costs_and_its_functions_are_its_own_again()
     assert found["loaders"][0]["place"] == f"{__file__}:{first + 5}"
 
 
+def test_where_objects_are_made_that_have_settings() -> None:
+    """A library that makes an optimizer for the program does so where the program calls it: here that is a class of torch."""
+    with armed() as lab:
+        net = nn.Linear(8, 8)
+        optimizer = torch.optim.AdamW(net.parameters())
+        loader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2, collate_fn=_stacked)
+        first = line_here() - 2
+        for _ in loader:
+            train(net, optimizer, steps=2)
+        others = [torch.optim.SGD(net.parameters()) for _ in range(30)]
+        del others
+        kept = torch.optim.SGD(net.parameters())
+        found = settings(lab)
+        assert lab.probe.settings.places.made_at(kept) == f"{__file__}:{line_here() - 2}"
+    assert found["optimizers"][0]["made"] == f"{__file__}:{first}"
+    (about,) = found["loaders"]
+    assert about["made"] == f"{__file__}:{first + 1}"
+    assert about["place"] == f"{__file__}:{first + 3}"
+    assert about["collates"] == f"{__file__}:{_stacked.__code__.co_firstlineno}"
+
+
+def _stacked(rows: list[Any]) -> torch.Tensor:
+    return torch.stack([row[0] for row in rows])
+
+
+def test_where_switches_are_set_and_regions_are_entered() -> None:
+    with armed() as lab:
+        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        first = line_here() - 2
+        for enabled in (True, False):
+            torch.backends.cuda.enable_flash_sdp(enabled)
+        torch.backends.cuda.enable_flash_sdp(True)
+        torch.amp.GradScaler("cpu", enabled=False)
+        torch.amp.GradScaler("cpu")
+        net = nn.Linear(8, 8)
+        torch.set_default_dtype(torch.float32)
+        net.double().float()
+        torch.compile(net, backend="eager")
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                net(torch.zeros(2, 8)).sum().backward()
+            train(net, steps=1)
+        found = settings(lab)
+    line = f"{__file__}:"
+    assert found["places"] == {
+        "no_matmul_tf32": f"{line}{first}",
+        "sdpa": f"{line}{first + 4}",
+        "scaler": f"{line}{first + 7}",
+        "double": f"{line}{first + 10}",
+        "compile": f"{line}{first + 11}",
+        "autocast": f"{line}{first + 13}",
+    }
+
+
+@as_one_rank
+def test_where_a_network_is_sharded_by_what_is_imported_before_the_ranks_meet() -> None:
+    from torch import distributed
+
+    with armed() as lab:
+        from torch.distributed.fsdp import fully_shard
+
+        distributed.destroy_process_group()
+        store = distributed.HashStore()
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        fully_shard(nn.Linear(8, 8), mesh=distributed.device_mesh.init_device_mesh("cpu", (1,)))
+        assert settings(lab)["places"] == {"FSDP": f"{__file__}:{line_here() - 1}"}
+
+
 class _Library:
     """Stands for NVIDIA's library: a card of 700 W that may draw 400, held by its temperature, with one process more on it."""
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nsysx.inject import nsysx_probe
 
 PROGRAM = """
-import hashlib, itertools, torch
+import hashlib, itertools, sys, torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 def decode(n):
@@ -23,22 +25,23 @@ class Tiles(IterableDataset):
         worker = get_worker_info()
         yield from itertools.islice(map(decode, range(1000)), worker.id, None, worker.num_workers)
 
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), 1e-3)
-drawn = hashlib.sha256()
-for step, x in enumerate(DataLoader(Tiles(), 8, num_workers=2)):
-    optimizer.zero_grad(); net(x).mean().backward(); optimizer.step()
-    drawn.update(x.numpy().tobytes())
-    if step == 12:
-        break
-for p in net.parameters():
-    drawn.update(p.detach().numpy().tobytes())
-print(drawn.hexdigest(), torch.rand(1).item())
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    drawn = hashlib.sha256()
+    for step, x in enumerate(DataLoader(Tiles(), 8, num_workers=2, multiprocessing_context=sys.argv[1])):
+        optimizer.zero_grad(); net(x).mean().backward(); optimizer.step()
+        drawn.update(x.numpy().tobytes())
+        if step == 12:
+            break
+    for p in net.parameters():
+        drawn.update(p.detach().numpy().tobytes())
+    print(drawn.hexdigest(), torch.rand(1).item())
 """
 
 
-def ran(folder: Path, *, probed: bool) -> str:
+def ran(folder: Path, start: str, *, probed: bool) -> str:
     program = folder / "train.py"
     program.write_text(PROGRAM)
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -46,16 +49,17 @@ def ran(folder: Path, *, probed: bool) -> str:
         inject = str(Path(nsysx_probe.__file__).parents[1])
         environ |= {"PYTHONPATH": inject, "NSYSX_FORCE": "1", "NSYSX_PROBE_DIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, str(program)], env=environ, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, str(program), start], env=environ, capture_output=True, text=True, timeout=120, check=True
     )
     return done.stdout
 
 
-def test_one_batch_of_the_first_worker_is_counted_and_nothing_changes(tmp_path: Path) -> None:
-    assert ran(tmp_path, probed=True) == ran(tmp_path, probed=False)
-    (file,) = tmp_path.glob("probe-*.json")
-    record = json.loads(file.read_text())
-    assert not record["errors"]
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_one_batch_of_the_first_worker_is_counted_and_nothing_changes(start: str, tmp_path: Path) -> None:
+    assert ran(tmp_path, start, probed=True) == ran(tmp_path, start, probed=False)
+    records = [json.loads(file.read_text()) for file in tmp_path.glob("probe-*.json")]
+    assert not any(each["errors"] for each in records)
+    (record,) = (each for each in records if each.get("worker"))
     batch, program = record["worker"], str(tmp_path / "train.py")
     assert (batch["batch"], batch["samples"], batch["stopped"]) == (1, 8, None)
     assert batch["calls"] == [[program, 5, "decode", 16]], "of 16 tiles a worker of two keeps every other one"

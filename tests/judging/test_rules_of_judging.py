@@ -272,6 +272,22 @@ def test_what_the_probe_left_out_is_told(thinned: Any, words: str) -> None:
     assert len(checks) == bool(words) and all(words in c.detail for c in checks)
 
 
+@pytest.mark.parametrize(
+    ("xray", "status"),
+    [
+        ({"folds": 2, "stopped": None}, ["ok"]),
+        ({"folds": 8, "stopped": "20,000 lines in one step"}, ["ok", "warn"]),
+        ({"folds": 0, "stopped": None}, []),
+        ({"stopped": None}, []),
+        (None, []),
+    ],
+)
+def test_lines_that_were_not_noted_are_said(xray: dict[str, Any] | None, status: list[str]) -> None:
+    capture = SimpleNamespace(probe=[{"pid": 1, "xray": xray}])
+    profile = SimpleNamespace(trace=SimpleNamespace(capture=capture), steps=SimpleNamespace(process=1))
+    assert [check.status for check in probe_checks.lines_left_out(profile)] == status  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("unmatched", "status"), [(3, "ok"), (4, "warn")])
 def test_modules_by_sequence_are_weak_where_more_than_3_percent_has_no_match(unmatched: int, status: str) -> None:
     repeats = SimpleNamespace(launches=100, unmatched=unmatched, marked=3, steps=20, exact=19)

@@ -149,15 +149,20 @@ class _TorchFinder:
 
 
 def _arm(torch: object) -> None:
-    if os.getpid() != _PID:
-        note(FORKED)
-        return
     of_program: Any = None
+    here = os.getpid() == _PID
     try:
-        from . import import_places
+        if not here:
+            note(FORKED)
+        if (
+            here or "multiprocessing.spawn" in sys.modules
+        ):  # it may be a loader's worker, also if a server has forked it
+            from . import import_places
 
-        of_program = import_places.load("interrupts").of_program
-        import_places.load("probe").arm(torch)
+            of_program = import_places.load("interrupts").of_program
+            if here:
+                import_places.load("probe").arm(torch)
+            import_places.load("worker_lines").follow_started(torch, os.environ)
     except Exception as error:
         if of_program is not None and of_program(error):
             raise

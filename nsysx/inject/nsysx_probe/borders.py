@@ -39,6 +39,7 @@ class Borders:
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Remember an optimizer for as long as it lives."""
+        self.settings.places.made(optimizer)
         key, optimizers = id(optimizer), self._optimizers
 
         def gone(ref: weakref.ref[Any]) -> None:

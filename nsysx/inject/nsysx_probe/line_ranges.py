@@ -11,7 +11,9 @@ Where the program handles a timer, its generators have no lines of their own, bu
 raised where a generator is given up, and the program would wait for its handler's exception in vain.
 
 A step may have ``MOST_STEP_LINES`` lines, packages fewer, and lines may cost as much time as the step takes without them. After that the
-rest of the step has none, and what stopped them is noted.
+function that runs is one range, ``PATH:-LINE FUNCTION`` with the line of its definition, until another function of the program begins
+or it ends: a loop of a million lines is known by its function, and by the shares of its lines so far. After ``MOST_FOLDS`` of these
+ranges the rest of the step has no lines, and what stopped them is noted.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from .output import Output
 from .probe_bounds import (
     LINE_MOST_NS,
     LINES_LEAST_NS,
+    MOST_FOLDS,
     MOST_LINE_TEXTS,
     MOST_PACKAGE_LINES,
     MOST_STEP_LINES,
@@ -77,6 +80,8 @@ class LineRanges:
         self.wants = sources.kind
         self.why_not = None if backend is not None else "only the package nvtx has ranges in a domain of their own"
         self.stopped: str | None = None
+        self.folds = 0  # in the step with most
+        self.folded: set[int] = set()  # ids of codes that have no lines for now
         self.on = False
         self.usual_ns = 0  # how long a step takes without lines, 0 if no step has been timed yet
         self._began_ns = 0  # when this step began
@@ -92,6 +97,8 @@ class LineRanges:
         self._pid = os.getpid()
         self._others: list[list[list[Any]]] = []  # the open frames of other threads
         self._events = self._of_packages = self._of_others = self._timed_ns = self._made = 0
+        self._folds: list[CodeType] = []  # of this step
+        self._most_events, self._more_ns = MOST_STEP_LINES, 0  # the bounds of this step
         self._engine: Any = (Monitoring if hasattr(sys, "monitoring") else Tracing)(self)
 
     # ---- on and off -------------------------------------------------------------------------------------------------
@@ -171,7 +178,10 @@ class LineRanges:
         if self._events:
             self.most = max(self.most, self._events)
             self.cost_ns = max(self.cost_ns or 0, self._timed_ns * TIMED_LINES)
+            self.folds = max(self.folds, len(self._folds))
         self._events = self._of_packages = self._of_others = self._timed_ns = 0
+        self._folds, self._most_events, self._more_ns = [], MOST_STEP_LINES, 0
+        self.folded.clear()
 
     def _close(self, frames: list[list[Any]]) -> None:
         while frames:  # a frame leaves the list when its range has ended: a handler's exception may come before
@@ -198,21 +208,23 @@ class LineRanges:
         if opened.turn != self._turn:
             opened = self._another()
         opened.frames += [[code, None, None]]
+        if self.folded and opened.drives:  # what is below has lines again when this returns
+            self._unfold()
 
-    def leave(self, code: CodeType) -> None:
-        """A frame of the program returns, yields or is unwound, on this thread."""
+    def leave(self, code: CodeType) -> bool:
+        """A frame of the program returns, yields or is unwound, on this thread; return whether it is one that has begun."""
         opened = self._own.now
         frames = opened.frames
         if opened.turn != self._turn or not frames:
-            return
+            return False
         if frames[-1][0] is not code and not any(frame[0] is code for frame in frames):
-            return
+            return False
         while True:
             frame = frames[-1]
             self._end(frame)
             del frames[-1]
             if frame[0] is code:
-                return
+                return True
 
     def line(self, code: CodeType, number: int) -> bool:
         """The innermost frame of the program begins a line; return whether it is another one than before."""
@@ -221,20 +233,20 @@ class LineRanges:
             return self._line(code, number)
         begin = time.perf_counter_ns()
         another = self._line(code, number)
-        self.took(time.perf_counter_ns() - begin)
+        self.took(time.perf_counter_ns() - begin, code)
         return another
 
-    def took(self, ns: int) -> None:
+    def took(self, ns: int, code: CodeType | None = None) -> None:
         """Add what one of ``TIMED_LINES`` lines or calls took, and stop if all of them have taken as long as the step without them.
 
         That is at least what the program itself has taken of this step until now: of the first steps nothing else is known.
         """
         self._timed_ns += min(ns, LINE_MOST_NS)
         lines_ns = self._timed_ns * TIMED_LINES
-        if lines_ns <= max(self.usual_ns, LINES_LEAST_NS):
+        if lines_ns <= max(self.usual_ns, LINES_LEAST_NS) + self._more_ns:
             return
-        if lines_ns > time.perf_counter_ns() - self._began_ns - lines_ns:
-            self._stop("lines had taken as long as a step")
+        if lines_ns > time.perf_counter_ns() - self._began_ns - lines_ns + self._more_ns:
+            self._fold(code, "lines had taken as long as a step")
 
     def _line(self, code: CodeType, number: int) -> bool:
         opened = self._own.now
@@ -265,14 +277,14 @@ class LineRanges:
             self._end(frame)
             frame[2] = self._backend.start(text[0])
             frame[1] = text
-        if text[1] or self._events >= MOST_STEP_LINES:
-            self._bound(package=text[1])
+        if text[1] or self._events >= self._most_events:
+            self._bound(code, package=text[1])
         return True
 
-    def _bound(self, *, package: bool) -> None:
-        """Stop at the most lines of a step, or go on without those of packages at the most of these."""
-        if self._events >= MOST_STEP_LINES:
-            self._stop(f"{MOST_STEP_LINES:,} lines in one step")
+    def _bound(self, code: CodeType, *, package: bool) -> None:
+        """Fold at the most lines of a step, or go on without those of packages at the most of these."""
+        if self._events >= self._most_events:
+            self._fold(code, f"{MOST_STEP_LINES:,} lines in one step")
         elif package:
             self._of_packages += 1
             if self._of_packages == MOST_PACKAGE_LINES:
@@ -298,8 +310,33 @@ class LineRanges:
                 self._texts[id(code)] = {}
                 self._codes.append(code)
             self._texts[id(code)][number] = text, package
-            self.sources.seen(path, number, package)
+            if number > 0:
+                self.sources.seen(path, number, package)
         return text, package
+
+    def _fold(self, code: CodeType | None, why: str) -> None:
+        """Let the function that runs be one range, or stop where that has not helped, or it runs on another thread."""
+        opened = self._own.now
+        if code is None or not (opened.drives and self.on) or len(self._folds) >= MOST_FOLDS:
+            self._stop(why)
+            return
+        self._folds.append(code)
+        self._most_events = self._events + MOST_STEP_LINES // MOST_FOLDS
+        self._more_ns += max(self.usual_ns, LINES_LEAST_NS) // MOST_FOLDS
+        self.folded.add(id(code))
+        self._engine.fold(code)
+        frame = opened.frames[-1]
+        if frame[0] is code:
+            self._end(frame)
+            frame[1] = self._text(code, -code.co_firstlineno)
+            self._push(frame[1][0])
+
+    def _unfold(self) -> None:
+        """Give functions their lines again, but those that were folded twice."""
+        again = [code for code in self._folds if id(code) in self.folded and self._folds.count(code) < 2]
+        self.folded.difference_update(map(id, again))
+        if again:
+            self._engine.unfold(again)
 
     def _stop(self, why: str) -> None:
         """End the lines of this step; if another thread has brought that about, at the step's end."""

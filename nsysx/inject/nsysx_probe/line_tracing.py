@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from .interrupts import shielded
@@ -24,6 +24,7 @@ class Tracing:
     def __init__(self, lines: LineRanges) -> None:
         self.lines = lines
         self._outer: list[FrameType] = []
+        self._still: list[FrameType] = []  # those that run without lines for now
         self._packages = True
         self._calls = 0
         self._given: Any = self._called  # one object, so that it is known again
@@ -49,10 +50,23 @@ class Tracing:
         for frame in self._outer:
             frame.f_trace = None
         self._outer = []
+        self._resume()
 
     def without_packages(self) -> None:
         """Go on without the lines of packages."""
         self._packages = False
+
+    def fold(self, _code: CodeType) -> None:
+        """Go on without the lines of a code: its frames say so when they come to their next one."""
+
+    def unfold(self, _codes: list[CodeType]) -> None:
+        """Have the lines of codes again."""
+        self._resume()
+
+    def _resume(self) -> None:
+        for frame in self._still:
+            frame.f_trace_lines = True
+        self._still = []
 
     @shielded
     def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
@@ -71,7 +85,7 @@ class Tracing:
             kind = lines.wants(code)
             if begin:
                 lines.took(time.perf_counter_ns() - begin)
-            if event != "call" or not kind or (kind == "package" and not self._packages):
+            if event != "call" or not kind or (kind == "package" and not self._packages) or id(code) in lines.folded:
                 return None
             lines.enter(code)
             if frame.f_lasti > 0 and frame.f_lineno != code.co_firstlineno:  # a generator goes on
@@ -86,10 +100,16 @@ class Tracing:
         try:
             if not lines.on:
                 return None
-            if event == "line":
+            if event == "line" and id(frame.f_code) in lines.folded:
+                frame.f_trace_lines = False
+                self._still.append(frame)
+            elif event == "line":
                 lines.line(frame.f_code, frame.f_lineno)
             elif event == "return":  # of a yield and of an exception, too
                 lines.leave(frame.f_code)
+                if frame in self._still:  # it is kept no longer than it runs
+                    self._still.remove(frame)
+                    frame.f_trace_lines = True
         except Exception as error:
             lines.fail(error)
         return self._within

@@ -94,8 +94,21 @@ class Monitoring:
                 self._api.set_local_events(self._id, code, 0)
         self._packages = False
 
+    def fold(self, code: CodeType) -> None:
+        """Go on without the lines of a code, and without its frames that begin from now on."""
+        events = self._api.events
+        self._api.set_local_events(self._id, code, events.PY_RETURN | events.PY_YIELD)
+
+    def unfold(self, codes: list[CodeType]) -> None:
+        """Have the lines of codes again."""
+        for code in codes:
+            self._api.set_local_events(self._id, code, self._local)
+        self._api.restart_events()
+
     def _follow(self, code: CodeType) -> bool:
         """Ask for the lines of a code, and return whether they are told."""
+        if id(code) in self.lines.folded:
+            return False
         followed = self._codes.get(id(code))
         if followed is not None:
             return self._packages or not followed[1]
@@ -140,11 +153,13 @@ class Monitoring:
         except Exception as error:
             self.lines.fail(error)
 
-    def _ends(self, code: CodeType, _offset: int, _value: Any) -> None:
+    def _ends(self, code: CodeType, _offset: int, _value: Any) -> Any:
         try:
-            self.lines.leave(code)
+            if not self.lines.leave(code) and id(code) in self.lines.folded:
+                return self._api.DISABLE
         except Exception as error:
             self.lines.fail(error)
+        return None
 
     @shielded
     def _unwinds(self, code: CodeType, _offset: int, _exception: BaseException) -> None:

@@ -111,6 +111,8 @@ MOST_KERNEL_FUNCTIONS, MOST_KERNELS = 50, 2_000
 # ---- line_ranges ----------------------------------------------------------------------------------------------------
 #: Most lines that a step begins, and how many of them may be those of packages.
 MOST_STEP_LINES, MOST_PACKAGE_LINES = 20_000, 10_000
+#: How often in a step a function that runs so many lines may become one range. Chosen: a few loops, and what they call.
+MOST_FOLDS = 8
 #: Lines may take this long (ns) in any step, however short.
 LINES_LEAST_NS = 5_000_000
 #: A line that took longer was interrupted (ns).

@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
+import weakref
 from typing import Any
 
 from . import patch, settings_objects
 from .changes import place
 from .output import Output
+from .probe_bounds import MOST_OBJECTS
+from .settings_state import asked
+
+#: What sets something: the name under which its line is noted, the function of torch, and which of its calls do, by its own names.
+_SETTERS = (
+    ("anomaly", "autograd.set_detect_anomaly.__init__", "mode"),
+    ("anomaly", "autograd.detect_anomaly.__init__", "True"),
+    ("deterministic", "use_deterministic_algorithms", "mode"),
+    ("DDP", "nn.parallel.DistributedDataParallel.__init__", "True"),
+    ("compile", "_TorchCompileWrapper.__init__", "True"),  # of a backend that is not the usual one
+    ("scaler", "amp.GradScaler.__init__", "enabled"),
+    ("float64", "set_default_dtype", "str(d) == 'torch.float64'"),
+    ("double", "nn.Module.double", "True"),
+    ("no_matmul_tf32", "set_float32_matmul_precision", "precision == 'highest'"),
+    ("no_matmul_tf32", "backends.cuda.cuBLASModule.__setattr__", "name == 'allow_tf32' and value is False"),
+    ("sdpa", "backends.cuda.enable_flash_sdp", "enabled is False"),
+    ("sdpa", "backends.cuda.enable_mem_efficient_sdp", "enabled is False"),
+    ("sdpa", "nn.attention._sdpa_kernel", "len(backends) == 1"),
+)
+#: The same of what a program imports, if at all, before it starts torch.distributed.
+_SHARDERS = (
+    ("FSDP", "distributed.fsdp.FullyShardedDataParallel.__init__", "True"),
+    ("FSDP", "distributed.fsdp.fully_shard", "True"),
+)
 
 
 class SettingPlaces:
-    """``noted``: name of a setting -> file:line."""
+    """``noted``: name of a setting -> file:line; autocast: where its regions are entered most often in the step that was watched."""
 
     def __init__(self, torch: Any, out: Output) -> None:
         self.noted: dict[str, str] = {}
         self._torch, self._out = torch, out
         self._patcher: patch.Patcher | None = None
+        self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def arm(self, patcher: patch.Patcher) -> None:
         """Follow the functions that set something."""
         self._patcher, torch = patcher, self._torch
-        self._once(torch.autograd.set_detect_anomaly.__init__, "anomaly", "mode")
-        self._once(torch.autograd.detect_anomaly.__init__, "anomaly", "True")
-        self._once(torch.use_deterministic_algorithms, "deterministic", "mode")
-        ddp = settings_objects.loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
-        if ddp is not None:
-            self._once(ddp.__init__, "DDP", "True")
+        self._follow(_SETTERS + _SHARDERS)
         patcher.around(torch.backends.ContextProp.__set__, "backend", "self.setter", self._sets, patch.nothing)
+        loaders = settings_objects.loaded("torch.utils.data.dataloader", "DataLoader")
+        if loaders is not None:  # what its __init__ ends with
+            patcher.around(loaders.check_worker_number_rationality, "loader_made", "self", self.made, patch.nothing)
+        starts = settings_objects.loaded("torch.distributed.distributed_c10d", "_update_default_pg")
+        if starts is not None:
+            patcher.around(starts, "group", "None", lambda _: self._follow(_SHARDERS), patch.nothing)
+
+    def _follow(self, setters: tuple[tuple[str, str, str], ...]) -> None:
+        assert self._patcher is not None
+        for name, path, when in setters:
+            function = inspect.unwrap(asked(operator.attrgetter(path), self._torch) or patch.nothing)
+            if not any(function in (each.function, patch.nothing) for each in self._patcher.patches):
+                self._once(function, name, when)
 
     def _once(self, function: Any, name: str, when: str) -> None:
         """Note where the program calls a function first with ``when`` true; from then on the function has its own code."""
@@ -35,7 +71,7 @@ class SettingPlaces:
 
         def enter(sets: Any) -> None:
             if sets:
-                self._note(name)
+                self.note(name)
                 for each in patches:
                     if each.function is function:
                         each.off()
@@ -44,11 +80,27 @@ class SettingPlaces:
 
     def _sets(self, setter: Any) -> None:
         """A switch of torch.backends is set, such as cudnn.benchmark."""
-        self._note(str(getattr(setter, "__name__", "")).removeprefix("_set_"))
+        self.note(str(getattr(setter, "__name__", "")).removeprefix("_set_"))
 
-    def _note(self, name: str) -> None:
+    def note(self, name: str) -> None:
+        """Note the line that runs now for a setting that has none yet."""
         try:
             if name not in self.noted:
                 self.noted[name] = place()
         except Exception as error:
             self._out.wrong("places of settings", error)
+
+    def made(self, thing: Any) -> None:
+        """An optimizer or a loader is being made: keep its line, unless there are many."""
+        try:
+            if len(self._made) >= MOST_OBJECTS:
+                self._made = {key: kept for key, kept in self._made.items() if kept[0]() is not None}
+            if len(self._made) < MOST_OBJECTS:
+                self._made[id(thing)] = weakref.ref(thing), place()
+        except Exception as error:
+            self._out.wrong("places of objects", error)
+
+    def made_at(self, thing: Any) -> str | None:
+        """Return the file:line that made an optimizer or a loader, None where that is not known."""
+        ref, line = self._made.get(id(thing), (lambda: None, ""))
+        return line or None if ref() is thing else None

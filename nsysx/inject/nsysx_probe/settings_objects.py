@@ -252,6 +252,7 @@ def loader(each: Any) -> dict[str, Any]:
         "dataset": asked(lambda: type(each.dataset).__name__),
         "samples": asked(lambda: _samples(each.dataset)),
         "collate": asked(lambda: _plain(each.collate_fn)),
+        "collates": asked(lambda: _line_of(each.collate_fn)),
         "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),
         "iterators": 0,
     }
@@ -261,8 +262,15 @@ def _samples(dataset: Any) -> str | None:
     """Return file:line of the program's own method that makes a sample, also inside of subsets; None where it is a library's."""
     for _ in range(MOST_OBJECTS):
         for name in ("__getitem__", "__iter__"):
-            code = getattr(getattr(type(dataset), name, None), "__code__", None)
-            if code is not None and not is_library(code.co_filename):
-                return f"{code.co_filename}:{code.co_firstlineno}"
+            line = _line_of(getattr(type(dataset), name, None))
+            if line is not None:
+                return line
         dataset = held(dataset).get("dataset")
     return None
+
+
+def _line_of(function: Any) -> str | None:
+    """Return file:line of a function, of a method, or of how an object is called; None where it is a library's."""
+    inner = getattr(function, "func", function)  # of functools.partial
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    return None if code is None or is_library(code.co_filename) else f"{code.co_filename}:{code.co_firstlineno}"

@@ -52,7 +52,7 @@ class SettingsReader:
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
-        self._places = SettingPlaces(torch, out)
+        self.places = SettingPlaces(torch, out)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -62,7 +62,7 @@ class SettingsReader:
         patcher.around(room._open_zipfile_writer, "save", "None", self.saves, patch.nothing)
         for kind in (room._open_zipfile_writer_file, room._open_zipfile_writer_buffer):
             patcher.around(kind.__exit__, "saved", "None", self.saved, patch.nothing)
-        self._places.arm(patcher)
+        self.places.arm(patcher)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
 
@@ -76,6 +76,7 @@ class SettingsReader:
             "step": index,
             "state": self._state(),
             "autocast": {"regions": 0, "dtypes": {}, "cache": None, "forward": None},
+            "entered": {},
             "checkpoints": 0,
             "backwards": 0,
             "reducing": None,
@@ -126,7 +127,7 @@ class SettingsReader:
             "loaders": [dict(about) for _, about in self._loaders.values()],
             "saves": saves,
             "padding": self._padding.counts,
-            "places": dict(self._places.noted),
+            "places": dict(self.places.noted),
         }
 
     def _without_step(self) -> None:
@@ -162,25 +163,13 @@ class SettingsReader:
 
     def _made_patches(self) -> list[patch.Patch]:
         """Return the functions that are followed while a step is watched: they may be called in places that no phase knows."""
-        made = []
-        checkpoints: Any = sys.modules.get("torch.utils.checkpoint")
-        functions: list[tuple[Any, str, str, Any]] = [(self.torch.autocast, "__enter__", "self", self._autocast)]
+        patcher = patch.Patcher(self.torch.compiler.is_dynamo_compiling, self.out.wrong)
+        patcher.around(self.torch.autocast.__enter__, "autocast", "self", self._autocast, patch.nothing)
+        checkpoints = settings_objects.loaded("torch.utils.checkpoint", "checkpoint")
         if checkpoints is not None:
-            functions.append((checkpoints, "checkpoint", "None", self._checkpoint))
-        for owner, name, first, enter in functions:
-            try:
-                function = getattr(owner, name)
-                names = {
-                    "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
-                    "_nsysx_enter": enter,
-                    "_nsysx_leave": patch.nothing,
-                }
-                template = patch.AROUND.replace("ENTER", "_nsysx_enter").replace("LEAVE", "_nsysx_leave")
-                made.append(
-                    patch.Patch(getattr(function, "__wrapped__", function), template.replace("FIRST", first), names)
-                )
-            except Exception as error:
-                self.out.wrong(f"settings: {name}", error)
+            inner = getattr(checkpoints, "__wrapped__", checkpoints)
+            patcher.around(inner, "checkpoint", "None", self._checkpoint, patch.nothing)
+        made = patcher.patches
         for owner in (vars(sys.modules.get("torch.utils.data.dataloader") or object).get(n) for n in _LOADERS):
             try:
                 names = {
@@ -204,6 +193,8 @@ class SettingsReader:
                 name = f"{region.device}:{name_of(region.fast_dtype)}"
                 seen["dtypes"][name] = seen["dtypes"].get(name, 0) + 1
                 seen["cache"] = bool(region._cache_enabled)
+                line = place()
+                self._seen["entered"][line] = self._seen["entered"].get(line, 0) + 1
 
         if self.watching:
             self._safely(note)
@@ -333,7 +324,14 @@ class SettingsReader:
         if entry is None or entry[0]() is not loader:
             if len(self._loaders) >= MOST_LOADERS:
                 return
-            about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps, "place": place()}
+            made = self.places.made_at(loader)
+            about = {
+                **settings_objects.loader(loader),
+                "first_step": steps,
+                "last_step": steps,
+                "place": place(),
+                "made": made,
+            }
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
         entry[1]["iterators"] += 1
         entry[1]["last_step"] = steps
@@ -358,10 +356,14 @@ class SettingsReader:
         for each in living:
             about = asked(settings_objects.optimizer, torch, each)
             if about is not None:
-                optimizers.append({**about, "gradients": seen.get("stepping", {}).get(id(each))})
+                optimizers.append(
+                    {**about, "gradients": seen.get("stepping", {}).get(id(each)), "made": self.places.made_at(each)}
+                )
         if seen.get("anomaly") and state["switches"] is not None:
             state["switches"]["anomaly"] = True
         watched = seen["step"] is not None
+        if entered := seen.get("entered"):
+            self.places.noted["autocast"] = max(entered, key=entered.get)
         return {
             "step": seen["step"],
             **state,

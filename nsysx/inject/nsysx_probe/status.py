@@ -50,6 +50,8 @@ class Status:
     def profiler_starts(self, profiler: Any) -> None:
         """Note that the program starts torch's own profiler; that of CUDA needs the one place that CUPTI has."""
         self.profilers += 1
+        if self.settings is not None:
+            self.settings.places.note("profiler")
         asked = getattr(profiler, "kineto_activities", None) or ()
         self.traces_cuda = self.traces_cuda or any(getattr(each, "name", "") == "CUDA" for each in asked)
 

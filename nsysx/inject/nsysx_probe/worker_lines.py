@@ -1,9 +1,10 @@
 """The lines of the program that one worker of a DataLoader runs for one batch: what a sample costs, and where.
 
 nsys sees nothing of a forked worker, and the thread that waits for it says only how long it waits. So the first worker of the first
-loader that forks any counts the lines of its second batch (the first one opens files and fills caches): how often each of the program's
+loader that has any counts the lines of its second batch (the first one opens files and fills caches): how often each of the program's
 own lines runs, how long it takes with what it calls in libraries, how often each function begins, and for all of the batch the time of the
-clock, of the CPU, and the bytes read. Its parent finds that in a file beside its own.
+clock, of the CPU, and the bytes read. Its parent finds that in a file beside its own. A worker that is started anew (``spawn``,
+``forkserver``) learns its number after it has imported torch: it looks for that when its first batch begins.
 
 The worker draws no number more or less, and makes the same batch. Where a tracer is at work already, nothing is counted. After
 ``WORKER_MOST_NS`` or ``WORKER_MOST_EVENTS`` counting stops within the batch, and says so.
@@ -15,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -48,10 +50,42 @@ def noted(folder: str | None, parent: int, sources: Sources) -> dict[str, Any] |
 
 def follow(torch: Any, folder: str | None, sources: Sources) -> None:
     """Count one batch of this process if it is the first worker that a loader forks; called in the forked child."""
-    if not folder or _worker_number() != 0 or file_of(folder, os.getppid()).exists():
-        return
+    if folder and _worker_number() == 0:
+        _follow(torch, sources, lambda: _free(file_of(folder, os.getppid())))
+
+
+def follow_started(torch: Any, environ: Mapping[str, str]) -> None:
+    """Count one batch of this process if it becomes the first worker of a loader that starts it anew; called when torch is imported."""
+    folder = environ.get("NSYSX_PROBE_DIR")
+
+    def file() -> Path | None:
+        info = sys.modules["torch.utils.data._utils.worker"].get_worker_info()
+        parent = sys.modules["multiprocessing.process"].parent_process()
+        first = info is not None and info.id == 0 and parent is not None
+        return _free(file_of(str(folder), parent.pid)) if first else None
+
+    if folder and environ.get("NSYSX_XRAY") != "none" and _is_started():
+        _follow(torch, Sources(torch, environ), file)
+
+
+def _free(file: Path) -> Path | None:
+    return None if file.exists() else file
+
+
+def _is_started() -> bool:
+    """Return whether multiprocessing has started this process and makes its object now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_main" and code.co_filename.replace("\\", "/").endswith("multiprocessing/spawn.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _follow(torch: Any, sources: Sources, file: Callable[[], Path | None]) -> None:
     room: Any = sys.modules.get("torch.utils.data._utils.fetch")
-    counting = _Counting(sources, file_of(folder, os.getppid()))
+    counting = _Counting(sources, file)
     for name in _FETCHERS:
         names = {
             "_nsysx_compiling": torch.compiler.is_dynamo_compiling,
@@ -79,10 +113,14 @@ def _worker_number() -> int | None:
 
 
 class _Counting:
-    """Around the fetches of a worker until one batch has been counted; then they have their own code again."""
+    """Around the fetches of a worker until one batch has been counted; then they have their own code again.
 
-    def __init__(self, sources: Sources, file: Path) -> None:
-        self.sources, self.file = sources, file
+    ``where`` returns the file of what is counted, None where another worker counts, or has.
+    """
+
+    def __init__(self, sources: Sources, where: Callable[[], Path | None]) -> None:
+        self.sources, self.where = sources, where
+        self.file: Path | None = None
         self.patches: list[patch.Patch] = []
         self.batches = self.events = 0
         self.stopped: str | None = None
@@ -95,6 +133,11 @@ class _Counting:
     def enter(self, index: Any) -> int:
         """A batch begins; return how many samples it has if it is the one to be counted, else 0."""
         self.batches += 1
+        if self.batches == 1:
+            self.file = self.where()
+        if self.file is None:
+            self.batches = WORKER_BATCH + 1
+            return 0
         if self.batches != WORKER_BATCH + 1 or sys.gettrace() is not None or sys.getprofile() is not None:
             return 0
         samples = len(index) if isinstance(index, (list, tuple)) else 1
@@ -128,6 +171,8 @@ class _Counting:
         ]
         calls = sorted(self._calls.items(), key=lambda item: -item[1])[:WORKER_LINES]
         record["calls"] = [[self.sources.path(code), code.co_firstlineno, _name(code), often] for code, often in calls]
+        if self.file is None:
+            return
         try:
             scratch = self.file.with_suffix(".tmp")
             scratch.write_text(json.dumps(record), encoding="utf-8")

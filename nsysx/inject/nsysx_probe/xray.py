@@ -86,5 +86,6 @@ class Xray:
             "stopped": lines.stopped,
             "cost_ns": lines.cost_ns,
             "most_lines": lines.most,
+            "folds": lines.folds,
             "sources": self.sources.added,
         }
