@@ -96,6 +96,9 @@ class StepPart(_Code):
         "dependency", "waiting for other GPU work", "waiting for other GPU work", Paint.DEPENDENCY, True, None,
     )  # fmt: skip
     COMM = "comm", "exposed communication", "exposed communication", Paint.COMM, False, StepLimit.COMM
+    HOST_COMM = (
+        "host_comm", "communication on the host", "communication on the host", Paint.COMM, True, StepLimit.COMM,
+    )  # fmt: skip
     COPY = "copy", "exposed copies", "exposed copies", Paint.COPY, False, StepLimit.COPY
     MIGRATION = (
         "migration", "exposed page migration", "exposed page migration", Paint.COPY, False, StepLimit.COPY,
@@ -245,7 +248,8 @@ class Cause(_Code):
     """Why a device idles. Its place in the order is its number in frames: new ones go to the end.
 
     ``label`` is its name in a picture, ``noun`` in a comparison, ``color`` its key in the pictures. ``part`` is the part of the
-    step that it counts for, ``late`` what it says about a late rank, ``kinds`` are the API kinds in whose calls it lies.
+    step that it counts for, ``late`` what it says about a late rank (None: nothing, it waits itself), ``kinds`` are the API kinds in
+    whose calls it lies.
     """
 
     def __init__(
@@ -255,7 +259,7 @@ class Cause(_Code):
         noun: str,
         color: str,
         part: StepPart,
-        late: Late,
+        late: Late | None,
         kinds: tuple[str, ...],
         trait: Trait,
     ) -> None:
@@ -313,6 +317,10 @@ class Cause(_Code):
     NO_FURTHER_WORK = (
         "no_further_work", "nothing more launched", "no further work",
         Paint.IDLE, StepPart.UNTRACED, Late.HOST, (), Trait.NONE,
+    )  # fmt: skip
+    HOST_COMM = (
+        "host_comm", "communication on the host", "communication on the host",
+        Paint.COMM, StepPart.HOST_COMM, None, (), Trait.NONE,
     )  # fmt: skip
 
     @property

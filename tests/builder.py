@@ -81,6 +81,13 @@ _TABLES = {
     f"memoryOperationType! name$ correlationId streamId@3.20 {_POOL}",
     "GPU_METRICS": "rawTimestamp@3.20 timestamp typeId! metricId! value!",
     "TARGET_INFO_GPU_METRICS": "typeId! sourceId! typeName!$ metricId! metricName!$",
+    "MPI_RANKS": "globalTid! rank!",
+    "MPI_COMMUNICATORS": "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members$",
+    "MPI_P2P_EVENTS": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
+    "MPI_COLLECTIVES_EVENTS": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
+    "MPI_START_WAIT_EVENTS": "start! end globalTid textId requestHandle",
+    "UCP_SUBMIT_EVENTS": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
+    "UCP_PROGRESS_EVENTS": "start! end globalTid textId bufferAddr packedSize peerWorkerUid tag",
     "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId",
 }
 _TIMES = ("start", "end", "timestamp")
@@ -671,6 +678,19 @@ class Thread:
             "OSRT_API", start=at, end=at + dur, eventClass=27, globalTid=self.global_tid, nameId=self.report.string(name),
             nestingLevel=0, callchainId=0,
         )  # fmt: skip
+
+    def communicates(self, table: str, name: str, at: int, dur: int, **more: Any) -> Row:
+        """Add a call of MPI or UCX to one of their tables; ``more`` are further columns of it, as nsys names them."""
+        return self.report.add(
+            table, start=at, end=at + dur, globalTid=self.global_tid, textId=self.report.string(name), **more
+        )
+
+    def is_mpi_rank(self, rank: int, size: int, *, handle: int, at: int = 0) -> None:
+        """Note that this thread called MPI_Init: its rank in MPI_COMM_WORLD, which has this handle in its process."""
+        self.report.add("MPI_RANKS", globalTid=self.global_tid, rank=rank)
+        self.report.add(
+            "MPI_COMMUNICATORS", rank=rank, timestamp=at, commHandle=handle, parentHandle=0, localRank=rank, size=size
+        )
 
 
 # -- canned cases --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from nsysx.answer.change_savings import about as about_of
 from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
 from nsysx.answer.timed_steps import timed_worth
-from nsysx.catalogue import StepLimit
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
 from nsysx.judging.unprofiled_checks import surer
@@ -81,7 +81,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, level, f"{reason}{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
-    name, columns = _SHARES.get(summary.verdict.code, _IDLE)
+    name, columns = _share_of(summary)
     steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
     shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
     if not shares:
@@ -102,6 +102,13 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     return _of_all_steps(summary, steady, spread, more)
 
 
+def _share_of(summary: Summary) -> tuple[str, tuple[str, ...]]:
+    """Return the share of a step in which the limit shows, and its columns: in communication on the host the GPU idles."""
+    parts = summary.verdict.parts
+    on_host = parts.get(StepPart.HOST_COMM, 0) > parts.get(StepPart.COMM, 0)
+    return _IDLE if on_host else _SHARES.get(summary.verdict.code, _IDLE)
+
+
 def _bare_wait(chosen: Finding | None) -> str:
     """Return that the wait for batches was timed in the steps without the profiler, "" where that is not what the finding rests on."""
     timed = next((row for row in chosen.evidence if "more_wait_ns" in row), None) if chosen is not None else None
@@ -114,7 +121,7 @@ def _bare_wait(chosen: Finding | None) -> str:
 def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str) -> Sure:
     """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of."""
     about, count, warned = "What limits it", len(steady), bool(more)
-    name, columns = _SHARES.get(summary.verdict.code, _IDLE)
+    name, columns = _share_of(summary)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > UNEVEN_STEPS_TIMES * short
     level: Level = "likely" if warned or uneven else "certain"

@@ -30,6 +30,7 @@ class NamedFrames:
     gpu_ledger: pl.DataFrame
     gpu_metrics: pl.DataFrame
     gpu_steps: pl.DataFrame
+    host_communication: pl.DataFrame
     host_lines: pl.DataFrame
     job_ledger: pl.DataFrame
     kernel_families: pl.DataFrame

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call, Cause, Trait
+from nsysx.events import host_messages
 from nsysx.events.attribute import Attributed
 from nsysx.events.event_bounds import CLOCK_ERROR_NS, GAP_BLOCK_ROWS
 from nsysx.events.nvtx_ranges import Flags
@@ -70,14 +71,16 @@ class _Calls:
 class Host:
     """What the threads of one process did, for blaming gaps.
 
-    ``calls``: per thread. ``launched`` and ``launcher``: begin and thread of all calls that launched work, in order.
-    ``outer``: of each call the outermost one that it lies in. ``begin`` and ``end``: of each call.
+    ``calls``: per thread. ``data`` and ``meeting``: when a thread loads data, and communicates. ``launched`` and ``launcher``: begin and
+    thread of all calls that launched work, in order. ``outer``: of each call the outermost one that it lies in. ``begin`` and
+    ``end``: of each call.
     """
 
     threads: dict[int, StepFunction]
     cause_of_call: Labels
     overhead: StepFunction
     data: dict[int, StepFunction]
+    meeting: dict[int, StepFunction]
     calls: dict[int, _Calls]
     launched: I64
     launcher: I64
@@ -152,8 +155,9 @@ class Host:
         empty = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
         calls = empty if thread is None else self.threads.get(thread, empty)
         data = empty if thread is None else self.data.get(thread, empty)
+        meeting = empty if thread is None else self.meeting.get(thread, empty)
         # Only what changes inside a window cuts it; most calls begin and end while the device is busy.
-        times = merged([start, end, *(f.borders_in(start, end) for f in (self.overhead, calls, data))])
+        times = merged([start, end, *(f.borders_in(start, end) for f in (self.overhead, calls, data, meeting))])
         window = np.searchsorted(start, times[:-1], side="right") - 1
         keep = times[:-1] < end[window]
         begin, finish, window = times[:-1][keep], times[1:][keep], window[keep]
@@ -163,6 +167,8 @@ class Host:
             why = np.where(data.at(begin) > 0, Cause.DATA_LOADER.number, Cause.HOST_CODE.number)
             call = calls.at(begin)
             why[call >= 0] = self.cause_of_call[call[call >= 0]]
+            # What such a call does for it, as a copy of what is sent, is part of it.
+            why[meeting.at(begin) > 0] = Cause.HOST_COMM.number
         why[self.overhead.at(begin) > 0] = Cause.PROFILER.number
         return begin, finish, label[window], why
 
@@ -191,6 +197,10 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     loading: dict[int, StepFunction] = {}
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
         loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+    meeting = {
+        thread: coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+        for (thread,), part in lookup.parted(host_messages.blocking(trace), "thread").items()
+    }
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], a) for a, b in _of_threads(thread)}
     outer = _outermost(calls)
@@ -210,6 +220,7 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
             cause_of_call,
             overhead=coverage([(s, e)]),
             data=loading,
+            meeting=meeting,
             calls=of_thread,
             launched=launched,
             launcher=launcher,

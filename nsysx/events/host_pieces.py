@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -12,16 +14,19 @@ from nsysx.frames.intervals import I64, StepFunction, merged
 
 #: The causes of the ledger that are the host's own doing, by the column that holds them.
 CAUSES = {"idle_ns": Cause.HOST_CODE.number, "loader_idle_ns": Cause.DATA_LOADER.number}
+HOST_CODE = (Cause.HOST_CODE, Cause.DATA_LOADER)
 
 
-def host_pieces(profile: Profile) -> pl.DataFrame:
-    """Return the pieces of idle time of the shown device that are the host's doing, cut to the window, in order of time.
+def host_pieces(profile: Profile, causes: Sequence[Cause] = HOST_CODE) -> pl.DataFrame:
+    """Return the pieces of idle time of the shown device with these causes, cut to the window, in order of time.
 
     Columns: start_ns, end_ns, cause, op (that ended the gap), thread (that was late, -1 for none), module and phase of the op.
     """
     start, end = profile.window
     pieces = profile.ledgers.idle_of(profile.process, profile.device).filter(
-        (pl.col("end_ns") > start) & (pl.col("start_ns") < end) & pl.col("cause").is_in(list(CAUSES.values()))
+        (pl.col("end_ns") > start)
+        & (pl.col("start_ns") < end)
+        & pl.col("cause").is_in([cause.number for cause in causes])
     )
     op = pieces["op"].fill_null(-1).to_numpy()
     ops = profile.attributed.gpu_ops

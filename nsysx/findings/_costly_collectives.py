@@ -6,7 +6,6 @@ What a job's wrappers divide and reduce is in ``_costly_jobs``.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,18 +22,16 @@ from nsysx.findings._finding_bounds import (
     CORES_PER_RANK,
     FEWEST_GATHERS_PER_STEP,
     GATHERED_OFTEN_TIMES,
-    HELD_BY_GROUP_SHARE,
     LATE_GATHERS_SHARE,
     LAUNCHED_LATE_NS,
     LINES_TO_A_READ,
     WAITS_FOR_CORES_SHARE,
 )
-from nsysx.findings._lines import by_line
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay import peers
-from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps
+from nsysx.replay.edits import RemoveHost, RemoveOps
 
 # ---- unused parameters -----------------------------------------------------------------------------------------------
 
@@ -277,80 +274,6 @@ def place_of_metrics(case: Case) -> Row:
         return {}
     file, line, _ = code.places.row(meets.collectives[0])
     return {"file": file, "line": line}
-
-
-#: Collectives of a process group, and those of mpi4py: lower case pickles, upper case takes buffers.
-_OF_MPI = re.compile(
-    r"\b(comm|COMM_WORLD|(mpi|world)_comm)\.([Aa]ll(reduce|gatherv?|toall[vw]?)|[Bb]cast|[Rr]educe|[Gg]atherv?|[Ss]catterv?|[Bb]arrier)\s*\("
-)
-_OF_GROUP = re.compile(
-    rf"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter)\w*\s*\(|{_OF_MPI.pattern}"
-)
-
-
-def _through_host(case: Case) -> list[tuple[lines.CodeLineRow, float]]:
-    """Return the lines of collectives that launch nothing on the GPU in any step, each with what the GPU idles for it (ns a step)."""
-    code = case.profile.code()
-    if code is None:
-        return []
-    idle = dict(by_line(case.profile).group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
-    number_of = {code.places.row(n): n for n in range(code.places.height)}
-    exchanges = []
-    for row in case.typed_rows(lines.ROWS):
-        if row["launches"] or not row["host_self_ns"] or not _OF_GROUP.search(str(row["text"] or "")):
-            continue
-        exchanges.append((row, case.per_step(idle.get(number_of.get((row["file"], row["line"], row["function"])), 0))))
-    return sorted(exchanges, key=lambda each: -each[1])
-
-
-def through_host(case: Case, settings: RecordedSettings | None = None) -> str:
-    """Return that lines exchange values through the CPU, as groups of gloo and MPI do, while the GPU has nothing to do."""
-    exchanges = _through_host(case)
-    held = sum(case.per_step(row["host_self_ns"]) for row, _ in exchanges)
-    if held < HELD_BY_GROUP_SHARE * case.step_ns or not case.notable(sum(ns for _, ns in exchanges)):
-        return ""
-    shown = " and ".join(
-        f"line {row['line']} ({str(row['text']).partition('  #')[0].strip()})" for row, _ in exchanges[:2]
-    )
-    # An MPI that was built for GPU memory sends from there, and the host waits all the same.
-    direct = (
-        " (unless this MPI takes memory of the GPU)"
-        if any(_OF_MPI.search(str(row["text"])) for row, _ in exchanges)
-        else ""
-    )
-    return (
-        f"{shown} launch{'es' if len(exchanges) == 1 else ''} no collective on the GPU: the group is one of gloo or MPI. Its values "
-        f"go to the CPU and back{direct}, and the host is there for {units.duration(held)} of a step"
-    )
-
-
-def without_host_exchange(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what it saves if the host is not held there, and what the GPU idles for it where no replay tells more.
-
-    That ranks wait for each other for it is not in that.
-    """
-    exchanges, code = _through_host(case), case.profile.code()
-    if code is None:
-        return None
-    lines_of = {(row["file"], row["line"], row["function"]) for row, _ in exchanges}
-    numbers = [n for n in range(code.places.height) if code.places.row(n) in lines_of]
-    # A thread of the group may copy the values: the host is held until the next call of whichever thread goes on.
-    calls = case.calls.sort("start_ns")
-    here = calls["call"].is_in(code.made_at(calls, numbers)["call"].to_list()).to_numpy()
-    held = calls_of(calls.filter(pl.Series(here | np.append(False, here[:-1]), dtype=pl.Boolean)))
-    idle = sum(ns for _, ns in exchanges)
-    worth = case.worth_or_time(idle, "what the GPU idles while the host is there", RemoveHost(held), RemoveCalls(held))
-    if worth.likely_ns is None:
-        return worth
-    # The other ranks wait for this one there, too, and the replay keeps them as late as they were.
-    most = min(round(sum(case.per_step(row["host_self_ns"]) for row, _ in exchanges)), case.step_ns)
-    return replace(worth, bound=False, most_ns=max(most, worth.likely_ns))
-
-
-def place_of_host_exchange(case: Case) -> Row:
-    """Return the costliest of these lines."""
-    row, _ = _through_host(case)[0]
-    return {"file": row["file"], "line": row["line"]}
 
 
 def _held_up(profile: Profile) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _costly_collectives as collectives
+from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import way
@@ -132,13 +133,13 @@ OF_RANKS = (
     ),
     Costly(
         "collectives through the CPU",
-        collectives.through_host,
+        exchanges.through_host,
         "Collectives go through the CPU",
         way("group-on-gpu"),
-        worth=collectives.without_host_exchange,
-        seen=collectives.through_host,
+        worth=exchanges.without_host_exchange,
+        seen=exchanges.through_host,
         leads=True,
-        at=collectives.place_of_host_exchange,
+        at=exchanges.place_of_host_exchange,
     ),
     Costly(
         "cores of ranks",

@@ -17,12 +17,15 @@ WAITED_FOR_SHARE = 0.1
 FEWEST_GATHERS_PER_STEP = 2
 #: A gather that begins so soon after its call (ns) waited for the host alone; if this share of them does, the host comes late.
 LAUNCHED_LATE_NS, LATE_GATHERS_SHARE = 50_000, 0.5
-#: Parameters gathered more often in a step, outside of forward and backward, are so in a loop; exchanges that hold the host this long lead.
-GATHERED_OFTEN_TIMES, HELD_BY_GROUP_SHARE = 3, 0.1
+#: Parameters gathered more often in a step, outside of forward and backward, are so in a loop.
+GATHERED_OFTEN_TIMES = 3
 #: Rank's Python and backward take a core each, or ranks take turns; fewer than loader workers matter if the GPU waits for this share.
 CORES_PER_RANK, WAITS_FOR_CORES_SHARE = 2, 0.2
 #: A value that a line reduces is read by one of the next lines, at most so far behind it.
 LINES_TO_A_READ = 10
+# ---- _costly_exchanges ------------------------------------------------------------------------------------------
+#: Exchanges that hold the host for this share of the step lead.
+HELD_BY_GROUP_SHARE = 0.1
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
 USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2

@@ -96,7 +96,7 @@ def of_ranks(table: Table | None) -> Finding:
         return _answer("cannot_tell", RULE.title, reason, fix=Fix("nsysx report RANK0.sqlite RANK1.sqlite ..."))
     matched = [r for r in table.rows if r["wait_ns"] is not None]
     late = next((r for r in table.rows if r["straggler"]), None)
-    if len(matched) < 2:
+    if len(matched) < 2 and late is None:  # where ranks meet on the host alone, no collective is seen
         fix = Fix("Capture the same steps on every rank")
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:

@@ -163,7 +163,8 @@ def _between_steps(limits: WindowLimits) -> str:
 def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the work that nothing hides, which a verdict code accounts for."""
     if code == StepLimit.COMM:
-        return StepPart.COMM.label
+        on_host = limits.parts[StepPart.HOST_COMM] > limits.parts[StepPart.COMM]
+        return StepPart.HOST_COMM.label if on_host else StepPart.COMM.label
     if limits.parts[StepPart.MIGRATION] >= limits.parts[StepPart.COPY]:
         return StepPart.MIGRATION.label
     return f"{StepPart.COPY.label}{_direction(profile, limits)}"

@@ -19,7 +19,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
-from nsysx.ranks import process_groups
+from nsysx.ranks import host_meetings, process_groups
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
 from nsysx.ranks.rank_places import Place
 from nsysx.ranks.rank_record import LEDGER, CollectiveSeries, LedgerTiles, Rank
@@ -202,6 +202,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 places=places,
                 placed=placed,
                 groups=process_groups.recorded(profile, process),
+                host_calls=host_meetings.host_calls(profile, process, device, tiles),
             )
         )
     return tuple(result)

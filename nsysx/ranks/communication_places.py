@@ -28,7 +28,8 @@ class PlaceRow(TypedDict):
     rank: Annotated[int, Of("number of the rank")]
     steps: Annotated[int, Of("steps that the sums cover; 0: the whole capture")]
     collective: Annotated[
-        str | None, Of("kind of collective; null for the rest, which has many, and where none was seen")
+        str | None,
+        Of("kind of collective, or the call of MPI; null for the rest, which has many, and where none was seen"),
     ]
     group: Annotated[
         str | None,
@@ -51,7 +52,13 @@ class PlaceRow(TypedDict):
         int, Of("exposed and on no other rank", "ns", sums="row", label="exposed, on no other rank")
     ]
     exposed_ns: Annotated[
-        int, Of("the three together; over the rows of a rank its comm_ns", "ns", sums="row", label="exposed")
+        int,
+        Of(
+            "the three together; over the rows of a rank its comm_ns, and what it idles in calls of MPI",
+            "ns",
+            sums="row",
+            label="exposed",
+        ),
     ]
 
 
@@ -106,4 +113,7 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
     shown = chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts])
     rows = [row for r in shown for row in _rows(ranks, r, parts[r], takers)]
+    if (on_host := compared.on_host) is not None:
+        of_host = on_host.aligned.ranks, on_host.parts, compared.takers_on_host
+        rows += [row for r in shown for row in _rows(of_host[0], r, of_host[1][r], of_host[2])]
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from nsysx.ranks import process_groups, straggler
+from nsysx.ranks import host_meetings, process_groups, straggler
 from nsysx.ranks.collective_costs import CollectiveCosts, costs_of
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
@@ -34,11 +34,15 @@ class Takers(NamedTuple):
 
 @dataclass(frozen=True)
 class JobCompared:
-    """All ranks of a job over the steps that they have in common, what their matched collectives cost, and who is behind."""
+    """All ranks of a job over the steps that they have in common, what their matched collectives cost, and who is behind.
+
+    ``on_host``: the same for communication on the host, None without any.
+    """
 
     aligned: Aligned
     costs: Sequence[CollectiveCosts]
     late: straggler.Straggler | None
+    on_host: host_meetings.HostMeetings | None = None
 
     @property
     def ranks(self) -> Sequence[Rank]:
@@ -50,13 +54,27 @@ class JobCompared:
         """(rank, row of its collectives) -> who takes part in it, for those that are matched."""
         takers_of: dict[tuple[int, int], Takers] = {}
         for key, group in self.aligned.groups:
-            members = tuple(sorted(number(self.ranks, r) for r in group))
+            members = self._numbers(group)
             for r, rows in group.items():
                 member = self.ranks[r].members.get(key.communicator)
                 size = None if member is None else member.size
                 takers = Takers(process_groups.name_of(self.ranks[r].groups, members, size), members)
                 takers_of |= dict.fromkeys(((r, row) for row in rows.tolist()), takers)
         return takers_of
+
+    @cached_property
+    def takers_on_host(self) -> Mapping[tuple[int, int], Takers]:
+        """(rank, row of its calls on the host) -> who takes part in it, for those that are matched."""
+        groups = () if self.on_host is None else self.on_host.aligned.groups
+        return {
+            (r, row): Takers(None, self._numbers(group))
+            for _, group in groups
+            for r, rows in group.items()
+            for row in rows.tolist()
+        }
+
+    def _numbers(self, group: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(number(self.ranks, r) for r in group))
 
 
 def compare(ranks: Sequence[Rank]) -> JobCompared | None:
@@ -66,7 +84,11 @@ def compare(ranks: Sequence[Rank]) -> JobCompared | None:
     aligned = align(ranks)
     aligned.ranks = common(aligned)
     costs = costs_of(aligned)
-    return JobCompared(aligned, costs, straggler.find(aligned, costs))
+    on_host = host_meetings.compare(aligned)
+    late = straggler.find(aligned, costs)
+    if on_host is not None and not aligned.groups:
+        late = straggler.find(on_host.aligned, on_host.costs)
+    return JobCompared(aligned, costs, late, on_host)
 
 
 def reason(ranks: Sequence[Rank]) -> str:

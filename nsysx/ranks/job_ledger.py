@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.catalogue import DeviceActivity, Late
+from nsysx.catalogue import Cause, DeviceActivity, Late
 from nsysx.judging import late_kinds
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
@@ -28,6 +28,9 @@ from nsysx.rows import Of, TableOf, columns_of, names
 KEY = "job_ledger"
 TITLE = "Where the time of the job goes"
 
+#: What tells communication on the host, in which the GPU idles, from that on the GPU.
+ON_HOST = " on the host"
+
 #: What a rank that waits in turn is waiting for.
 IN_TURN = "in turn"
 
@@ -37,7 +40,13 @@ class JobPartRow(TypedDict):
 
     rank: Annotated[int | None, Of("number of the rank; null for the sum over all ranks")]
     steps: Annotated[int, Of("steps that time_ns covers, over all ranks for their sum; 0: the whole capture")]
-    part: Annotated[str, Of("what the rank does: computes, copies, idles, transfers, waits, or communicates unmatched")]
+    part: Annotated[
+        str,
+        Of(
+            "what the rank does: computes, copies, idles, transfers, waits, or communicates unmatched; the last three end with "
+            "on the host where it is MPI, in whose calls the GPU idles"
+        ),
+    ]
     waits_for: Annotated[
         int | None, Of("of waiting: the rank that came last; null for several ranks, for nobody, and for other parts")
     ]
@@ -173,8 +182,6 @@ def _parts(compared: JobCompared, r: int, parts: Stretches) -> list[dict[str, An
     Waiting for a rank in several groups is divided by cause, and each cause by group: nothing tells which cause is of which group.
     """
     ranks, rank = compared.ranks, compared.ranks[r]
-    taken = {row: compared.takers.get((r, row), Takers()).words for row in np.unique(parts.row).tolist()}
-    groups = [taken[row] for row in parts.row.tolist()]
     rows: list[dict[str, Any]] = []
 
     def add(part: str, ns: int, cause: str | None = None, **about: Any) -> None:
@@ -183,19 +190,27 @@ def _parts(compared: JobCompared, r: int, parts: Stretches) -> list[dict[str, An
 
     add("computes", rank.parts[DeviceActivity.COMPUTE.column])
     add("copies", rank.parts[DeviceActivity.COPY.column] + rank.parts[DeviceActivity.MEMSET.column])
-    for group, ns in _by_group(parts, groups, parts.state == MOVES).items():
-        add("transfers", ns, group=group)
-    by_rank = costs_room.exposed_by(parts, r)
-    named = [late for late in by_rank if late is not None]
-    for late, ns in by_rank.items():
-        of_late = ~np.isin(parts.late, named) if late is None else parts.late == late
-        of_group = _by_group(parts, groups, of_late & (parts.state == WAITS))
-        for each in [Why(None, None, ns)] if late is None else why(ranks[late], rank, ns):
-            waits_for = None if late is None else number(ranks, late)
-            for group, part_ns in zip(of_group, _shared(each.ns, list(of_group.values())), strict=True):
-                add("waits", part_ns, each.cause, waits_for=waits_for, detail=each.detail, group=group)
-    add("communicates unmatched", int(parts.ns[parts.state == UNMATCHED].sum()))
-    for cause, ns in sorted(rank.idle_causes.items(), key=lambda e: (-e[1], e[0])):
+    on_host = None if compared.on_host is None else compared.on_host.parts[r]
+    for what, of_what, takers in (("", parts, compared.takers), (ON_HOST, on_host, compared.takers_on_host)):
+        if of_what is None:
+            continue
+        taken = {row: takers.get((r, row), Takers()).words for row in np.unique(of_what.row).tolist()}
+        groups = [taken[row] for row in of_what.row.tolist()]
+        for group, ns in _by_group(of_what, groups, of_what.state == MOVES).items():
+            add(f"transfers{what}", ns, group=group)
+        by_rank = costs_room.exposed_by(of_what, r)
+        named = [late for late in by_rank if late is not None]
+        for late, ns in by_rank.items():
+            of_late = ~np.isin(of_what.late, named) if late is None else of_what.late == late
+            of_group = _by_group(of_what, groups, of_late & (of_what.state == WAITS))
+            for each in [Why(None, None, ns)] if late is None else why(ranks[late], rank, ns):
+                waits_for = None if late is None else number(ranks, late)
+                for group, part_ns in zip(of_group, _shared(each.ns, list(of_group.values())), strict=True):
+                    add(f"waits{what}", part_ns, each.cause, waits_for=waits_for, detail=each.detail, group=group)
+        add(f"communicates unmatched{what}", int(of_what.ns[of_what.state == UNMATCHED].sum()))
+    divided = 0 if on_host is None else int(on_host.ns.sum())
+    idle = {cause: ns - divided * (cause == Cause.HOST_COMM) for cause, ns in rank.idle_causes.items()}
+    for cause, ns in sorted(idle.items(), key=lambda e: (-e[1], e[0])):
         add("idles", ns, cause)
     add("idles", rank.parts["idle_ns"] - sum(rank.idle_causes.values()))
     return rows

@@ -16,6 +16,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled, OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
+from nsysx.ranks import host_meetings
 from nsysx.ranks.match import Aligned, align
 from nsysx.ranks.rank_record import Rank
 from nsysx.replay import no_comm, peers, rank_alone
@@ -26,7 +27,8 @@ def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report with the step of each by how much of its communication is left."""
     shown = {each.process: each for each in (profile, *peers.others(profile))}
     told = {process: rank_alone.by_communication(each) for process, each in shown.items()}
-    without = {process: no_comm.alone(each) for process, each in shown.items() if told[process]}
+    meeting = {r.process for r in ranks if r.host_calls.series}
+    without = {process: no_comm.alone(each) for process, each in shown.items() if told[process] or process in meeting}
     return tuple(
         replace(r, by_communication=told.get(r.process, ()), without_comm=without.get(r.process)) for r in ranks
     )
@@ -35,17 +37,20 @@ def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
 def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     """Return the profile of the report with this number, with what the other reports say about its ranks.
 
-    ``ranks`` are those of all reports. It is the profile itself where no collective of it has a counterpart in another report.
+    ``ranks`` are those of all reports. It is the profile itself where no communication of it has a counterpart in another report.
     """
     aligned = align(ranks)
+    on_host = host_meetings.compare(aligned)
+    groups = [*aligned.groups, *(on_host.aligned.groups if on_host else ())]
     if not any(
-        len({ranks[r].report for r in group}) > 1 and _is_of_report(ranks, group, report) for _, group in aligned.groups
+        len({ranks[r].report for r in group}) > 1 and _is_of_report(ranks, group, report) for _, group in groups
     ):
         return profile
     working = _working(aligned)
     # Of a report of several ranks only the chosen one may have been read: the rest of them are others, too.
     in_profile = [r.report == report and (r.process, r.device) in profile.ledgers.activity for r in ranks]
-    others = {(r.report, r.process): n for n, r in enumerate(ranks) if not in_profile[n] and len(r.start_ns)}
+    elsewhere = {(r.report, r.process): n for n, r in enumerate(ranks) if not in_profile[n]}
+    others = {key: n for key, n in elsewhere.items() if len(ranks[n].start_ns)}
     by_communication = all(ranks[n].by_communication for n in others.values())
     alone = tuple(_never_waiting(ranks[n], working[n]) for n in others.values()) if by_communication else None
     waiting: dict[int, int] = {}
@@ -53,7 +58,7 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
         if here:
             waited = rank.end_ns - rank.start_ns - worked
             waiting |= dict(zip(ops_of(profile, rank), waited.tolist(), strict=True))
-    without = tuple(step for n in others.values() if (step := ranks[n].without_comm) is not None)
+    without = tuple(step for n in elsewhere.values() if (step := ranks[n].without_comm) is not None)
     return replace(profile, other_ranks=OtherRanks(waiting, alone, without), _made={})
 
 

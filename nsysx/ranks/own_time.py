@@ -27,7 +27,7 @@ from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
 
 def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report, each with the replay of its steps where there is one."""
-    if not any(len(rank.start_ns) for rank in ranks):
+    if not any(len(rank.start_ns) or rank.host_calls.series for rank in ranks):
         return tuple(ranks)
     made = []
     shown = {each.process: each for each in (profile, *peers.others(profile, MOST_REPLAYED_RANKS))}

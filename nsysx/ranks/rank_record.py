@@ -42,6 +42,25 @@ class CollectiveSeries(NamedTuple):
     pair: tuple[int, ...] = ()
 
 
+def _no_spans() -> tuple[I64, I64]:
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class HostCalls:
+    """Calls with which a rank communicates on the host, in order of their start, as the collectives of a `Rank`.
+
+    ``idle`` are the stretches [start, end) in which its GPU idles for them.
+    """
+
+    series: tuple[CollectiveSeries, ...] = ()
+    belongs: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    message_bytes: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    idle: tuple[I64, I64] = field(default_factory=_no_spans)
+
+
 @dataclass(frozen=True)
 class LedgerTiles:
     """The ledger of adjacent stretches of a device's time: its steady steps, in order."""
@@ -88,7 +107,7 @@ class Rank:
     one step (ns), empty where no lines were noted. ``calls_of_work``: how many calls it makes in one step that give work to the device or
     wait for it, None where it is not replayed. ``compute_by_place``: how long its compute kernels run in one step (ns), by kind and
     line. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
-    groups that it is in, empty where they were not noted.
+    groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
     """
 
     report: int
@@ -125,10 +144,11 @@ class Rank:
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
     calls_of_work: float | None = None
     compute_by_place: Mapping[WorkPlace, float] = field(default_factory=dict)
-    evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
+    evaluations: tuple[I64, I64] = field(default_factory=_no_spans)
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     groups: tuple[process_groups.ProcessGroup, ...] = ()
+    host_calls: HostCalls = field(default_factory=HostCalls)
 
 
 def file_rank(name: str) -> int | None:

@@ -90,7 +90,7 @@ class Straggler:
 def per_step(rank: Rank) -> dict[str, float]:
     """Return the time of a rank per step apart from communication (ns): the ledger, and idle time by cause."""
     named: dict[str, int] = {a.value: rank.parts[a.column] for a in _WORK[Late.COMPUTE]}
-    named |= {_IDLE + cause: ns for cause, ns in rank.idle_causes.items()}
+    named |= {_IDLE + cause: ns for cause, ns in rank.idle_causes.items() if cause != Cause.HOST_COMM}
     return {k: v / max(rank.steps, 1) for k, v in named.items()}
 
 

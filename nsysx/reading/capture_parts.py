@@ -24,6 +24,7 @@ from nsysx.reading.reading_bounds import (
     MOST_RANGE_TEXTS,
     PARTS_APART_NS,
 )
+from nsysx.reading.source_table import Source
 from nsysx.reading.trace import Sampled, Trace, Window
 
 #: GPU work, and what is told of a call by its id: they belong to the part of their call.
@@ -59,7 +60,7 @@ class Choice:
     choose: Callable[[Trace], CaptureParts | None]
 
 
-def inside(source: schema.Source, windows: Sequence[Window], runtime: pl.DataFrame | None) -> str:
+def inside(source: Source, windows: Sequence[Window], runtime: pl.DataFrame | None) -> str:
     """Return the SQL condition that a row may belong to a part; ``runtime`` are the raw calls of all parts, if they were read.
 
     Ids of calls count up, so those of a part are a range; that a row belongs to a call of the part is looked up later.

@@ -11,6 +11,7 @@ import polars as pl
 
 from nsysx.reading import opening, schema, selecting
 from nsysx.reading.reading_bounds import COLUMN_BLOCK_ROWS
+from nsysx.reading.source_table import Source
 from nsysx.reading.trace import Window
 
 #: What reading a damaged Parquet or Arrow file raises.
@@ -22,7 +23,7 @@ _ENDINGS = (".parquet", ".arrow", ".arrows")
 
 
 def parquet(
-    folder: Path, connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
+    folder: Path, connection: sqlite3.Connection, source: Source, present: set[str], window: Window | None
 ) -> pl.DataFrame | None:
     """Return a table from nsys's Parquet export (``--type parquetdir``) beside the report; None without a usable one.
 
@@ -58,7 +59,7 @@ def parquet(
         return None
 
 
-def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.LazyFrame) -> bool:
+def _same_ends(connection: sqlite3.Connection, source: Source, table: pl.LazyFrame) -> bool:
     """Return whether the first and last rows have the same times in the SQLite table as in the Parquet export."""
     times = [c.sql for c in source.columns if c.unit == "ns" and not c.parts]
     if not times:

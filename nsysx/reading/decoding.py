@@ -15,6 +15,7 @@ from nsysx.frames.intervals import I64, merged
 from nsysx.reading import opening, schema, selecting
 from nsysx.reading.reading_bounds import DENSE_LOOKUP_TIMES, ID_IMPOSSIBLE, ID_NOT_RECORDED, STRINGS_PER_QUERY
 from nsysx.reading.selecting import PACKED, PackedColumn
+from nsysx.reading.source_table import Source
 from nsysx.reading.trace import LeftOut
 
 
@@ -90,7 +91,7 @@ def _words(values: pl.Series) -> pl.Series:
 
 
 def unpacked(
-    frame: pl.DataFrame, source: schema.Source, strings: Mapping[int, str | None]
+    frame: pl.DataFrame, source: Source, strings: Mapping[int, str | None]
 ) -> tuple[pl.DataFrame, list[LeftOut]]:
     """Return the columns as ``schema`` declares them, and a count of the rows whose name is not in the report."""
     result: dict[str, pl.Series] = {}
@@ -116,7 +117,7 @@ def unpacked(
     ]
 
 
-def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, places: list[PackedColumn]) -> list[LeftOut]:
+def _unnamed(frame: pl.DataFrame, source: Source, names: pl.Series, places: list[PackedColumn]) -> list[LeftOut]:
     """Count the rows that have the id of a name but no name."""
     if not names.null_count():
         return []

@@ -39,6 +39,7 @@ from nsysx.reading import (
     tried,
 )
 from nsysx.reading.reading_bounds import LONG_CAPTURE_ROWS
+from nsysx.reading.source_table import Source
 from nsysx.reading.trace import LeftOut, Trace, Window, summed_notes
 
 __all__ = ["LeftOut", "Trace", "Window", "load"]
@@ -255,7 +256,7 @@ def _glance(
 
 def _in_parts(
     connection: sqlite3.Connection,
-    given: Iterable[tuple[schema.Source, set[str], Sequence[Window]]],
+    given: Iterable[tuple[Source, set[str], Sequence[Window]]],
     runtime: pl.DataFrame | None,
 ) -> list[selecting.Piece]:
     """Return the pieces of tables, with their columns, of which some windows are read."""

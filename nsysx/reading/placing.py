@@ -17,6 +17,7 @@ from nsysx.reading.reading_bounds import (
     MOST_SIZE_BYTES,
     MOST_TABLE_SUM,
 )
+from nsysx.reading.source_table import Source
 from nsysx.reading.trace import REVERSED, LeftOut
 
 #: Columns without which a row cannot be placed, and what they are called in messages.
@@ -38,7 +39,7 @@ _GPU_WORK = ("kernel", "memcpy", "memset", "graph")
 class _Rows:
     """The rows of one table, and notes of what was left out or changed."""
 
-    def __init__(self, frame: pl.DataFrame, source: schema.Source) -> None:
+    def __init__(self, frame: pl.DataFrame, source: Source) -> None:
         self.frame, self.table = frame, source.table
         self.notes: list[LeftOut] = []
 
@@ -53,7 +54,7 @@ class _Rows:
             self.notes.append(LeftOut(self.table, reason, rows, effect))
 
 
-def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tuple[pl.DataFrame, list[LeftOut]]:
+def sane(frame: pl.DataFrame, source: Source, around: int | None) -> tuple[pl.DataFrame, list[LeftOut]]:
     """Return a table without the rows that cannot be placed, and notes of what was left out or changed.
 
     ``around`` is a time (ns) near most rows of the report, None if all rows are near each other. A missing correlation id
@@ -113,7 +114,7 @@ def _sizes(given: _Rows, name: str) -> None:
         given.note("an impossible size", given.frame[name].null_count() - before, "kept")
 
 
-def _lengths(given: _Rows, source: schema.Source) -> None:
+def _lengths(given: _Rows, source: Source) -> None:
     """Leave out rows that last for days or end before they begin, and GPU work that was not timed."""
     if source.frame in _GPU_WORK and _outside(given.frame["start_ns"], 1, LAST_TIME_NS):
         given.keep((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0), "both times zero")

@@ -6,9 +6,10 @@ error names a missing required one. All integers are Int64; times are nanosecond
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
+
+from nsysx.reading.communication_tables import COMMUNICATION
+from nsysx.reading.source_table import END, START, Source, SourceColumn, source_column
 
 #: eventClass of an API row that repeats a call in order to carry its backtrace.
 BACKTRACE_CLASS = 67
@@ -71,48 +72,6 @@ OVERHEAD_QUEUE_FULL = 8
 NO_STREAM = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class SourceColumn:
-    """A column of a report's table: our name, nsys's name, and how it is read.
-
-    ``kind`` is ``int``, ``flag``, ``name`` (an id into StringIds) or ``text`` (an inline string). ``sql`` is a column, or an
-    integer expression over the columns ``parts``, which must all exist; both SQLite and polars can evaluate it. If two columns
-    have the same ``name``, the second counts where the first is null. A column with ``bits`` needs no more than those and travels
-    with others in one integer.
-    """
-
-    name: str
-    sql: str
-    kind: str = "int"
-    unit: str = ""
-    required: bool = True
-    meaning: str = ""
-    parts: tuple[str, ...] = ()
-    bits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A table of a report. ``record``: the option that must be on at capture time to have it.
-
-    ``optional``: a report in which it lacks a column is still worth reading, without this table.
-    """
-
-    frame: str
-    table: str
-    columns: tuple[SourceColumn, ...]
-    record: str
-    optional: bool = False
-
-
-def _c(
-    name: str, sql: str, kind: str = "int", unit: str = "", required: bool = True, meaning: str = "", bits: int = 0
-) -> SourceColumn:
-    return SourceColumn(
-        name, sql, kind=kind, unit=unit, required=required, meaning=meaning, bits=bits or (32 if kind == "name" else 0)
-    )
-
-
 def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:
     """Return a column that packs several small ones into one integer, the first in the lowest bits, so that one is read, not many.
 
@@ -154,16 +113,14 @@ BLOCK = (
     ("staticSharedMemory+dynamicSharedMemory", 19),
 )
 
-_START = _c("start_ns", "start", unit="ns", meaning="begin")
-_END = _c("end_ns", "end", unit="ns", meaning="end")
 _GPU_HEAD = (
-    _START,
-    _END,
-    _c("device", "deviceId", meaning="CUDA ordinal inside the process"),
-    _c("context", "contextId", required=False, meaning="CUDA context"),
-    _c("stream", "streamId", meaning="CUDA stream"),
-    _c("correlation_id", "correlationId", meaning="id of the API call, unique within the process only"),
-    _c("global_pid", "globalPid", required=False, meaning="process, with thread bits zero"),
+    START,
+    END,
+    source_column("device", "deviceId", meaning="CUDA ordinal inside the process"),
+    source_column("context", "contextId", required=False, meaning="CUDA context"),
+    source_column("stream", "streamId", meaning="CUDA stream"),
+    source_column("correlation_id", "correlationId", meaning="id of the API call, unique within the process only"),
+    source_column("global_pid", "globalPid", required=False, meaning="process, with thread bits zero"),
 )
 
 SOURCES = {
@@ -173,11 +130,13 @@ SOURCES = {
             "runtime",
             "CUPTI_ACTIVITY_KIND_RUNTIME",
             (
-                _START,
-                _END,
-                _c("thread", "globalTid", meaning="thread key: hardware, VM, pid and tid bits"),
-                _c("correlation_id", "correlationId", meaning="joins the call to its GPU ops within the process"),
-                _c("name", "nameId", "name", meaning="API function as recorded, with its version suffix"),
+                START,
+                END,
+                source_column("thread", "globalTid", meaning="thread key: hardware, VM, pid and tid bits"),
+                source_column(
+                    "correlation_id", "correlationId", meaning="joins the call to its GPU ops within the process"
+                ),
+                source_column("name", "nameId", "name", meaning="API function as recorded, with its version suffix"),
                 _flag(
                     "copied",
                     f'"eventClass" = {BACKTRACE_CLASS}',
@@ -193,11 +152,11 @@ SOURCES = {
             "CUPTI_ACTIVITY_KIND_KERNEL",
             (
                 *_GPU_HEAD,
-                _c("name", "demangledName", "name", meaning="kernel with its template arguments", bits=31),
-                _c("name", "shortName", "name", required=False, meaning="kernel without them", bits=31),
+                source_column("name", "demangledName", "name", meaning="kernel with its template arguments", bits=31),
+                source_column("name", "shortName", "name", required=False, meaning="kernel without them", bits=31),
                 _packed("grid", GRID, "grid, packed, see GRID"),
                 _packed("block", BLOCK, "block, registers and shared memory, packed, see BLOCK"),
-                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+                source_column("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
             ),
             "-t cuda",
         ),
@@ -206,11 +165,11 @@ SOURCES = {
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             (
                 *_GPU_HEAD,
-                _c("bytes", "bytes", unit="bytes", meaning="bytes copied"),
-                _c("copy_kind", "copyKind", meaning="direction, see COPY_KINDS"),
-                _c("src_kind", "srcKind", required=False, meaning="memory of the source, see MEMORY_KINDS"),
-                _c("dst_kind", "dstKind", required=False, meaning="memory of the destination"),
-                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+                source_column("bytes", "bytes", unit="bytes", meaning="bytes copied"),
+                source_column("copy_kind", "copyKind", meaning="direction, see COPY_KINDS"),
+                source_column("src_kind", "srcKind", required=False, meaning="memory of the source, see MEMORY_KINDS"),
+                source_column("dst_kind", "dstKind", required=False, meaning="memory of the destination"),
+                source_column("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
             ),
             "-t cuda",
         ),
@@ -219,28 +178,32 @@ SOURCES = {
             "CUPTI_ACTIVITY_KIND_MEMSET",
             (
                 *_GPU_HEAD,
-                _c("bytes", "bytes", unit="bytes", required=False, meaning="bytes set"),
-                _c("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
+                source_column("bytes", "bytes", unit="bytes", required=False, meaning="bytes set"),
+                source_column("graph_node", "graphNodeId", required=False, meaning="node of a CUDA graph"),
             ),
             "-t cuda",
         ),
         Source(
             "graph",
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-            (*_GPU_HEAD, _c("graph_id", "graphId", required=False, meaning="the graph that ran as one bar")),
+            (*_GPU_HEAD, source_column("graph_id", "graphId", required=False, meaning="the graph that ran as one bar")),
             "-t cuda --cuda-graph-trace=graph",
         ),
         Source(
             "sync",
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
             (
-                _START,
-                _END,
-                _c("context", "contextId", required=False, meaning="CUDA context that is waited for"),
-                _c("stream", "streamId", required=False, meaning="stream that is waited for, 0xFFFFFFFF for none"),
-                _c("correlation_id", "correlationId", meaning="the API call that waits"),
-                _c("global_pid", "globalPid", required=False, meaning="process"),
-                _c("event", "eventId", required=False, meaning="event that is waited for, 0xFFFFFFFF for none"),
+                START,
+                END,
+                source_column("context", "contextId", required=False, meaning="CUDA context that is waited for"),
+                source_column(
+                    "stream", "streamId", required=False, meaning="stream that is waited for, 0xFFFFFFFF for none"
+                ),
+                source_column("correlation_id", "correlationId", meaning="the API call that waits"),
+                source_column("global_pid", "globalPid", required=False, meaning="process"),
+                source_column(
+                    "event", "eventId", required=False, meaning="event that is waited for, 0xFFFFFFFF for none"
+                ),
             ),
             "-t cuda",
             optional=True,
@@ -249,12 +212,12 @@ SOURCES = {
             "event",
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             (
-                _c("context", "contextId", required=False, meaning="CUDA context"),
-                _c("stream", "streamId", meaning="stream into which the event was recorded"),
-                _c("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
-                _c("global_pid", "globalPid", required=False, meaning="process"),
-                _c("event", "eventId", meaning="event"),
-                _c(
+                source_column("context", "contextId", required=False, meaning="CUDA context"),
+                source_column("stream", "streamId", meaning="stream into which the event was recorded"),
+                source_column("correlation_id", "correlationId", meaning="the cudaEventRecord call"),
+                source_column("global_pid", "globalPid", required=False, meaning="process"),
+                source_column("event", "eventId", meaning="event"),
+                source_column(
                     "device_ns",
                     "timestamp",
                     unit="ns",
@@ -269,11 +232,13 @@ SOURCES = {
             "cupti_overhead",
             "CUPTI_ACTIVITY_KIND_OVERHEAD",
             (
-                _START,
-                _END,
-                _c("thread", "globalTid", required=False, meaning="thread"),
-                _c("correlation_id", "correlationId", required=False, meaning="the API call that it lies in"),
-                _c("overhead_type", "overheadType", meaning="see OVERHEAD_*"),
+                START,
+                END,
+                source_column("thread", "globalTid", required=False, meaning="thread"),
+                source_column(
+                    "correlation_id", "correlationId", required=False, meaning="the API call that it lies in"
+                ),
+                source_column("overhead_type", "overheadType", meaning="see OVERHEAD_*"),
             ),
             "-t cuda of nsys 2025.5 or newer",
             optional=True,
@@ -282,14 +247,14 @@ SOURCES = {
             "memory_usage",
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
             (
-                _c("time_ns", "start", unit="ns", meaning="when"),
-                _c("global_pid", "globalPid", meaning="process"),
-                _c("device", "deviceId", meaning="CUDA ordinal inside the process"),
-                _c("address", "address", required=False, meaning="address"),
-                _c("bytes", "bytes", unit="bytes", meaning="bytes allocated or freed"),
-                _c("memory_kind", "memKind", required=False, meaning="see MEMORY_KINDS"),
-                _c("freed", "memoryOperationType", meaning="0 allocation, 1 free"),
-                _c("correlation_id", "correlationId", required=False, meaning="the API call, 0 for none"),
+                source_column("time_ns", "start", unit="ns", meaning="when"),
+                source_column("global_pid", "globalPid", meaning="process"),
+                source_column("device", "deviceId", meaning="CUDA ordinal inside the process"),
+                source_column("address", "address", required=False, meaning="address"),
+                source_column("bytes", "bytes", unit="bytes", meaning="bytes allocated or freed"),
+                source_column("memory_kind", "memKind", required=False, meaning="see MEMORY_KINDS"),
+                source_column("freed", "memoryOperationType", meaning="0 allocation, 1 free"),
+                source_column("correlation_id", "correlationId", required=False, meaning="the API call, 0 for none"),
             ),
             "nsysx run --memory",
             optional=True,
@@ -298,16 +263,18 @@ SOURCES = {
             "nvtx",
             "NVTX_EVENTS",
             (
-                _START,
-                _END,
-                _c("thread", "globalTid", required=False, meaning="thread of the push"),
-                _c("domain", "domainId", required=False, meaning="0 is the default domain"),
-                _c("text", "text", "text", required=False, meaning="inline name"),
-                _c("text", "textId", "name", required=False, meaning="registered name"),
-                _c(
+                START,
+                END,
+                source_column("thread", "globalTid", required=False, meaning="thread of the push"),
+                source_column("domain", "domainId", required=False, meaning="0 is the default domain"),
+                source_column("text", "text", "text", required=False, meaning="inline name"),
+                source_column("text", "textId", "name", required=False, meaning="registered name"),
+                source_column(
                     "payload", "int64Value", required=False, meaning="integer payload; with a step of nsysx: its number"
                 ),
-                _c("event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain", bits=8),
+                source_column(
+                    "event_type", "eventType", meaning="34 mark, 59 push/pop, 60 start/end, 75 domain", bits=8
+                ),
                 _flag(
                     "crossing",
                     '"endGlobalTid" <> "globalTid"',
@@ -322,10 +289,10 @@ SOURCES = {
             "overhead",
             "PROFILER_OVERHEAD",
             (
-                _START,
-                _END,
-                _c("thread", "globalTid", required=False, meaning="thread"),
-                _c("name", "nameId", "name", required=False, meaning="what the profiler did"),
+                START,
+                END,
+                source_column("thread", "globalTid", required=False, meaning="thread"),
+                source_column("name", "nameId", "name", required=False, meaning="what the profiler did"),
             ),
             "any",
             optional=True,
@@ -334,10 +301,10 @@ SOURCES = {
             "osrt",
             "OSRT_API",
             (
-                _START,
-                _END,
-                _c("thread", "globalTid", meaning="thread"),
-                _c("name", "nameId", "name", meaning="function of the operating system's library"),
+                START,
+                END,
+                source_column("thread", "globalTid", meaning="thread"),
+                source_column("name", "nameId", "name", meaning="function of the operating system's library"),
             ),
             "nsysx run --osrt",
             optional=True,
@@ -346,10 +313,12 @@ SOURCES = {
             "graph_node",
             "CUDA_GRAPH_NODE_EVENTS",
             (
-                _START,
-                _c("thread", "globalTid", meaning="thread that captured or cloned the node"),
-                _c("node", "graphNodeId", meaning="node"),
-                _c("original_node", "originalGraphNodeId", required=False, meaning="node it was cloned from"),
+                START,
+                source_column("thread", "globalTid", meaning="thread that captured or cloned the node"),
+                source_column("node", "graphNodeId", meaning="node"),
+                source_column(
+                    "original_node", "originalGraphNodeId", required=False, meaning="node it was cloned from"
+                ),
             ),
             "--cuda-graph-trace=node",
             optional=True,
@@ -358,10 +327,10 @@ SOURCES = {
             "cuda_stream",
             "TARGET_INFO_CUDA_STREAM",
             (
-                _c("pid", "processId", meaning="process, as the system numbers it"),
-                _c("context", "contextId", meaning="CUDA context"),
-                _c("stream", "streamId", meaning="CUDA stream"),
-                _c("creation", "flag", meaning="1 blocking, 2 non-blocking, 3 the legacy default stream"),
+                source_column("pid", "processId", meaning="process, as the system numbers it"),
+                source_column("context", "contextId", meaning="CUDA context"),
+                source_column("stream", "streamId", meaning="CUDA stream"),
+                source_column("creation", "flag", meaning="1 blocking, 2 non-blocking, 3 the legacy default stream"),
             ),
             "any",
             optional=True,
@@ -370,12 +339,13 @@ SOURCES = {
             "thread_name",
             "ThreadNames",
             (
-                _c("thread", "globalTid", meaning="thread"),
-                _c("name", "nameId", "name", meaning="name the OS knows"),
+                source_column("thread", "globalTid", meaning="thread"),
+                source_column("name", "nameId", "name", meaning="name the OS knows"),
             ),
             "any",
             optional=True,
         ),
+        *COMMUNICATION,
     )
 }
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nsysx.reading import schema
 from nsysx.reading.reading_bounds import LEAST_ROW_BYTES, PIECE_ROWS
+from nsysx.reading.source_table import Source, SourceColumn
 from nsysx.reading.trace import Window
 
 #: The column that carries those with ``bits``, see ``packing``.
@@ -23,13 +23,13 @@ PACKED = "_packed"
 class PackedColumn:
     """The position of a column with ``bits`` in the packed integer, and the values that stand for null and "does not fit"."""
 
-    column: schema.SourceColumn
+    column: SourceColumn
     shift: int
     null: int
     unfit: int
 
 
-def packing(source: schema.Source) -> list[PackedColumn]:
+def packing(source: Source) -> list[PackedColumn]:
     """Return the places of the columns that travel in one integer. Only names distinguish null and "does not fit" from 0."""
     shift, result = 0, []
     for column in source.columns:
@@ -42,14 +42,14 @@ def packing(source: schema.Source) -> list[PackedColumn]:
     return result
 
 
-def value_of(column: schema.SourceColumn, present: set[str]) -> str:
+def value_of(column: SourceColumn, present: set[str]) -> str:
     """Return the SQL expression of a column, "NULL" if the table lacks a column that it needs."""
     if column.parts:
         return column.sql if present.issuperset(column.parts) else "NULL"
     return f'"{column.sql}"' if column.sql in present else "NULL"
 
 
-def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, pl.DataType]]:
+def selected(source: Source, present: set[str]) -> tuple[str, dict[str, pl.DataType]]:
     """Return the SELECT list for a table with the columns ``present``, and the type in which each result column arrives."""
     values, types = [], dict[str, pl.DataType]()
     for column in source.columns:
@@ -66,7 +66,7 @@ def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, p
     return ", ".join(values), types
 
 
-def packed(source: schema.Source, present: set[str]) -> str:
+def packed(source: Source, present: set[str]) -> str:
     """Return the SQL expression of the packed integer, "" if no column of the table has ``bits``."""
     terms = []
     for packed_column in packing(source):
@@ -85,7 +85,7 @@ def packed(source: schema.Source, present: set[str]) -> str:
     return " + ".join(terms)
 
 
-def nothing_fits(source: schema.Source) -> int:
+def nothing_fits(source: Source) -> int:
     """Return the packed integer of a row in which no value fits."""
     return sum(packed_column.unfit << packed_column.shift for packed_column in packing(source))
 
@@ -99,7 +99,7 @@ class Piece:
     types: dict[str, pl.DataType]
 
 
-def inside(source: schema.Source, window: Window | None) -> str:
+def inside(source: Source, window: Window | None) -> str:
     """Return the SQL condition that a row overlaps the window; rows without an end, or without times, always pass.
 
     GPU work may run long after its launch, so all GPU work from the start of the window on passes.
@@ -139,7 +139,7 @@ def borders(connection: sqlite3.Connection, table: str, rows: int | None = None)
     return rowids
 
 
-def pieces_of(connection: sqlite3.Connection, source: schema.Source, present: set[str], where: str) -> list[Piece]:
+def pieces_of(connection: sqlite3.Connection, source: Source, present: set[str], where: str) -> list[Piece]:
     """Return the pieces of a table that has the columns ``present``, of the rows for which the SQL condition is true."""
     columns, types = selected(source, present)
     return [

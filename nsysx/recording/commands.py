@@ -59,6 +59,8 @@ def profile_command(nsys: Nsys, options: RunOptions, report: Path, command: Sequ
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
     traced = [cuda_trace(nsys, options), "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
+    if options.mpi:
+        traced += ["mpi", *["ucx"] * nsys.profile_has("ucx")]
     ours = {"--trace": ",".join(traced), **defaults}
     short = {"-t": "--trace", "-s": "--sample", "-w": "--wait"}
     given = {word.split("=", 1)[0] for word in options.nsys_args}  # nsys refuses an option that it gets twice

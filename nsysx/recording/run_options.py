@@ -135,6 +135,7 @@ class RunOptions:
         ),
     ] = "node"
     osrt: Annotated[bool, Option("Also record operating system calls; slows the host.", hidden=True)] = False
+    mpi: Annotated[bool, Option("Also record the calls of MPI and UCX.", hidden=True)] = False
     clocks: Annotated[bool, Option("Sample GPU clocks, power and temperature; needs nsysx[clocks].", hidden=True)] = (
         False
     )

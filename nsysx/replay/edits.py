@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from nsysx.events import host_messages
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.replay import job_changes
@@ -356,4 +357,17 @@ def _without_comm(cols: Columns, fixed: Fixed, profile: Profile) -> Columns:
     cols = without_launches(without_ops(cols, gone), gone)
     for group, factor in profile.once(slowed_by_communication):
         cols = _scaled(cols, fixed.ops(group), factor)
-    return cols
+    met = profile.once(_host_communication)
+    if not len(met):
+        return cols
+    # The last host code of the round comes before the closing call.
+    behind = np.where(cols.call >= 0, cols.call, fixed.closing)
+    held = np.where(behind >= 0, met[behind], 0)
+    return replace(cols, gap=np.maximum(cols.gap - held, cols.loading))
+
+
+def _host_communication(profile: Profile) -> I64:
+    """Return how much of the host code before each API call is communication (ns), empty where there is none."""
+    if not host_messages.recorded(profile.trace):
+        return np.empty(0, np.int64)
+    return host_messages.before_calls(profile.trace, profile.attributed.api_calls).to_numpy()

@@ -200,11 +200,11 @@ def test_default_command() -> None:
 
 
 def test_options_become_words() -> None:
-    options = RunOptions(memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
+    options = RunOptions(memory=True, graphs="graph", osrt=True, mpi=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
     words = commands.profile_command(NEW, options, Path("/w/report"), ["cmd"])
     assert words[-3:] == ["--a=1", "--b=2", "cmd"]
     assert {
-        "--trace=cuda,nvtx,osrt",
+        "--trace=cuda,nvtx,osrt,mpi",
         "--sample=none",
         "--cuda-memory-usage=true",
         "--cuda-graph-trace=graph",
