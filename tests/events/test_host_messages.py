@@ -21,12 +21,16 @@ def trace(tmp_path: Path) -> Trace:
     thread = report.process(26).thread(26)
     thread.is_mpi_rank(2, 4, handle=WORLD)
     made = {"rank": 2, "parentHandle": WORLD}
-    report.add("MPI_COMMUNICATORS", timestamp=10, commHandle=HALF, localRank=1, size=2, groupRoot=0, groupRootUid=0, **made)
+    report.add(
+        "MPI_COMMUNICATORS", timestamp=10, commHandle=HALF, localRank=1, size=2, groupRoot=0, groupRootUid=0, **made
+    )
     report.add("MPI_COMMUNICATORS", timestamp=20, commHandle=COPY, **made)
     thread.communicates("MPI_COLLECTIVES_EVENTS", "MPI_Allreduce", 100, 50, commHandle=HALF, size=512, recvSize=512)
     thread.communicates("MPI_COLLECTIVES_EVENTS", "MPI_Alltoall", 200, 50, commHandle=COPY, size=256)
     thread.communicates("MPI_P2P_EVENTS", "MPI_Recv", 300, 80, commHandle=HALF, tag=3, remoteRank=0, size=256)
-    thread.communicates("MPI_COLLECTIVES_EVENTS", "MPI_Iallreduce", 400, 8, commHandle=WORLD, size=1024, requestHandle=7)
+    thread.communicates(
+        "MPI_COLLECTIVES_EVENTS", "MPI_Iallreduce", 400, 8, commHandle=WORLD, size=1024, requestHandle=7
+    )
     thread.communicates("MPI_START_WAIT_EVENTS", "MPI_Test", 420, 30, requestHandle=7)
     # One call that sends to rank 3 and receives from rank 1: two rows with one begin, the first of no length.
     thread.communicates("MPI_P2P_EVENTS", "MPI_Sendrecv", 500, 0, commHandle=WORLD, tag=0, remoteRank=3, size=256)
