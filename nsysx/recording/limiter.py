@@ -190,9 +190,7 @@ class Limiter:
     def _stop_nsys(self, profile: NsysProcess) -> None:
         """Tell nsys to stop; what it has becomes a report while the command goes on."""
         self._stopping = time.monotonic()
-        session = session_of(profile) or f"profile-{profile.process.pid}"
-        with contextlib.suppress(OSError):
-            self._stop = profile.helper([str(self._nsys.path), "stop", f"--session={session}"])
+        self._stop = stop_recording(self._nsys, profile)
 
     @property
     def stopped(self) -> bool:
@@ -217,6 +215,15 @@ def collected_by(profile: NsysProcess) -> Path | None:
                     if (target := link.readlink()).suffix == ".qdstrm":
                         return target
     return None
+
+
+def stop_recording(nsys: Nsys, profile: NsysProcess) -> subprocess.Popen[bytes] | None:
+    """Start another nsys that tells this one to record no more and to make its report; None if it cannot be started."""
+    session = session_of(profile) or f"profile-{profile.process.pid}"
+    try:
+        return profile.helper([str(nsys.path), "stop", f"--session={session}"])
+    except OSError:
+        return None
 
 
 def session_of(profile: NsysProcess) -> str:

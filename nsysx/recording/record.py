@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.follow import Follower, stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox, ReceivedSignal
 from nsysx.recording.limit import RecordingLimit
-from nsysx.recording.limiter import Limiter
+from nsysx.recording.limiter import Limiter, stop_recording
 from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.recording_bounds import CTRL_C_GRACE_S, LEAST_TEMPORARY_BYTES, SESSION_LOCK_S, STAND_IN_START_S
@@ -242,6 +243,7 @@ class Recorder:
     def _wait_for_report(self, profile: NsysProcess) -> None:
         """Wait while nsys and its agent work on the report, until they end or the user ends the wait."""
         recording, ended = self.recording, time.monotonic()
+        asked: subprocess.Popen[bytes] | None = None
         profile.wakes()
         with StatusLine() as line:
             while profile.look():
@@ -257,11 +259,21 @@ class Recorder:
                 if profile.hangs():
                     # The report is complete if nsys ended by itself (its agent sometimes stays for some seconds), or if nsys
                     # has printed that it wrote the report, even if it then hung or was killed.
-                    if not profile.ended_by_itself() and not _GENERATED.search(profile.output()):
-                        recording.trouble = "nsys did not come to an end after the command and was stopped"
+                    if profile.ended_by_itself() or _GENERATED.search(profile.output()):
+                        break
+                    # One that waits for ever after the command's end may still hold all that it recorded.
+                    if asked is None and profile.process.poll() is None:
+                        asked = stop_recording(self.nsys, profile)
+                        profile.wakes()
+                        if asked is not None:
+                            continue
+                    recording.trouble = "nsys did not come to an end after the command and was stopped"
                     break
                 line.show(progress_of(profile.output()))
         profile.kill()  # whatever is left of it
+        if asked is not None:
+            asked.kill()
+            asked.wait()
 
 
 def _temporary_folder_serves() -> bool:

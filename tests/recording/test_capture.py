@@ -85,6 +85,8 @@ elif words[0] == "export":
     base.close()
     if mode == "full-disk":
         os.truncate(value("--output"), int(here.joinpath("size").read_text()))
+elif words[0] == "stop":
+    (here / "told").touch()
 elif words[0] == "profile":
     print("Collecting data...")
     print("WARNING: CPU sampling is off", file=sys.stderr)
@@ -110,6 +112,10 @@ elif words[0] == "profile":
     if mode == "no-end":
         import time
         time.sleep(600)
+    if mode == "ends-when-told":
+        import time
+        while not (here / "told").exists():
+            time.sleep(0.5)
     if mode == "killed":  # and its agent wakes up now and then
         agent = "import time\\nwhile True:\\n t = time.process_time()\\n while time.process_time() < t + 0.012: pass\\n time.sleep(0.4)"
         name = f"--session-name=profile-{{os.getpid()}}"
@@ -1042,6 +1048,16 @@ def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, m
     assert "did not come to an end" in result.problems[0].message
     assert any("ended with 5" in note for note in result.notes)
     assert json.loads((here / "r.run.json").read_text())["exit_code"] == 5
+
+
+def test_an_nsys_that_waits_for_ever_is_told_to_make_its_report(
+    here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen with nsys 2025.3 after a job of two ranks without steps: all that was recorded was lost."""
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 2.0)
+    result = run(fake.does("ends-when-told"), "raise SystemExit(5)")
+    assert (result.exit_code, result.problems, fake.calls("stop")) == (5, [], 1)
+    assert (here / "r.sqlite").exists()
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------------
