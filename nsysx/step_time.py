@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from nsysx import units
 from nsysx.saving import Saving
 
 #: A time in a text.
@@ -46,6 +47,20 @@ class Unprofiled:
     rest_ns: int | None = None
     rest_steps: int = 0
 
+    @property
+    def busy_bounds(self) -> tuple[float, float]:
+        """The least and the most share of the step in which the GPU is busy: its work is the same in a longer and a shorter step."""
+        return self.gpu_busy_ns / max(self.high_ns, 1), min(self.gpu_busy_ns / max(self.low_ns, 1), 1.0)
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the likely step in which the GPU idles."""
+        return 1 - self.gpu_busy_ns / max(self.step_ns, 1)
+
+    def known_within(self, share: float) -> bool:
+        """Return whether no bound is further from the middle of the step than this share of it."""
+        return self.high_ns - self.low_ns <= 2 * share * self.step_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -55,7 +70,7 @@ class Step:
     ``bounds_ns``: the least and the most that the step without the profiler can be. ``source``: how the shown step is known, "recorded" as
     well where ranks are compared, because the waits of one for another are known as recorded only (``why``). ``scale``: how many times as
     long the shown step is as the one whose replay gave it. ``marked``: a time of the capture differs from that of the shown step, so that
-    an output says of it that it is as recorded.
+    an output says of it that it is as recorded. ``estimate`` is what the replay gave, None where it could not.
     """
 
     shown_ns: int | None
@@ -66,6 +81,7 @@ class Step:
     scale: float
     why: str
     marked: bool
+    estimate: Unprofiled | None = None
 
     @staticmethod
     def completed(
@@ -102,12 +118,36 @@ class Step:
             scale=scale,
             why=why,
             marked=marked,
+            estimate=real,
         )
 
     @property
     def as_recorded(self) -> bool:
         """Whether the shown step is as recorded: because nothing else is known, or because ranks are compared."""
         return self.source == "recorded"
+
+    @property
+    def told_real(self) -> bool:
+        """Whether the shown times are without the profiler, or it hardly changes them."""
+        return self.estimate is not None and not (self.as_recorded and self.marked)
+
+    @property
+    def known_by(self) -> str:
+        """How the shown step is known: as an `Unprofiled` names it, or "recorded"."""
+        return "recorded" if self.estimate is None or self.as_recorded else self.estimate.source
+
+    def words(self, *, average: bool, estimated: bool) -> str:
+        """Return its length in words, with its bounds where it is not measured (``estimated``), and the recorded one if that differs."""
+        now, recorded = units.duration(self.shown_ns), units.duration(self.recorded_ns)
+        a_step = "a step on average" if average else "a step"
+        if self.as_recorded:
+            return f"{now} {a_step}{', as recorded' if self.estimate is None or self.marked else ''}"
+        about, notes = self.marked and estimated and self.bounds_ns is not None, []
+        if about and self.bounds_ns is not None:
+            notes.append(" to ".join(map(units.duration, self.bounds_ns)))
+        notes += [f"{recorded} as recorded"] if recorded != now else []
+        within = f" ({'; '.join(notes)})" if notes else ""
+        return f"{'about ' if about else ''}{now} {a_step}{within}"
 
     def saves_ns(self, saving: Saving) -> int | None:
         """Return what a change saves of the shown step (ns): never more than that step."""
@@ -120,6 +160,10 @@ class Step:
         if likely is None or not saving.bound or most is None:
             return likely
         return most if self.shown_ns is None else min(most, self.shown_ns)
+
+    def of_capture(self, text: str, comma: str = ",") -> str:
+        """Return a text about the steps of the capture, marked as recorded where the shown step is another."""
+        return text if self.recorded_ns == self.shown_ns else f"{text}{comma} as recorded"
 
     def marks(self, text: str) -> str:
         """Return a text with times of the capture, marked as recorded where the shown step is another."""

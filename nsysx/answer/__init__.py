@@ -50,7 +50,7 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
         then_low_ns=then.low_ns,
         then_high_ns=then.high_ns,
         bound=change_savings.is_bound(summary, chosen) if timed is None else timed.bound,
-        real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
+        real=summary.step.told_real,
         recorded_ns=summary.step.recorded_ns,
         worth=worth,
         certainty=sure,

@@ -128,8 +128,8 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     reason = f"{name} {spread} in all {count} steps"
     if uneven:
         reason += ", whose lengths and perhaps work differ"
-    if summary.step.marked and (real := summary.unprofiled) is not None:
-        least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
+    if summary.step.marked and (real := summary.step.estimate) is not None:
+        least, most = real.busy_bounds
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
         idle = f"{units.span(units.share(1 - most, 1), units.share(1 - least, 1))} without the profiler"
         if (name, columns) == _IDLE and not uneven:
@@ -144,14 +144,14 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
             reason += "; tracing may make ranks wait longer"
         elif summary.verdict.code == StepLimit.GPU and least < MOSTLY_BUSY_SHARE:
             level = "likely"
-    elif summary.step.recorded_ns != summary.step.shown_ns:
-        reason += ", as recorded"
+    else:
+        reason = summary.step.of_capture(reason)
     return Sure(about, level, f"{reason}.{more}")
 
 
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
-    about, real = "How much", summary.unprofiled
+    about, real = "How much", summary.step.estimate
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
         how = "The replay made exactly this change; nine in ten of the changes that were tried lie in such an interval."
@@ -170,7 +170,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
     level, reason, measurable = _SOURCES[real.source]
     command = surer(summary.capture) if measurable else ""
-    if real.high_ns - real.low_ns <= 2 * CLOSELY_KNOWN_SHARE * real.step_ns:
+    if real.known_within(CLOSELY_KNOWN_SHARE):
         return Sure(about, "likely", f"{how} {reason}.".strip())
     if is_bound(summary, chosen) and level == "likely":
         # More than the step's own spread, what lies beyond the bound is not known.

@@ -165,10 +165,10 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         # A replay that is no bound, and leaves more open than it shows, says itself how much.
         open_too = chosen.saving.source == "replay" and not chosen.saving.bound and chosen.saving.most_ns is not None
         more = max(more, left) if open_too else min(more, left)
-    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
+    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.step.estimate) is not None:
         # What makes the GPU wait no more saves what it idles, and none of its work unless it says so.
         now = summary.step.shown_ns or 0
-        idle = round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1)))
+        idle = round(now * real.idle_share)
         more = min(more, max(0, idle - saving, (chosen.saving.most_ns or 0) - saving))
     return less, more
 

@@ -22,7 +22,7 @@ def factor_bounds(
     where the step is as recorded, unless the saving is a time that was recorded, too. ``margins_ns``: how much less and more it may
     save, the error of the saving where not given.
     """
-    now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
+    now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.step.estimate
     if chosen is None or not saving_ns or not now:
         return ()
     if real is None and chosen.saving.source in ("time", "limits") and margins_ns is not None:

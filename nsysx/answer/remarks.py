@@ -31,8 +31,7 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
 
 def of_step(summary: Summary, reason: str) -> str:
     """Return why a step without the profiler is no closer known, with its bounds."""
-    real = summary.unprofiled
-    low, high = summary.step.bounds_ns or ((real.low_ns, real.high_ns) if real else (None, None))
+    low, high = summary.step.bounds_ns or (None, None)
     return f"{reason}: {units.span(units.duration(low), units.duration(high))} a step."
 
 
@@ -41,7 +40,7 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, boun
     if chosen is None or summary.step.shown_ns is None or chosen.saving.likely_ns is None:
         return worth(summary, chosen, After())
     unknown = next((half for half in sure.parts if half.level == "unknown"), None)
-    real = summary.unprofiled
+    real = summary.step.estimate
     why = of_step(summary, NOT_MEASURED) if real is not None and real.source == "assumed" else sure.reason
     told = why if bounded else f"Not known: {why[:1].lower()}{why[1:]}"
     if real is None and sure.parts[0] is not unknown:

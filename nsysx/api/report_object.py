@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from nsysx import pipeline, units
+from nsysx import pipeline
 from nsysx.advice import Answer
 from nsysx.analyses.helpers import step_record
 from nsysx.api.argument_errors import python_words
@@ -67,17 +67,15 @@ def _answered(profile: Profile, wanted: changes.Changes) -> WhatIf:
             moves_to=None,
         )
     if not replay.trusted:
-        message = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
-        raise NsysxError(message, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+        raise NsysxError(replay.misses, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
     asked = changes.edits(profile, wanted)
     if not asked:
         raise NsysxError("whatif: nothing is changed", slug="whatif-empty", exit_code=EXIT_USAGE)
-    real_ns, factor = changes.of_steady(replay)
-    done = replay.saving(*(edit for _, edit in asked)).scaled(factor)
+    done = replay.outcome(*(edit for _, edit in asked))
     words = tuple(words for words, _ in asked)
     return WhatIf(
         words,
-        real_ns,
+        replay.steady.now_ns,
         step_ns=done.step_ns,
         saving_ns=done.saving_ns,
         error_ns=done.bar_ns,

@@ -82,7 +82,7 @@ _OF_PARTS: Mapping[str, tuple[str, str]] = {
 def part_time(capture: Captured, name: str) -> Measured:
     """Return a time of the step and its noise (ms); None where it was not recorded."""
     if name == "real_step":
-        real = capture.summary.unprofiled
+        real = capture.summary.step.estimate
         if real is None:
             return None
         return real.step_ns / 1e6, max(abs(end - real.step_ns) for end in (real.low_ns, real.high_ns)) / 1e6

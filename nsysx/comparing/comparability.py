@@ -79,7 +79,7 @@ def _steps(summary: Summary) -> str | None:
 
 
 def _unprofiled_source(summary: Summary) -> str:
-    return f"known ({summary.unprofiled.source})" if summary.unprofiled else "not known"
+    return f"known ({summary.step.estimate.source})" if summary.step.estimate else "not known"
 
 
 #: What is compared word for word: name, how to get it, what a difference means.

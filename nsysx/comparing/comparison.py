@@ -166,7 +166,7 @@ def _unprofiled_steps(before: Side, after: Side, margin: float) -> Real | None:
     """Return the steps without the profiler, None unless every capture of both sides has one."""
     sides = []
     for side in (before, after):
-        real = [c.summary.unprofiled for c in side.captures if c.summary.unprofiled]
+        real = [real for c in side.captures if (real := c.summary.step.estimate)]
         if len(real) < len(side.captures):
             return None
         step, low, high = (

@@ -265,7 +265,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
     first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
     return Worded(
-        facts=facts_line.facts_line(summary, texts, answer.now_ns, answer.recorded_ns),
+        facts=facts_line.facts_line(summary, texts),
         sentence=sentence,
         head=head,
         rest=sentence[len(head) :].strip(),

@@ -101,13 +101,13 @@ def _causes(summary: Summary) -> list[_Cause]:
 
 def _step(summary: Summary) -> Json:
     """Return the step, its bounds and how it is known; null with the rule that found no steps where there are none."""
-    step, real = summary.step, summary.unprofiled
+    step = summary.step
     low, high = step.bounds_ns or (None, None)
     content: Json = {
         "now_ns": step.shown_ns,
         "low_ns": low,
         "high_ns": high,
-        "source": "recorded" if real is None or step.as_recorded else real.source,
+        "source": step.known_by,
         "recorded_ns": step.recorded_ns,
         "steady_steps": 0 if step.shown_ns is None else sum(bool(r.get("steady")) for r in rows_of(summary.steps)),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from nsysx import ids, units
 from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
@@ -15,7 +17,7 @@ from nsysx.render.render_bounds import MEAN_LONGER, OTHER_MEAN, OTHER_WORK_NAMED
 from nsysx.render.safe_text import clean
 
 
-def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: int | None) -> tuple[str, ...]:
+def facts_line(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
     """Return the report's name, the GPU, the steps and the step time."""
     gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
     line = [facts.report_name(summary)]
@@ -25,13 +27,14 @@ def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: in
     if ranks > len(gpus):  # one report a rank: the capture is the first one's
         line.append(f"{ranks} ranks")
     line += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
-    if now is None:
+    if summary.step.shown_ns is None:
         line.append("no steps found")
         return tuple(texts(s, 80) for s in line)
     line.append(
         f"{facts.steady_count(summary.steps)} steady of {units.several(summary.steps.count, 'step')}{_spread(summary)}"
     )
-    line += _step_words(summary, units.duration(now), units.duration(profiled)) + _what_a_step_is(summary)
+    line.append(summary.step.words(average=subject.on_average(summary), estimated=summary.verdict.estimated))
+    line += _what_a_step_is(summary)
     line += _covered(summary) + _mean_of_rest(summary)
     return tuple(texts(s, 160) for s in line)
 
@@ -50,7 +53,7 @@ def _covered(summary: Summary) -> list[str]:
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
     named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
-    real = summary.unprofiled
+    real = summary.step.estimate
     more = None if real is None or (real.loop_ns or 0) < (1 + MEAN_LONGER) * real.step_ns else real.loop_ns
     whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
     if not named:
@@ -83,7 +86,7 @@ def _what_a_step_is(summary: Summary) -> list[str]:
 
 def _mean_of_rest(summary: Summary) -> list[str]:
     """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
-    real = summary.unprofiled
+    real = summary.step.estimate
     if real is None or real.rest_ns is None:
         return []
     timed = real.loop_ns or real.step_ns
@@ -105,16 +108,16 @@ def _start_up_ns(summary: Summary) -> int:
 
 
 def _spread(summary: Summary) -> str:
-    """Return the shortest and the longest steady step as recorded, "" where they are about the same.
+    """Return the shortest and the longest steady step of the capture, "" where they are about the same.
 
     Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
     """
-    recorded = " as recorded" if summary.step.recorded_ns != summary.step.shown_ns else ""
+    of_capture = partial(summary.step.of_capture, comma="")
     every, covered = summary.steps.all_steady, summary.step.recorded_ns
     steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
     ends_text = (
-        f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}"
+        of_capture(f", {units.duration(ends[0])} to {units.duration(ends[1])}")
         if ends[1] >= UNEQUAL_STEPS * ends[0] > 0
         else ""
     )
@@ -122,22 +125,8 @@ def _spread(summary: Summary) -> str:
         return ends_text
     mean = every["mean_ns"]
     other = (
-        f"; all take {units.duration(mean)} on average{recorded}" if abs(mean - covered) > OTHER_MEAN * covered else ""
+        of_capture(f"; all take {units.duration(mean)} on average")
+        if abs(mean - covered) > OTHER_MEAN * covered
+        else ""
     )
     return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
-
-
-def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
-    """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
-    real, differs = summary.unprofiled, summary.step.marked
-    a_step = "a step on average" if subject.on_average(summary) else "a step"
-    if summary.step.as_recorded:
-        return [f"{now} {a_step}{', as recorded' if real is None or differs else ''}"]
-    about = differs and summary.verdict.estimated and real is not None
-    notes = []
-    if about and real is not None:
-        low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
-        notes.append(f"{units.duration(low)} to {units.duration(high)}")
-    notes += [f"{recorded} as recorded"] if recorded != now else []
-    within = f" ({'; '.join(notes)})" if notes else ""
-    return [f"{'about ' if about else ''}{now} {a_step}{within}"]

@@ -53,8 +53,8 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
-    recorded = ", as recorded" if summary.step.recorded_ns != summary.step.shown_ns else ""
-    return tuple(f"{CellTexts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
+    titles = (CellTexts(redact)(t.title, 200) for t in first_screen.windows(summary))
+    return tuple(map(summary.step.of_capture, titles))
 
 
 @dataclass(frozen=True, slots=True)

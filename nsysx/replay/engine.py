@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import polars as pl
 
@@ -112,6 +114,28 @@ class Moved:
     next_wait_ns: int
 
 
+class SteadyStep(NamedTuple):
+    """The mean steady step (ns): ``mean_ns`` without the profiler, ``now_ns`` as the replay gives it, which outcomes are compared with.
+
+    ``bounds_ns`` and ``modelled_ns`` are of the replayed steps, and ``source`` says how these are known. ``recorded_ns`` is the mean of
+    the ``steps`` under the profiler. ``times``: how many times as long it is as a replayed step.
+    """
+
+    mean_ns: int
+    now_ns: int
+    bounds_ns: tuple[int, int]
+    modelled_ns: int
+    source: str
+    recorded_ns: int
+    steps: int
+    times: float
+
+    def bounds_of(self, ns: int) -> tuple[float, float]:
+        """Return the bounds of a step without the profiler that is ``ns`` long: the same share of it."""
+        low, high = self.bounds_ns
+        return low * ns / max(self.modelled_ns, 1), high * ns / max(self.modelled_ns, 1)
+
+
 class Replay:
     """The replay of a report's steady steps. ``build`` makes it; ``saving`` tells what an edit is worth.
 
@@ -138,9 +162,31 @@ class Replay:
         self.bar_ns = round(max(self.error, VALIDATED_ERROR_SHARE) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
 
-    def steady(self) -> tuple[int, int]:
-        """Return the mean of all steady steps, without tracing and as recorded (ns): reports speak of it, and fewer may be replayed."""
-        return unprofiled.steady_lengths(self._profile, self.unprofiled, self._profile.scope.steps)
+    @cached_property
+    def steady(self) -> SteadyStep:
+        """The mean of all steady steps: reports speak of it, and fewer may be replayed."""
+        real, steps = self.unprofiled, self._profile.scope.steps
+        mean_ns, recorded_ns = unprofiled.steady_lengths(self._profile, real, steps)
+        times = mean_ns / real.step_ns if real.step_ns else 1.0
+        return SteadyStep(
+            mean_ns,
+            round(self.real_ns * times),
+            (real.low_ns, real.high_ns),
+            real.step_ns,
+            real.source,
+            recorded_ns,
+            steps,
+            times,
+        )
+
+    @property
+    def misses(self) -> str:
+        """What is said where the unchanged replay cannot be trusted."""
+        return f"the unchanged replay misses the recorded step by {units.share(self.error, 1)}: no claims are made"
+
+    def outcome(self, *edits: Edit) -> Outcome:
+        """Return the mean steady step with all these edits made together."""
+        return self.saving(*edits).scaled(self.steady.times)
 
     def saving(self, *edits: Edit) -> Outcome:
         """Return the step with all these edits made together."""

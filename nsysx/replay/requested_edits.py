@@ -245,7 +245,7 @@ def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome
     for option, changes in tried:
         with contextlib.suppress(NsysxError):  # the change does not apply to this report
             ((words, edit),) = edits(profile, changes)
-            outcomes.append((option, words, replay.saving(edit)))
+            outcomes.append((option, words, replay.outcome(edit)))
     return sorted(outcomes, key=lambda row: (-row[2].saving_ns, row[0]))
 
 
@@ -285,65 +285,54 @@ def lines(profile: Profile, changes: Changes, first: str = "") -> list[str]:
     if not replay.trusted:
         if not asked or changes == Changes(free_loader=True):
             return bounds(profile, replay)
-        what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
-        raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-    text = _head(profile, replay)
+        raise NsysxError(replay.misses, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+    text = _head(replay)
     if not asked:
         return [*text, "", *filter(None, (first,)), *_listed(profile, replay)]
-    real_ns, factor = of_steady(replay)
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
-        outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
-        text += ["", words, *_answer(outcome.scaled(factor), real_ns)]
+        outcome = replay.outcome(edit) if edit is not None else replay.outcome(*(e for _, e in asked))
+        text += ["", words, *_answer(outcome, replay.steady.now_ns)]
         for other, way in alternatives(edit) if edit is not None else []:
-            second = replay.saving(way).scaled(factor)
-            text.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, real_ns)}")
+            second = replay.outcome(way)
+            text.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, replay.steady.now_ns)}")
     return text
 
 
-def of_steady(replay: Replay) -> tuple[int, float]:
-    """Return the mean of all steady steps without tracing (ns), which reports speak of, and how long that is in replayed steps."""
-    real_ns, _ = replay.steady()
-    known_ns = replay.unprofiled.step_ns
-    factor = real_ns / known_ns if known_ns else 1.0
-    return round(replay.real_ns * factor), factor
-
-
-def _head(profile: Profile, replay: Replay) -> list[str]:
+def _head(replay: Replay) -> list[str]:
     """Return how long the step is: as recorded, as replayed, and without the profiler."""
-    steady, real = profile.scope.steps, replay.unprofiled
-    real_ns, recorded_ns = replay.steady()
-    recorded = f"recorded   {units.duration(recorded_ns)} a step, mean of {steady} steady steps"
-    if replay.steps < steady:
+    step = replay.steady
+    recorded = f"recorded   {units.duration(step.recorded_ns)} a step, mean of {step.steps} steady steps"
+    if replay.steps < step.steps:
         recorded += f"; {replay.steps} of them are replayed, mean {units.duration(replay.recorded_ns)}"
-    low, high = (units.duration(ns * real_ns / max(real.step_ns, 1)) for ns in (real.low_ns, real.high_ns))
+    low, high = map(units.duration, step.bounds_of(step.mean_ns))
     return [
         recorded,
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
-        f"real       {units.duration(real_ns)} without profiler ({low} to {high}, {real.source.replace('_', ' ')}); "
+        f"real       {units.duration(step.mean_ns)} without profiler ({low} to {high}, {step.source.replace('_', ' ')}); "
         "figures below are unprofiled time",
     ]
 
 
 def _listed(profile: Profile, replay: Replay) -> list[str]:
-    real_ns, factor = of_steady(replay)
-    rows = [(option, outcome.scaled(factor)) for option, _, outcome in candidates(profile, replay)]
-    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= SAVES_NOTHING_SHARE * real_ns]
+    now_ns = replay.steady.now_ns
+    rows = [(option, outcome) for option, _, outcome in candidates(profile, replay)]
+    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= SAVES_NOTHING_SHARE * now_ns]
     wide = max((len(option) for option, _ in rows), default=0)
-    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, real_ns)}" for option, o in rows]
+    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, now_ns)}" for option, o in rows]
 
 
-def _worth(outcome: Outcome, real_ns: float) -> str:
-    share = units.share(abs(outcome.saving_ns), real_ns)
+def _worth(outcome: Outcome, now_ns: float) -> str:
+    share = units.share(abs(outcome.saving_ns), now_ns)
     if outcome.saving_ns < 0:
         return f"may lose {units.duration(-outcome.saving_ns)} ({share})"
     return f"saves {units.duration(outcome.saving_ns)} ({share}), ±{units.duration(outcome.bar_ns)}"
 
 
-def _answer(outcome: Outcome, real_ns: float) -> list[str]:
+def _answer(outcome: Outcome, now_ns: float) -> list[str]:
     answer = [
         f"  step     {units.duration(outcome.step_ns)}",
-        f"  {_worth(outcome, real_ns).replace(' ', '    ', 1)}",
+        f"  {_worth(outcome, now_ns).replace(' ', '    ', 1)}",
         f"  limit    {outcome.next_limit}",
     ]
     if outcome.moves_to:

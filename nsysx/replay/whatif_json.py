@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsysx import units
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.events.profile import Profile
@@ -20,7 +19,7 @@ def values(profile: Profile, changes: Changes) -> dict[str, Any]:
     """Return what the changes are worth, without one all that save something; ns are of a step, without the profiler's time.
 
     ``recorded_ns`` and ``replayed_ns`` are with it. ``trusted`` is false, and ``changes`` empty, where the unchanged replay misses the
-    recorded step by too much; ``gpu_work_ns`` and ``loading_ns`` need no replay. ``alternatives`` are other ways to make a change,
+    recorded steps by too much; ``gpu_work_ns`` and ``loading_ns`` need no replay. ``alternatives`` are other ways to make a change,
     ``together`` is null unless several are asked for. Raises NsysxError, exit code 4 without a replay, 2 for a name that matches nothing.
     """
     replay = replay_of(profile)
@@ -28,34 +27,28 @@ def values(profile: Profile, changes: Changes) -> dict[str, Any]:
         raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
     asked = requested_edits.edits(profile, changes)
     if not replay.trusted and asked and changes != Changes(free_loader=True):
-        what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
-        raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-    real_ns, factor = requested_edits.of_steady(replay)
-    recorded_ns = replay.steady()[1]
-    real = replay.unprofiled
-    low, high = (round(ns * real_ns / max(real.step_ns, 1)) for ns in (real.low_ns, real.high_ns))
+        raise NsysxError(replay.misses, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+    step = replay.steady
+    low, high = map(round, step.bounds_of(step.now_ns))
     shown: list[dict[str, Any]] = []
     if replay.trusted and asked:
         for words, edit in asked:
             ways = [
-                {"change": way, **_outcome(replay.saving(other).scaled(factor))}
-                for way, other in requested_edits.alternatives(edit)
+                {"change": way, **_outcome(replay.outcome(other))} for way, other in requested_edits.alternatives(edit)
             ]
-            shown.append(
-                {"option": None, "change": words, **_outcome(replay.saving(edit).scaled(factor)), "alternatives": ways}
-            )
+            shown.append({"option": None, "change": words, **_outcome(replay.outcome(edit)), "alternatives": ways})
     elif replay.trusted:
         for option, words, outcome in requested_edits.candidates(profile, replay):
-            if (scaled := outcome.scaled(factor)).saving_ns >= SAVES_NOTHING_SHARE * real_ns:
-                shown.append({"option": option, "change": words, **_outcome(scaled), "alternatives": []})
-    whole = replay.saving(*(edit for _, edit in asked)).scaled(factor) if replay.trusted and len(asked) > 1 else None
+            if outcome.saving_ns >= SAVES_NOTHING_SHARE * step.now_ns:
+                shown.append({"option": option, "change": words, **_outcome(outcome), "alternatives": []})
+    whole = replay.outcome(*(edit for _, edit in asked)) if replay.trusted and len(asked) > 1 else None
     return {
         "schema": WHATIF_SCHEMA,
-        "step_ns": real_ns if replay.trusted else None,
+        "step_ns": step.now_ns if replay.trusted else None,
         "low_ns": low if replay.trusted else None,
         "high_ns": high if replay.trusted else None,
-        "source": real.source if replay.trusted else "recorded",
-        "recorded_ns": round(recorded_ns),
+        "source": step.source if replay.trusted else "recorded",
+        "recorded_ns": round(step.recorded_ns),
         "replayed_ns": round(replay.unchanged_ns),
         "error": replay.error,
         "trusted": replay.trusted,
