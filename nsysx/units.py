@@ -34,6 +34,11 @@ def share(part: float | None, whole: float | None) -> str:
     return f"{percent:.1f} %" if 0 < abs(percent) < 10 else f"{percent:.0f} %"
 
 
+def bound(share: float) -> str:
+    """Return a share that something was compared with as it is told: 0.05 as "5 %"."""
+    return f"{100 * share:g} %"
+
+
 def size(count: float | None) -> str:
     """Return ``count`` bytes with a binary unit, "-" for None."""
     if count is None:

@@ -65,7 +65,7 @@ COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
 UNPRICED_CAUSE_SHARE = 0.3
 #: A setting that is known to cost this share of the step comes first, too; nothing does that saves less: all four programs of 156 that
 #: were led by less had no fault there. Nor does what fuses or launches whatever stands there: that is an option of any program.
-COSTLY_SETTING_SHARE = 0.05
+LEAST_LEADING_SHARE = 0.05
 
 # ---- near_limits ------------------------------------------------------------------------------------------------
 #: Work below this share of the step decides nothing about how near the step is to its limits. A program of products has some of 5 to 20 %.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from nsysx import units
 from nsysx.advice import Action
 from nsysx.answer import factors, measured, subject, time_places, unnamed, unstepped
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
     COMPILER_LEADS_TIMES,
-    COSTLY_SETTING_SHARE,
     EXACT_CHANGE_SHARE,
+    LEAST_LEADING_SHARE,
     RECORDED_DIRECTNESS,
     UNPRICED_CAUSE_SHARE,
 )
@@ -64,7 +65,7 @@ def first(summary: Summary) -> Finding | None:
     worth = [
         f
         for f in causes
-        if (likely_alone_ns(summary, f) or 0) >= COSTLY_SETTING_SHARE * step and not may_save_nothing(summary, f)
+        if (likely_alone_ns(summary, f) or 0) >= LEAST_LEADING_SHARE * step and not may_save_nothing(summary, f)
     ]
     best = _best(summary, worth, step) if worth else _unpriced(summary, causes, step)
     best = _striking(summary, ranked, best) or best
@@ -91,7 +92,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     # A bound of what whatever stands there could gain, without code that makes the change, is no action.
     if about(finding) == StepLimit.GPU and is_bound(summary, finding) and _for_anything(finding) and not finding.paste:
         return True
-    small, margins = saving < COSTLY_SETTING_SHARE * step, margins_ns(summary, finding)
+    small, margins = saving < LEAST_LEADING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
         return small
     anything = _for_anything(finding)
@@ -99,7 +100,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
         return False
     less = step / (step - max(0, saving - margins[0]))
     least = min(factors.factor_bounds(summary, finding, saving, margins), default=less)
-    return least < 1 + (COSTLY_SETTING_SHARE if anything else NOTABLE)
+    return least < 1 + (LEAST_LEADING_SHARE if anything else NOTABLE)
 
 
 def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None) -> Finding | None:
@@ -110,7 +111,7 @@ def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None)
     lines = [f for f in ranked if rule_of(f.code).striking]
     line = max(lines, key=lambda f: saving_ns(summary, f) or 0, default=None)
     # Work that the GPU does while it would wait for the host anyway saves nothing, however long it is.
-    if line is None or (saving_ns(summary, line) or 0) < COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0):
+    if line is None or (saving_ns(summary, line) or 0) < LEAST_LEADING_SHARE * (summary.step.shown_ns or 0):
         return None
     if best is None:
         return line
@@ -224,7 +225,7 @@ def _certain(finding: Finding, step: int) -> bool:
     if not any(row.get("leads") for row in finding.evidence):
         return False
     saving_ns = finding.saving.likely_ns
-    return saving_ns is None or saving_ns >= COSTLY_SETTING_SHARE * step
+    return saving_ns is None or saving_ns >= LEAST_LEADING_SHARE * step
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
@@ -256,7 +257,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     if chosen is None:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
-        option = largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step
+        option = largest is not None and step and (likely_ns(summary, largest) or 0) >= LEAST_LEADING_SHARE * step
         little = step is not None and any(
             _advisable(summary, f) and (likely_alone_ns(summary, f) or 0) >= NOTABLE * step for f in by_saving(summary)
         )
@@ -313,14 +314,17 @@ def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
         return False
     if any("written in" in row for row in chosen.evidence):
         return False
-    least = COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0)
+    least = LEAST_LEADING_SHARE * (summary.step.shown_ns or 0)
     others = (f for f in by_saving(summary) if f is not chosen and _advisable(summary, f) and not _for_anything(f))
     return all((likely_alone_ns(summary, f) or 0) < least for f in others)
 
 
 def _as_option(fix: str) -> str:
     """Return the advice as one for all of the network, behind which no single place waits to be mended."""
-    return f"{fix}, as an option for the whole network: nothing that was looked for at one place saves 5 % of the step"
+    least = units.bound(LEAST_LEADING_SHARE)
+    return (
+        f"{fix}, as an option for the whole network: nothing that was looked for at one place saves {least} of the step"
+    )
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:

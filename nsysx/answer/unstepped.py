@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.answer import subject
-from nsysx.answer.answer_bounds import COSTLY_SETTING_SHARE, UNPRICED_CAUSE_SHARE
+from nsysx.answer.answer_bounds import LEAST_LEADING_SHARE, UNPRICED_CAUSE_SHARE
 from nsysx.catalogue import StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -29,7 +29,7 @@ def first(summary: Summary, ranked: Sequence[Finding]) -> Finding | None:
 def _costs_much(summary: Summary, finding: Finding) -> bool:
     """Return whether a finding costs enough of the time that the verdict speaks of to lead, as far as its cost is known."""
     cost_ns = finding.stepless_ns
-    return cost_ns is None or cost_ns >= COSTLY_SETTING_SHARE * sum(summary.verdict.parts.values())
+    return cost_ns is None or cost_ns >= LEAST_LEADING_SHARE * sum(summary.verdict.parts.values())
 
 
 def _mostly_works(summary: Summary) -> bool:

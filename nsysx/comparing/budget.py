@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from nsysx import units
 from nsysx.analyses import waits as wait_table
 from nsysx.comparing.budget_sections import API_COUNTS, SECTIONS, Measured, api_count, part_time
 from nsysx.comparing.comparability import doubtful
@@ -232,11 +233,12 @@ def _quoted(text: object) -> str:
 def init(capture: Captured) -> str:
     """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some headroom."""
     lines = ["# Counts hold on any runner; they are compared exactly.", "[counts]"]
+    room = units.bound(BUDGET_ROOM_TIMES - 1)
     counts = [(name, got[0]) for name in API_COUNTS if (got := api_count(capture, name)) is not None]
     lines += [f"{name} = {number:g}" for name, number in counts]
     lines += [
         "",
-        "# Times as recorded, ms per step, with 5 % headroom or what two captures of one program differ by.",
+        f"# Times as recorded, ms per step, with {room} headroom or what two captures of one program differ by.",
         "# Compare them only on one kind of machine.",
         "[times_ms]",
     ]

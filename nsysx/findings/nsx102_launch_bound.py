@@ -93,7 +93,10 @@ def check(case: Case) -> list[Finding]:
     cost = max(0, case.lost_to(StepLimit.LAUNCH) - other)
     if not case.notable(cost, LAUNCH_BOUND_SHARE):
         share, beside = case.share(cost), (" besides what other host code takes" if case.notable(other) else "")
-        return case.clear(RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than 5 %")
+        least = units.bound(LAUNCH_BOUND_SHARE)
+        return case.clear(
+            RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than {least}"
+        )
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     kept = held(case.profile) | (frozenset() if trips is None else frozenset(trips.calls.tolist()))

@@ -45,7 +45,8 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where pauses between queued kernels take 5 % of the step or more."""
     cost = case.taken_by(RULE.cause)
     if not case.notable(cost, SHORT_KERNELS_SHARE):
-        return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than 5 %")
+        least = units.bound(SHORT_KERNELS_SHARE)
+        return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than {least}")
     median = case.kernels["ns"].median()
     each = f" of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     count = case.kernels.height / case.steps

@@ -58,7 +58,9 @@ def check(case: Case) -> list[Finding]:
     )
     names = names.filter(pl.col("ns") >= FAR_KERNEL_OF_STEP_SHARE * case.step_ns * case.steps)
     if not names.height:
-        return case.clear(RULE, "no kernel of the program's own takes 5 % of the step")
+        return case.clear(
+            RULE, f"no kernel of the program's own takes {units.bound(FAR_KERNEL_OF_STEP_SHARE)} of the step"
+        )
     seen = names.join(_limited(case), on="name", how="inner")
     seen = seen.sort(pl.col("gpu_ns") - pl.col("limit_ns"), "name", descending=[True, False])
     if not seen.height:

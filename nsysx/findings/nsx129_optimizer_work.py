@@ -60,7 +60,8 @@ def check(case: Case) -> list[Finding]:
     kernels = case.kernels.filter(phase == "optimizer")
     taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken, OPTIMIZER_WORK_SHARE):
-        return case.clear(RULE, f"kernels of the optimizer take {case.share(taken)} of the step, less than 10 %")
+        least = units.bound(OPTIMIZER_WORK_SHARE)
+        return case.clear(RULE, f"kernels of the optimizer take {case.share(taken)} of the step, less than {least}")
     program = case.program
     fusable = program.optimizer in ("foreach", "loop") and program.optimizer_class in FUSABLE
     embeds = _dense_embeddings(case)

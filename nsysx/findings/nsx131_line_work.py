@@ -94,7 +94,9 @@ def check(case: Case) -> list[Finding]:
     findings += [*_smaller_operators.findings_of(case, RULE), *_solved_systems.findings_of(case, RULE)]
     claimed = frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
     findings += _product_forms.findings_of(case, RULE, claimed)
-    return findings or case.clear(RULE, "no lines whose kernels only move memory can save 5 % of the step")
+    return findings or case.clear(
+        RULE, f"no lines whose kernels only move memory can save {units.bound(LINE_WORK_SHARE)} of the step"
+    )
 
 
 def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:

@@ -69,7 +69,7 @@ def check(case: Case) -> list[Finding]:
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause) if calls else None
     if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
-        return case.clear(RULE, "computing weights anew takes less than 5 % of the step")
+        return case.clear(RULE, f"computing weights anew takes less than {units.bound(WEIGHTS_ANEW_SHARE)} of the step")
     outer = [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])]
     names = Counter(flow.names[row].removeprefix("aten::") for row in outer)
     told = ", ".join(

@@ -89,7 +89,9 @@ def check(case: Case) -> list[Finding]:
         if finding is not None:
             findings.append(finding)
             gone.update(rows)
-    return findings or case.clear(RULE, "no work that can be left out takes 5 % of the step")
+    return findings or case.clear(
+        RULE, f"no work that can be left out takes {units.bound(LINE_WORK_SHARE)} of the step"
+    )
 
 
 def _unseen(case: Case, flow: OperatorFlow) -> bool:

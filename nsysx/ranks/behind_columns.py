@@ -9,20 +9,26 @@ from nsysx.catalogue import Late
 from nsysx.ranks import late_lines, late_work, straggler, uneven
 from nsysx.ranks.rank_record import Rank
 
+#: What makes a rank late before its GPU works.
+_OF_THE_HOST = (Late.HOST, Late.CALLS, Late.INPUT, Late.UNKNOWN)
+
 
 def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> dict[str, object]:
-    """Return the columns about the rank furthest behind, null for the others."""
-    return {
-        **_furthest_behind(late, r),
-        **_work(ranks, late, r),
-        "late_kernels": _late_kernels(ranks, late, r),
-        "late_lines": _late_lines(ranks, late, r),
-    }
+    """Return the columns about the rank furthest behind, null for the others.
 
-
-def _furthest_behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
-    """Return the columns about the rank furthest behind, null for the others."""
+    Kinds of work and kernels are those of a rank that is late by its GPU work, lines those of one whose host is; null where none is longer.
+    """
     s = late if late is not None and late.place == r else None
+    kinds: tuple[late_work.LongerKind, ...] = ()
+    kernels: Sequence[Mapping[str, Any]] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
+    if s is not None:
+        peers = [ranks[x] for x in s.peers if x != r]
+        if s.cause == Late.COMPUTE:
+            kinds = late_work.kinds(ranks[r], peers)
+            kernels = uneven.rows(uneven.differences(ranks[r], peers))
+        elif s.cause in _OF_THE_HOST:
+            lines = late_lines.rows_per_step(late_lines.longer(ranks[r], peers))
     return {
         "straggler": s is not None and s.named,
         "late_ns": s and s.late_ns,
@@ -36,26 +42,8 @@ def _furthest_behind(late: straggler.Straggler | None, r: int) -> dict[str, obje
         "even_ns": s and s.even_ns,
         "late_by_work": s is not None and s.by_work,
         "replay_error": s and round(s.error, 6),
+        "late_work": late_work.rows_per_step(kinds) or None,
+        "late_spread": late_work.spread(kinds),
+        "late_kernels": kernels or None,
+        "late_lines": lines or None,
     }
-
-
-def _work(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> dict[str, object]:
-    """Return in which kinds of work a straggler in GPU work takes longer, and how that lies; null for any other rank."""
-    kinds: tuple[late_work.LongerKind, ...] = ()
-    if late is not None and late.place == r and late.cause == Late.COMPUTE:
-        kinds = late_work.kinds(ranks[r], [ranks[x] for x in late.peers if x != r])
-    return {"late_work": late_work.rows_per_step(kinds) or None, "late_spread": late_work.spread(kinds)}
-
-
-def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
-    """Return in which kernels the work of a straggler differs from that of its peers; None for any other rank."""
-    if late is None or late.place != r or late.cause != Late.COMPUTE:
-        return None
-    return uneven.rows(uneven.differences(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
-
-
-def _late_lines(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
-    """Return at which lines the host of a straggler is longer than those of its peers; None for any other rank."""
-    if late is None or late.place != r or late.cause not in (Late.HOST, Late.CALLS, Late.INPUT, Late.UNKNOWN):
-        return None
-    return late_lines.rows_per_step(late_lines.longer(ranks[r], [ranks[x] for x in late.peers if x != r])) or None

@@ -16,6 +16,7 @@ from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import behind_columns, job_whatif, late_work, rank_table
 from nsysx.ranks.job_compared import compare
 from nsysx.ranks.own_time import own_times
+from nsysx.ranks.straggler import Straggler
 from nsysx.replay import no_comm, whatif_json
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
@@ -174,11 +175,27 @@ def test_what_makes_a_rank_late_is_told_of_that_rank_by_its_cause_alone(
     monkeypatch.setattr(behind_columns.late_lines, "longer", lambda rank, peers: held.append((rank, peers)))
     monkeypatch.setattr(behind_columns.uneven, "rows", lambda _: list(found))
     monkeypatch.setattr(behind_columns.late_lines, "rows_per_step", lambda _: list(found))
-    late: Any = SimpleNamespace(place=1, cause=cause, peers=(0, 1, 3))
-    assert behind_columns._late_kernels(ranks, late, 1) == (found if kernels else None)
-    assert behind_columns._late_lines(ranks, late, 1) == (found if lines else None)
+    monkeypatch.setattr(behind_columns.late_work, "kinds", lambda *_: ())
+    late = Straggler(
+        1,
+        (0, 1, 3),
+        late_ns=5,
+        low_ns=4,
+        high_ns=6,
+        drift_ns=1,
+        cause=cause,
+        price_ns=5,
+        without=0.9,
+        alone=0.5,
+        error=0.0,
+    )
+
+    def told(late: Straggler | None, rank: int) -> tuple[object, object]:
+        columns = behind_columns.of_rank(ranks, late, rank)
+        return columns["late_kernels"], columns["late_lines"]
+
+    assert told(late, 1) == (found if kernels else None, found if lines else None)
     assert held == [("b", ["a", "d"])]
-    for each in (behind_columns._late_kernels, behind_columns._late_lines):
-        assert each(ranks, late, 0) is None and each(ranks, None, 1) is None
+    assert told(late, 0) == told(None, 1) == (None, None)
     found.clear()
-    assert behind_columns._late_kernels(ranks, late, 1) is None and behind_columns._late_lines(ranks, late, 1) is None
+    assert told(late, 1) == (None, None)

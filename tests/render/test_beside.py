@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -123,3 +124,18 @@ def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
         program.kill()
     assert select.select([end], [], [], 30)[0] and not os.read(end, 1), "none holds it any more"
     os.close(end)
+
+
+_ENDED = """
+from nsysx.render import html_page
+from nsysx.render.charts import beside
+beside.cores = lambda: 2
+with beside.DrawingProcess.start():
+    pass
+"""
+
+
+def test_it_leaves_no_folder_where_the_home_cannot_be_written(tmp_path: Path) -> None:
+    made = {**os.environ, "HOME": "/nonexistent", "MPLCONFIGDIR": "/proc/none", "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _ENDED], env=made, check=True)
+    assert not list(tmp_path.iterdir())

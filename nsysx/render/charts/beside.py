@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
@@ -91,15 +92,16 @@ class DrawingProcess:
     ) -> None:
         self._pipe.close()
         try:
-            if self._lost or kind is not None:
+            if self._lost:
                 os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            os.waitpid(self._pid, 0 if kind is None else os.WNOHANG)  # after an error nobody waits for it
         except OSError:
             pass  # it has ended
 
 
 def _draw(pipe: Connection) -> NoReturn:
     """Draw what is asked for until the other end is closed, and end this process without a word."""
+    atexit._clear()  # that is for the process that this one was
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
@@ -110,4 +112,5 @@ def _draw(pipe: Connection) -> NoReturn:
             chart = Chart("", pickle.loads(recipe), "", "")
             pipe.send(chart.image)
     finally:
+        atexit._run_exitfuncs()  # a folder that matplotlib made where the home cannot be written
         os._exit(0)
