@@ -23,7 +23,6 @@ Harmless when
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import polars as pl
 
@@ -34,6 +33,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit
+from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
@@ -59,10 +59,6 @@ RULE = Rule(
 REQUIRES = ("gpu",)
 
 _DDP = "DistributedDataParallel"
-#: The name, in the evidence, of the part of the cost that is communication alone.
-_EXPOSED = "exposed communication"
-#: What to do about slow links.
-_EARLIER = Fix.by_name("earlier-communication")
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one is last, give every rank the same work; if "
@@ -77,12 +73,6 @@ _TOGETHER = (
 _PIPELINE = (
     "Use more micro-batches, an interleaved schedule, or stages that take equally long: waiting in send and receive is the bubble "
     "of a pipeline"
-)
-
-#: No rank is always late: they take turns.
-_UNEVEN = (
-    "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
-    "different times and none is always last"
 )
 
 
@@ -138,7 +128,7 @@ def check(case: Case) -> list[Finding]:
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
-    parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
+    parts = [{"part": EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
     exposed = Found(
         RULE,
@@ -224,11 +214,11 @@ _ANY_EARLIER = "Start communication earlier, so that it runs beside computation 
 
 def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     """Return the finding with what the way to be parallel asks for, and without what only DDP has, where the program does not use it."""
-    if finding.fix in (_EARLIER.text, _ALONE, _TOGETHER) and _gathers_outputs(case):
+    if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and _gathers_outputs(case):
         # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
         size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
         return _PAIRED.into(replace(finding, saving=size))
-    if finding.fix == _EARLIER.text and (exposed_ns := finding.saving.likely_ns) is not None:
+    if finding.fix == EARLIER.text and (exposed_ns := finding.saving.likely_ns) is not None:
         saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
         finding, settings = replace(finding, saving=saving), settings_of(case.profile)
         if settings is not None and (of_unit := one_unit(settings)):
@@ -236,7 +226,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
-    fix = _ANY_EARLIER if finding.fix == _EARLIER.text else finding.fix
+    fix = _ANY_EARLIER if finding.fix == EARLIER.text else finding.fix
     return replace(finding, fix=fix, paste="", remedies=remedies)
 
 
@@ -262,7 +252,7 @@ def _gathers_outputs(case: Case) -> bool:
 
 def _by_hosts(finding: Finding, table: Table) -> bool:
     """Return whether most of the exposed communication is a wait for ranks that launch later than this one."""
-    return finding.fix == _UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
+    return finding.fix == UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
 
 
 def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Finding:
@@ -293,7 +283,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     fix = Fix.by_name(*ways, text=text or compiled.text)
     # What a line runs besides is no part of launching: fewer launches leave it where it is.
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
-    divided = None if case.ranks is None else _divided(finding, case.ranks, case.shown_rank, recorded_ns)
+    divided = None if case.ranks is None else divided_comm(finding, case.ranks, case.shown_rank, recorded_ns)
     transfer = 0 if divided is None else divided.transfer
     worth = case.bound(
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other - transfer,
@@ -321,64 +311,3 @@ def _place_of(case: Case, ops: frozenset[int]) -> Row:
     """Return the place that launches most of these ops; empty without any."""
     chosen = case.timed_ops(case.ops["op"].is_in(list(ops)), "op", "name", "module")
     return mostly(case.profile, chosen) if chosen.height else {}
-
-
-class _Divided(NamedTuple):
-    """The exposed communication of a step (ns) in the row of the table of ranks that it is matched with: what waits, what transfers."""
-
-    row: Row
-    exposed: int
-    wait: int
-    transfer: int
-    which_steps: str
-
-
-def _divided(finding: Finding, table: Table, shown: int | None, recorded_ns: int | None) -> _Divided | None:
-    """Return how what is exposed divides; None where the ranks do not tell. The arguments are those of ``of_ranks``.
-
-    The table is as recorded. Without the profiler a transfer takes as long as with it, so what is shorter then is waiting: tracing slows
-    the hosts, each by a different amount.
-    """
-    if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
-        return None
-    # Matched by the exposed time, because ranks on several machines can share process and device numbers.
-    exposed = next(
-        (int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step
-    )
-    cost = recorded_ns or exposed
-    row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
-    which_steps = "Of that,"
-    if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
-        row = next((r for r in table.rows if r["rank"] == shown), None)
-        which_steps = "In the steps that are steady on all ranks,"
-    if row is None or row["exposed_wait_ns"] is None:
-        return None
-    waited, transferred = (round(row[f"exposed_{part}_ns"] / max(row["steps"], 1)) for part in ("wait", "transfer"))
-    transfer = min(transferred, exposed)
-    return _Divided(row, exposed, min(waited, exposed - transfer), transfer, which_steps)
-
-
-def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:
-    """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
-
-    ``shown`` is the rank that the finding is about, None in a report that holds them all. ``recorded_ns`` is the exposed
-    communication of a recorded step, as the table has it, where the finding speaks of another step.
-    """
-    divided = _divided(finding, table, shown, recorded_ns)
-    if divided is None:
-        return finding
-    row, exposed_ns, wait, transfer, which_steps = divided
-    parts = f"{units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
-    detail = f"{finding.detail} {which_steps} {parts}"
-    if 2 * wait < exposed_ns:
-        return _EARLIER.into(replace(finding, detail=detail))
-    late = next((r for r in table.rows or () if r["straggler"]), None)
-    if late is not None:
-        fix = (
-            f"Make rank {late['rank']} faster (NSX111): it comes last, and no link or bucket size shortens the waiting"
-        )
-    elif row["bubble_ns"] is not None:
-        fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
-    else:
-        fix = _UNEVEN
-    return replace(finding, detail=detail, fix=fix)

@@ -19,9 +19,7 @@ need the value for which a removed wait waited, and that host code takes the sam
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import polars as pl
 
@@ -46,6 +44,7 @@ from nsysx.replay.edits import (
     ScaleOps,
     apply,
 )
+from nsysx.replay.outcome import HOST, IN_TURN, Moved, Outcome, SteadyStep
 from nsysx.replay.replay_bounds import TRUSTED_ERROR, VALIDATED_ERROR_SHARE
 from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
 from nsysx.replay.simulate import ReplayResult, run
@@ -55,8 +54,6 @@ __all__ = [
     "FreeLoader",
     "Fuse",
     "Graph",
-    "Moved",
-    "Outcome",
     "OverlapCopies",
     "PinCopies",
     "RemoveCalls",
@@ -73,67 +70,6 @@ __all__ = [
     "replayed_scope",
     "unprofiled_of",
 ]
-
-
-#: What limits a step whose host is at work nearly always, or as long as the GPU is.
-_HOST, _IN_TURN = "host code and launches", "host code and launches in turn with GPU work"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The step after an edit, in unprofiled time. ``saving_ns``: how much shorter it is, ``bar_ns``: the error bar of that.
-
-    ``next_limit`` says in words what limits the step then; ``moves_to`` is the call site whose wait grew most, None without one.
-    """
-
-    step_ns: int
-    saving_ns: int
-    next_limit: str
-    moves_to: str | None
-    bar_ns: int = 0
-
-    @property
-    def limited_by_host(self) -> bool:
-        """Whether the host's own work keeps the step from being shorter."""
-        return self.next_limit in (_HOST, _IN_TURN)
-
-    def scaled(self, factor: float) -> Outcome:
-        """Return the same outcome for a step that is ``factor`` times as long."""
-        before, saving = round((self.step_ns + self.saving_ns) * factor), round(self.saving_ns * factor)
-        return Outcome(before - saving, saving, self.next_limit, self.moves_to, round(self.bar_ns * factor))
-
-
-@dataclass(frozen=True)
-class Moved:
-    """One removed wait: its site, the step without it and all earlier ones, the saving, and the longest remaining wait."""
-
-    site: str
-    step_ns: int
-    saving_ns: int
-    next_site: str | None
-    next_wait_ns: int
-
-
-class SteadyStep(NamedTuple):
-    """The mean steady step (ns): ``mean_ns`` without the profiler, ``now_ns`` as the replay gives it, which outcomes are compared with.
-
-    ``bounds_ns`` and ``modelled_ns`` are of the replayed steps, and ``source`` says how these are known. ``recorded_ns`` is the mean of
-    the ``steps`` under the profiler. ``times``: how many times as long it is as a replayed step.
-    """
-
-    mean_ns: int
-    now_ns: int
-    bounds_ns: tuple[int, int]
-    modelled_ns: int
-    source: str
-    recorded_ns: int
-    steps: int
-    times: float
-
-    def bounds_of(self, ns: int) -> tuple[float, float]:
-        """Return the bounds of a step without the profiler that is ``ns`` long: the same share of it."""
-        low, high = self.bounds_ns
-        return low * ns / max(self.modelled_ns, 1), high * ns / max(self.modelled_ns, 1)
 
 
 class Replay:
@@ -296,8 +232,8 @@ class Replay:
         if after.gpu_ns >= 0.9 * whole:
             return "GPU work"
         if after.cpu_ns >= 0.9 * whole:
-            return _HOST
-        return "waits for the GPU" if waiting > 0.1 * whole else _IN_TURN
+            return HOST
+        return "waits for the GPU" if waiting > 0.1 * whole else IN_TURN
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
         """Return the call site whose wait grows most, None if no wait grows by more than 1 % of the step."""

@@ -23,7 +23,6 @@ from nsysx.replay.engine import (
     FreeLoader,
     Fuse,
     Graph,
-    Outcome,
     OverlapCopies,
     PinCopies,
     RemoveCalls,
@@ -35,6 +34,7 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
+from nsysx.replay.outcome import Outcome
 from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, MOST_WAITS_TRIED, SAVES_NOTHING_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 

@@ -9,7 +9,8 @@ from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.events.profile import Profile
 from nsysx.replay import requested_edits
 from nsysx.replay.changes import Changes
-from nsysx.replay.engine import Outcome, Replay, replay_of
+from nsysx.replay.engine import Replay, replay_of
+from nsysx.replay.outcome import Outcome
 from nsysx.replay.replay_bounds import SAVES_NOTHING_SHARE
 
 WHATIF_SCHEMA = "nsysx.whatif/1"

@@ -10,7 +10,7 @@ import pytest
 from nsysx import units
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_jobs
-from nsysx.findings.nsx110_exposed_comm import of_ranks
+from nsysx.findings._divided_comm import of_ranks
 from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.replay import engine
