@@ -319,6 +319,8 @@ DEEPEST_CONVOLUTION = 2
 # ---- operator_flow --------------------------------------------------------------------------------------------------
 #: A step of more operators is not looked at.
 MOST_FLOW_OPERATORS = 200_000
+#: The step before, or behind, was recorded with its operators if it has this share of those of the step. Chosen: steps differ.
+RECORDED_BESIDE_SHARE = 0.5
 
 # ---- needless_gradients ---------------------------------------------------------------------------------------------
 #: A backward of a call of a network that is needless to this share of its API calls could be left out.

@@ -18,6 +18,7 @@ import polars as pl
 from nsysx.events.event_bounds import MOST_FLOW_OPERATORS
 from nsysx.events.layers import layer_of
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_beside import recorded_beside
 from nsysx.frames.intervals import I64
 
 _ID = r", op_id = (\d{1,18})\b"
@@ -143,10 +144,9 @@ def _flow(profile: Profile) -> OperatorFlow | None:
         if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:
             continue
         flow = _read(theirs, called.filter(of_thread))
-        later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end))
-        return flow and replace(
-            flow, read_later=later, follows=ops.filter(of_thread, pl.col("end_ns") <= start).height > 0
-        )
+        before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
+        later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
+        return flow and replace(flow, read_later=later, follows=before)
     return None
 
 

@@ -221,14 +221,17 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
     return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))
 
 
-def restarted_loader(settings: RecordedSettings) -> Row | None:
-    """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none."""
+def restarted_loader(settings: RecordedSettings, fewest: int = 3) -> Row | None:
+    """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none.
+
+    ``fewest``: so many of its iterators were made. Two are enough where the time that passes between steps is known.
+    """
     for row in settings.rows("loaders") or ():
         made, span = (
             count_or_zero(row.get("iterators")),
             count_or_zero(row.get("last_step")) - count_or_zero(row.get("first_step")),
         )
-        if not count_or_zero(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
+        if not count_or_zero(row.get("workers")) or row.get("persistent_workers") is not False or made < fewest:
             continue
         if span / (made - 1) <= LOADER_RESTART_STEPS:
             return {"workers": row["workers"], "every": span / (made - 1)}

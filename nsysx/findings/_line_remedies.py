@@ -75,6 +75,7 @@ _KINDS = tuple(
             r"\b\w*(roc_auc|f1|accuracy|precision|recall|bleu|rouge|jaccard)_score\(|\bconfusion_matrix\(|\bclassification_report\(|"
             r"\b(edit_?distance|levenshtein\w*|wer|cer)\(",
         ),
+        ("arrays-for-objects", r"(?<!np\.)(?<!numpy\.)\b(random|rng)\.(sample|choices)\(\s*(?!range\()"),
         ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
         ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),

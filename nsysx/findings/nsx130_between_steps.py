@@ -144,7 +144,7 @@ def _reduced_on_gpu(case: Case, copied: int) -> Fix:
 def _restarted_loader(case: Case) -> Row | None:
     """Return the loader whose workers start anew between steps, None where there is none or the settings were not read."""
     settings = settings_of(case.profile)
-    return None if settings is None else restarted_loader(settings)
+    return None if settings is None else restarted_loader(settings, 2)
 
 
 def _kept_workers(restarted: Row) -> Fix:

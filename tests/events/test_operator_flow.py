@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth
+from nsysx.events.recorded_beside import recorded_beside
 
 Op = tuple[str, int, tuple[int, ...], str]
 
@@ -56,3 +58,33 @@ def test_a_call_comes_after_those_whose_results_it_needs(
     ops: list[Op], calls: list[tuple[int, int]], deep: int
 ) -> None:
     assert flow(ops, calls) == deep
+
+
+@pytest.mark.parametrize(
+    ("ops", "beside"),
+    [
+        ([0, 1, 2, 3], (True, True)),  # operators begin in these steps, six each in the one that is looked at
+        ([0, 2], (False, False)),  # those of other windows, far from it
+        ([1], (True, False)),
+        ([3], (False, True)),
+        ([], (False, False)),
+    ],
+)
+def test_only_the_steps_right_beside_one_tell_what_it_takes_from_them_and_gives_to_them(
+    ops: list[int], beside: tuple[bool, bool]
+) -> None:
+    """Steps of 100 us, of which the third is looked at; after the first and behind the last one others lie that were not recorded."""
+    begin = {0: 0, 1: 500, 2: 1_000, 3: 700}
+    steps = pl.DataFrame(
+        {
+            "kind": "step",
+            "own": True,
+            "start_ns": [0, 400, 500, 600, 700, 1_000],
+            "end_ns": [100, 500, 600, 700, 800, 1_100],
+        }
+    )
+    times = [begin[number] + 10 * k for number in ops for k in range(6)]
+    operators = pl.DataFrame(
+        {"start_ns": times, "end_ns": [t + 5 for t in times]}, schema={"start_ns": pl.Int64, "end_ns": pl.Int64}
+    )
+    assert recorded_beside(steps, operators, (600, 700), 6) == beside

@@ -49,6 +49,8 @@ LINES = [
     ("checked-rarely", "assert (x > 0).all()"),
     ("keep-on-gpu", "losses.append(loss.item())"),
     ("picked-on-gpu", "chosen = np.random.choice(n, size=k, replace=False)"),
+    ("picked-on-gpu", "rows = random.sample(range(n), k)"),
+    ("arrays-for-objects", "batch = Transition(*zip(*random.sample(self.memory, n)))"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
     ("fixed-shape", "picked = torch.where(x > 0)"),
     ("fixed-shape", "rows = x[mask]"),

@@ -67,6 +67,8 @@ def test_much_between_steps_is_told_by_name_with_its_share_of_the_loop(found: Ca
     [
         ({}, BETWEEN, "persistent-workers"),
         ({}, EVALUATION, "evaluated-rarely"),
+        ({"iterators": 2, "last_step": 32}, BETWEEN, "persistent-workers"),
+        ({"iterators": 1, "last_step": 0}, BETWEEN, "beside-the-loop"),
         ({"persistent_workers": True}, BETWEEN, "beside-the-loop"),
         ({"last_step": 22_400}, BETWEEN, "beside-the-loop"),  # epochs so long that workers hardly ever start
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import sys
@@ -118,6 +119,27 @@ def test_an_optimizer_its_parameters_and_its_gradients() -> None:
     assert found["networks"][0]["dtypes"] == {"float64": 36}
     assert found["networks"][0]["float64_in"] == ["Linear"]
     assert found["step"] == 1
+
+
+def test_an_optimizer_that_is_gone_when_its_step_ends_is_as_it_was_in_the_window_before() -> None:
+    """The program's last step ends with the program: what its functions held is gone by then."""
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        train(net, torch.optim.AdamW(net.parameters(), foreach=True))
+        reader = lab.probe.settings
+        gc.collect()
+        before = reader.record(last=False)
+        reader.begin(9)
+        reader.stepping(torch.optim.SGD(net.parameters()))
+        gc.collect()
+        reader.end()
+        after = settings(lab)
+        reader.begin(10)
+        reader.end()
+        assert settings(lab)["optimizers"] == [], "in a step in which none steps there is none"
+    assert before is not None and after["step"] == 9
+    assert [each["class"] for each in after["optimizers"]] == ["AdamW"]
+    assert after["optimizers"] == before["optimizers"]
 
 
 def test_results_of_modules_are_counted_by_their_numbers() -> None:

@@ -105,7 +105,9 @@ class SettingsReader:
     def _end(self) -> None:
         before = time.perf_counter_ns()
         self._watch(False)
-        self._read = self._made()
+        older, self._read = self._read, self._made()
+        if older and self._seen["stepping"] and not self._read["optimizers"]:  # gone, as at the program's end
+            self._read.update((name, older[name]) for name in ("optimizers", "unheld", "unread"))
         self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
         self._seen = {}
 
@@ -391,10 +393,5 @@ class SettingsReader:
 
 
 def _activations(seen: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "dtypes": {
-            name: {"count": count, "elements": elements} for name, (count, elements) in seen["activations"].items()
-        },
-        "largest": seen["largest"],
-        "float64_in": seen["float64_out"],
-    }
+    dtypes = {name: {"count": count, "elements": elements} for name, (count, elements) in seen["activations"].items()}
+    return {"dtypes": dtypes, "largest": seen["largest"], "float64_in": seen["float64_out"]}

@@ -56,6 +56,13 @@ UNTRIED = (
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
     ),
     Remedy(
+        "arrays-for-objects",
+        "Keep these items as one array for each of their fields, made before the loop, and index it by a vector of random rows: here each "
+        "item is looked up by itself, in a deque from its nearest end on, and what is picked is put together anew",
+        "rows = rng.integers(len(memory), size=picked)\nbatch = [torch.from_numpy(field[rows]) for field in memory.fields]",
+        "The fields must have one size for all items.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "same-dtype",
         "Cast the inputs of this line back to the model's dtype (x.to(weight.dtype)): the parameters are 16-bit, and a float32 tensor "
         "(a table, a constant, a mask) promoted the work to float32",
