@@ -22,9 +22,9 @@ from nsysx.findings._finding_bounds import (
     CORES_PER_RANK,
     FEWEST_GATHERS_PER_STEP,
     GATHERED_OFTEN_TIMES,
-    LATE_GATHERS_SHARE,
     LAUNCHED_LATE_NS,
     LINES_TO_A_READ,
+    MOST_SHARE,
     WAITS_FOR_CORES_SHARE,
 )
 from nsysx.findings._once import Takes, edits_without
@@ -129,7 +129,7 @@ def gathers_late_in_forward(case: Case, settings: RecordedSettings) -> str:
     if not rows or not all(r.get("forward_prefetch") is False for r in rows) or not gathers.height:
         return ""
     late = int((gathers["latency_ns"].fill_null(0) <= LAUNCHED_LATE_NS).sum())
-    if late < LATE_GATHERS_SHARE * gathers.height:  # they wait for their stream: to launch them earlier changes nothing
+    if late < MOST_SHARE * gathers.height:  # they wait for their stream: to launch them earlier changes nothing
         return ""
     return (
         f"{late / gathers.height:.0%} of the gathers of forward begin as soon as they are launched: FSDP launches each when the host "

@@ -10,7 +10,7 @@ from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES, SPARE_MEMORY_SHARE, USUAL_BUCKET_BYTES
+from nsysx.findings._finding_bounds import MOST_SHARE, SMALL_BUCKETS_TIMES, SPARE_MEMORY_SHARE, USUAL_BUCKET_BYTES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
@@ -151,7 +151,7 @@ def one_bucket(case: Case, settings: RecordedSettings) -> str:
     if (
         not isinstance(cap, int)
         or cap <= 2 * USUAL_BUCKET_BYTES
-        or largest < max(ONE_BUCKET_SHARE * whole, 2 * USUAL_BUCKET_BYTES)
+        or largest < max(MOST_SHARE * whole, 2 * USUAL_BUCKET_BYTES)
     ):
         return ""
     # What DDP lists may be its buckets before it divides them anew: then backward reduces more often.

@@ -23,7 +23,7 @@ from nsysx.findings._finding_bounds import (
     LITTLE_POWER,
     LOADER_RESTART_STEPS,
     LOW_CLOCK,
-    MUCH_CONVOLUTION_SHARE,
+    REPORTED_SHARE,
 )
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -155,7 +155,7 @@ def no_benchmark(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("cudnn_benchmark") is not False or not _convolutions(settings):
         return ""
     ns = case.per_step(int(_convolution_kernels(case)["ns"].sum()))
-    if not case.notable(ns, MUCH_CONVOLUTION_SHARE) or _needs.SAME_SHAPES.test(case)[0] != "holds":
+    if not case.notable(ns, REPORTED_SHARE) or _needs.SAME_SHAPES.test(case)[0] != "holds":
         return ""
     return f"torch.backends.cudnn.benchmark is off, shapes do not change, and convolutions take {units.duration(ns)} {case.per}"
 

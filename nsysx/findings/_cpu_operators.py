@@ -17,7 +17,7 @@ from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._finding_bounds import (
     FEWEST_CORES_PER_PROCESS,
     LONG_CPU_OPERATOR_NS,
-    OF_LINE_IN_CPU_OPERATORS_SHARE,
+    MOST_SHARE,
 )
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -34,7 +34,7 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
         return None
     ranks = max(Counter(row["host"] for row in (case.ranks.rows if case.ranks else None) or ()).values(), default=1)
     cores = cores_of(settings) // ranks
-    if cores < FEWEST_CORES_PER_PROCESS or case.profile.once(_shares)[line_row] < OF_LINE_IN_CPU_OPERATORS_SHARE:
+    if cores < FEWEST_CORES_PER_PROCESS or case.profile.once(_shares)[line_row] < MOST_SHARE:
         return None
     several = ranks > 1
     text = (

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+# ---- several files ----------------------------------------------------------------------------------------------
+#: What takes less of the step is not worth a word of its own: a normal step has 2 to 3 % of most of it.
+REPORTED_SHARE = 0.05
+#: What has this share of a time, a count or a size has most of it: it is the cause, the place, or the kind of the whole. Chosen.
+MOST_SHARE = 0.5
+#: A cause of a longer step or gap is mentioned from this share of the difference on, and named in the title if it is most of it.
+CAUSE_NAMED_SHARE = 0.1
 # ---- _anomaly ---------------------------------------------------------------------------------------------------
 #: From the beginning of an operator until what it calls begins, where no traceback is kept (ns).
 ANOMALY_OPERATOR_BEGINS_NS = 5_000
@@ -15,8 +22,8 @@ WAITED_FOR_SHARE = 0.1
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
 FEWEST_GATHERS_PER_STEP = 2
-#: A gather that begins so soon after its call (ns) waited for the host alone; if this share of them does, the host comes late.
-LAUNCHED_LATE_NS, LATE_GATHERS_SHARE = 50_000, 0.5
+#: A gather that begins so soon after its call (ns) waited for the host alone; if most of them do, the host comes late.
+LAUNCHED_LATE_NS = 50_000
 #: Parameters gathered more often in a step, outside of forward and backward, are so in a loop.
 GATHERED_OFTEN_TIMES = 3
 #: Rank's Python and backward take a core each, or ranks take turns; fewer than loader workers matter if the GPU waits for this share.
@@ -29,15 +36,11 @@ HELD_BY_GROUP_SHARE = 0.1
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
 USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2
-#: One bucket with this share of all gradients is reduced when backward is nearly over.
-ONE_BUCKET_SHARE = 0.5
 #: Of the card's memory this share stays free when all parameters are gathered.
 SPARE_MEMORY_SHARE = 0.1
 # ---- _costly_when -----------------------------------------------------------------------------------------------
 #: A launch that waits for nothing returns after this time (ns), traced.
 FREE_LAUNCH_NS = 6_000
-#: Convolutions below this share of the step are not worth a search for the fastest.
-MUCH_CONVOLUTION_SHARE = 0.05
 #: A kernel of these takes this time or more to build and try (ns): shorter pauses are others'.
 CONVOLUTION_TRIAL_NS = 200_000
 #: An iterator made again after at most so many steps.
@@ -51,13 +54,11 @@ LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
 #: An operator that takes less (ns) has little to divide among threads.
 LONG_CPU_OPERATOR_NS = 200_000
-#: So much of a line's time has to be such work, and so many cores have to be there for each process.
-OF_LINE_IN_CPU_OPERATORS_SHARE, FEWEST_CORES_PER_PROCESS = 0.5, 4
+#: So many cores have to be there for each process.
+FEWEST_CORES_PER_PROCESS = 4
 # ---- _float64 ---------------------------------------------------------------------------------------------------
-#: Outside of modules kernels of float64 below this share of the step are not worth a word.
-MUCH_FLOAT64_SHARE = 0.05
-#: Float64 is for a solver if so much of its time is in lines that solve, or in the solvers' own kernels where no line is known.
-SOLVER_LINES_SHARE, SOLVER_KERNELS_SHARE = 0.5, 0.2
+#: Float64 is for a solver if most of its time is in lines that solve, or so much in the solvers' own kernels where no line is known.
+SOLVER_KERNELS_SHARE = 0.2
 #: Products of float64 against those of float32, of which tensor cores make most: twice as long without, sixteen times with TF32.
 FLOAT32_PRODUCT_LEFT, FLOAT32_PRODUCT_LEFT_BEST = 0.18, 1 / 16
 #: All other kernels: half of the bytes, and less where they compute exponentials.
@@ -83,17 +84,15 @@ LOOP_LAUNCHES = 20
 MOST_IDLE_PIECES = 200_000
 #: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
 OF_ONE_LINE_SHARE, BELOW_ONE_LINE_SHARE = 0.8, 0.6
-#: A line below which so much of all work is launched says nothing: of one that launches so much of what is asked the place is known.
-BELOW_ALL_WORK_SHARE, OF_ONE_LINE_AT_LEAST_SHARE = 0.9, 0.5
+#: A line below which so much of all work is launched says nothing: of one that launches most of what is asked the place is known.
+BELOW_ALL_WORK_SHARE = 0.9
 #: A line that takes less than this for each of its launches (ns) is busy launching.
 FOR_A_LAUNCH_NS = 250_000
 # ---- _meetings --------------------------------------------------------------------------------------------------
-#: A line, or layers of one kind, are the cause if they launch this share of the time of all communication.
-OF_ONE_CALLER_SHARE = 0.5
 #: The slowest NVLink in one host (a pair of A100s with half of their links) moves far more than this (bytes a second).
 SLOW_NVLINK_BYTES_PER_S = 30e9
-#: Messages smaller than this do not reach the bandwidth of any link, and transfer has to be this share of what is exposed.
-LARGE_MESSAGE_BYTES, TRANSFER_OF_EXPOSED_SHARE = 4 << 20, 0.5
+#: Messages smaller than this do not reach the bandwidth of any link.
+LARGE_MESSAGE_BYTES = 4 << 20
 # ---- _names -----------------------------------------------------------------------------------------------------
 #: Networks that are named; the others are counted.
 MOST_NAMED_NETWORKS = 2
@@ -136,8 +135,6 @@ BATCHED_INPUTS = 8
 # ---- _transform_lengths -----------------------------------------------------------------------------------------
 #: The largest prime factor of a length for which cuFFT has a kernel of its own; beyond it uses Bluestein's algorithm (cuFFT's manual).
 LARGEST_FFT_PRIME = 127
-#: Kernels of Bluestein's algorithm below this share of the step are not worth a word.
-MUCH_BLUESTEIN_SHARE = 0.05
 #: Bluestein's algorithm makes two complex transforms of at least twice the length, and products before, between and behind them; a real
 #: transform of a length with small factors moves a quarter to an eighth of these numbers.
 BLUESTEIN_LEFT_SHARE = 0.2
@@ -145,8 +142,8 @@ BLUESTEIN_LEFT_SHARE = 0.2
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
 # ---- _unrecorded_steps ------------------------------------------------------------------------------------------
-#: Of so many steps without the profiler some may be called long; they are worth a word from this share of the mean step on.
-FEWEST_UNRECORDED_STEPS, UNRECORDED_STEPS_SHARE = 20, 0.05
+#: Of so many steps without the profiler some may be called long.
+FEWEST_UNRECORDED_STEPS = 20
 # ---- nsx102_launch_bound ----------------------------------------------------------------------------------------
 #: Least share of the step in which the GPU idles for launches that is reported; a normal step has 2 to 3 % of such pauses.
 LAUNCH_BOUND_SHARE = 0.05
@@ -176,8 +173,8 @@ MANY_BATCH_ROWS = 512
 #: Workers are asked for where there are cores for so many times those that there are. Chosen.
 MORE_WORKERS = 1.25
 # ---- _worker_lines ----------------------------------------------------------------------------------------------
-#: A function that begins so many times for each sample does work that is thrown away, if it has this share of a worker's batch.
-AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE = 1.5, 0.5
+#: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
+AGAIN_FOR_A_SAMPLE = 1.5
 #: A worker that is on a CPU for less than this share of a batch waits.
 WORKING_SHARE = 0.5
 #: It does so as often as there are workers if the two numbers differ by no more than this share.
@@ -195,8 +192,6 @@ SPREAD_OF_KERNELS_SHARE = 0.01
 # ---- nsx109_slow_steps ------------------------------------------------------------------------------------------
 #: A step is slow if it takes this share longer than the median one; of fewer steps than the second number none is told.
 SLOW_STEP_SHARE, SLOW_STEPS_FEWEST_STEPS = 0.2, 4
-#: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
-SLOW_CAUSE_NAMED_SHARE, SLOW_CAUSE_IN_TITLE_SHARE = 0.1, 0.5
 #: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
 SLOWER_CLOCK_SHARE = 0.05
 #: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
@@ -209,16 +204,12 @@ MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
 #: So many times as many micro-batches are what is likely, and this share of the bubble that they remove stays gone: kernels of smaller
 #: batches use a GPU less well (two stages on H100s, 1 to 4 micro-batches: 86.4 to 72.1 ms, where 54 ms would be without that).
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
-#: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
-GATHERED_OUTPUTS_SHARE = 0.5
 # ---- _dispatched -------------------------------------------------------------------------------------------------
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
 RANK_WORK_LEADS_SHARE = 0.05
-#: A line is what holds a rank if it is there for this share of what the rank is late by.
-LINE_HOLDS_RANK_SHARE = 0.5
 # ---- nsx112_fusion ----------------------------------------------------------------------------------------------
 #: The fewest kernels that make a chain.
 FEWEST_CHAIN_KERNELS = 2
@@ -243,8 +234,6 @@ MOST_TINY_MODULES = 3
 STALL_NS, STALL_TIMES = 100_000, 10
 #: Most places that are findings of their own: the costliest ones.
 MOST_STALL_PLACES = 3
-#: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
-STALL_CAUSE_NAMED_SHARE, STALL_CAUSE_IN_TITLE_SHARE = 0.1, 0.5
 #: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
 STALL_STANDS_OUT_SHARE = 0.3
 #: A pause before a pageable copy of this many bytes to the device made that data.
@@ -289,8 +278,6 @@ MOST_SMALL_GRID_KERNELS = 8
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 MOST_PYTHON_LINES, FEWEST_LINE_SAMPLES = 3, 10
 # ---- nsx124_memory_bound ----------------------------------------------------------------------------------------
-#: Kernels at the limit of the memory are reported from this share of the step on.
-MEMORY_BOUND_SHARE = 0.05
 #: Most kernels that are listed: those that take longest.
 MOST_MEMORY_BOUND_KERNELS = 6
 # ---- nsx125_gpus_take_turns -------------------------------------------------------------------------------------
@@ -321,8 +308,6 @@ NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
-#: GPU work of one line is reported from this share of the step on.
-LINE_WORK_SHARE = 0.05
 #: Lines of one function with at most so many others between them serve one purpose.
 LINES_APART = 3
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
@@ -357,8 +342,8 @@ ODD_SIZES_SHARE = 0.02
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).
 DETERMINISM_MAY_STAY_SHARE = 0.2
 # ---- _grown_inputs ----------------------------------------------------------------------------------------------
-#: From so many calls on that are each one longer than the one before, if they are this share of all.
-GROWN_CALLS, GROWN_CALLS_SHARE = 3, 0.5
+#: From so many calls on that are each one longer than the one before, if most are.
+GROWN_CALLS = 3
 #: Shorter sequences (tokens) cost little when they are computed again.
 GROWN_SHORTEST_TOKENS = 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
@@ -370,8 +355,8 @@ WEIGHT_GRADIENTS_SHARE = 0.5
 #: Work of indices is mostly the adding of equal rows from this share of it on.
 ADDED_ROWS_SHARE = 0.6
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
-#: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
-WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3
+#: Operators named that compute weights anew.
+WEIGHT_OPERATORS_NAMED = 3
 
 # ---- nsx136_slow_operator ---------------------------------------------------------------------------------------
 #: An operator of a line is worth a word if this share of the step is beyond its limit, and it reaches no more than the other share of

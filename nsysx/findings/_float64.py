@@ -17,9 +17,9 @@ from nsysx.findings._finding_bounds import (
     FLOAT32_OTHER_LEFT_BEST,
     FLOAT32_PRODUCT_LEFT,
     FLOAT32_PRODUCT_LEFT_BEST,
-    MUCH_FLOAT64_SHARE,
+    MOST_SHARE,
+    REPORTED_SHARE,
     SOLVER_KERNELS_SHARE,
-    SOLVER_LINES_SHARE,
 )
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_modules
@@ -53,7 +53,7 @@ def _for_solvers(case: Case) -> bool:
     if code is None or not solves.any():
         return bool(ns[solves].sum() >= SOLVER_KERNELS_SHARE * max(ns.sum(), 1))
     line_row = code.places_of(code.op[doubles["op"].to_numpy()])
-    return bool(ns[np.isin(line_row, line_row[solves])].sum() >= SOLVER_LINES_SHARE * max(ns.sum(), 1))
+    return bool(ns[np.isin(line_row, line_row[solves])].sum() >= MOST_SHARE * max(ns.sum(), 1))
 
 
 #: Kernels that transform, beside those that solve: simulations of physics are made of both.
@@ -91,7 +91,7 @@ def in_settings(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return what the kernels alone tell of float64, "" where theirs take too little."""
     ns = case.per_step(int(_doubles(case)["ns"].sum()))
-    much = case.notable(ns, MUCH_FLOAT64_SHARE) and not _for_solvers(case)
+    much = case.notable(ns, REPORTED_SHARE) and not _for_solvers(case)
     return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
 
 

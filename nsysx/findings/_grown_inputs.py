@@ -16,8 +16,8 @@ from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     CACHED_WORK_STAYS_SHARE,
     GROWN_CALLS,
-    GROWN_CALLS_SHARE,
     GROWN_SHORTEST_TOKENS,
+    MOST_SHARE,
 )
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
@@ -56,7 +56,7 @@ def _lengths(profile: Profile) -> dict[str, list[int]]:
 def _growth(profile: Profile) -> _Growth | None:
     for lengths in _lengths(profile).values():
         grown = [b for a, b in itertools.pairwise(lengths) if b == a + 1 and b >= GROWN_SHORTEST_TOKENS]
-        if len(grown) + 1 >= GROWN_CALLS and len(grown) >= GROWN_CALLS_SHARE * (len(lengths) - 1):
+        if len(grown) + 1 >= GROWN_CALLS and len(grown) >= MOST_SHARE * (len(lengths) - 1):
             return _Growth(grown[0] - 1, grown[-1], len(lengths))
     return None
 

@@ -20,7 +20,7 @@ from nsysx.findings._finding_bounds import (
     BELOW_ALL_WORK_SHARE,
     BELOW_ONE_LINE_SHARE,
     MOST_IDLE_PIECES,
-    OF_ONE_LINE_AT_LEAST_SHARE,
+    MOST_SHARE,
     OF_ONE_LINE_SHARE,
 )
 from nsysx.findings._once import Shares, Takes
@@ -48,7 +48,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     )
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
     if calling and _share_below(code, ops, calling) >= BELOW_ALL_WORK_SHARE:
-        calling = calling_line(profile, takes, OF_ONE_LINE_AT_LEAST_SHARE)
+        calling = calling_line(profile, takes, MOST_SHARE)
     where = calling or next(filter(None, (_line_with_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
 

@@ -22,9 +22,8 @@ from nsysx.findings._case import Case, Fix, Saving, ops_of, way
 from nsysx.findings._finding_bounds import (
     LARGE_MESSAGE_BYTES,
     LOOP_LAUNCHES,
-    OF_ONE_CALLER_SHARE,
+    MOST_SHARE,
     SLOW_NVLINK_BYTES_PER_S,
-    TRANSFER_OF_EXPOSED_SHARE,
 )
 from nsysx.findings._once import edits_without
 from nsysx.model import Row
@@ -75,7 +74,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     fix = fix or _line_remedies.fix_of(_line_remedies.Seen(text))
     if fix is not None and "all_reduce" in text and often >= LOOP_LAUNCHES:
         fix = Fix.by_name("gradients-in-buckets")
-    if sums[most] < OF_ONE_CALLER_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
+    if sums[most] < MOST_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
@@ -88,7 +87,7 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if not len(layers):
         return None
     theirs = comm.filter(comm["module"].cast(pl.String).is_in(layers.cast(pl.String).to_list()).fill_null(value=False))
-    if int(theirs["ns"].sum()) < OF_ONE_CALLER_SHARE * int(comm["ns"].sum()):
+    if int(theirs["ns"].sum()) < MOST_SHARE * int(comm["ns"].sum()):
         return None
     return CommunicationCause(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))
 
@@ -103,7 +102,7 @@ def _of_links(case: Case) -> CommunicationCause | None:
     """Return that data takes a slow way between GPUs of one host, where most of the exposed communication is transfer."""
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
     exposed = sum(row["comm_ns"] for row in rows)
-    if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < TRANSFER_OF_EXPOSED_SHARE * exposed:
+    if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < MOST_SHARE * exposed:
         return None
     settings = settings_of(case.profile)
     for name, value in _SLOW_WAYS.items():

@@ -15,7 +15,7 @@ from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE, MOST_LINES_NAMED
+from nsysx.findings._finding_bounds import MOST_LINES_NAMED, REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
@@ -98,11 +98,11 @@ def _found(
     """Return the finding about forms of one kind, None where they save too little."""
     gone, least = _of_forms(work, forms), _least_ns(case, flow, forms, work, rates)
     taken = int(gone["ns"].sum())
-    if least is None or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
+    if least is None or not case.notable(case.per_step(taken), REPORTED_SHARE):
         return None
     most = max(PRODUCTS_AT_MOST_TIMES * least, _AT_MOST.get(forms[0].kind, 0.0) * taken)
     worth = Instead(gone, least, most).worth(case)
-    if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+    if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     of_row, code = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows()), case.profile.code()
     dearest = max(forms, key=lambda form: sum(of_row.get(row, 0) for row in form.rows))

@@ -21,7 +21,7 @@ from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
@@ -57,7 +57,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         if not ops:
             continue
         worth = case.worth(*smaller.edits, cause=(StepPart.WORK,), bound=True)
-        if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+        if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
             continue
         work = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")
         taken = case.per_step(int(work["ns"].sum()))

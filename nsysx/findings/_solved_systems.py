@@ -16,7 +16,7 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
@@ -39,7 +39,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     calls = calls_of(made)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(made, case.ops), cause=rule.cause, bound=True)
-    if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+    if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return []
     where = place_of_operator(code, flow, flow.start_ns[[rows[0]]])
     name, size = flow.names[rows[0]].removeprefix("aten::"), " x ".join(map(str, sizes_of(flow.size[rows[0]])[0][-2:]))

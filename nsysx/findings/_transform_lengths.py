@@ -11,7 +11,7 @@ from nsysx.analyses import operators
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import BLUESTEIN_LEFT_SHARE, LARGEST_FFT_PRIME, MUCH_BLUESTEIN_SHARE
+from nsysx.findings._finding_bounds import BLUESTEIN_LEFT_SHARE, LARGEST_FFT_PRIME, REPORTED_SHARE
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.inject.nsysx_probe.changes.array_types import next_length
@@ -33,7 +33,7 @@ def odd(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return the same by the kernels and operators alone."""
     ns = case.per_step(int(_kernels(case)["ns"].sum()))
-    if not case.notable(ns, MUCH_BLUESTEIN_SHARE):
+    if not case.notable(ns, REPORTED_SHARE):
         return ""
     told = f"cuFFT has no kernels for this length of transform and makes longer ones of it (Bluestein): {units.duration(ns)} {case.per}"
     length = next((n for n in _lengths(case) if factors(n)[-1] > LARGEST_FFT_PRIME), None)

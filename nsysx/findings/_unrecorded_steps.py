@@ -10,7 +10,7 @@ from nsysx.events import bare, trend
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, SLOW_STEP_SHARE, UNRECORDED_STEPS_SHARE
+from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
@@ -35,7 +35,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     cost = (
         round(bare.excess_ns(case.profile.trace.capture, case.process)) - loading
     )  # waits that were timed have a rule
-    if not case.notable(cost, UNRECORDED_STEPS_SHARE):
+    if not case.notable(cost, REPORTED_SHARE):
         return []
     slow, usual = bare.long_steps(ns), int(np.median(ns))
     rhythm = trend.period(ns, SLOW_STEP_SHARE * usual)

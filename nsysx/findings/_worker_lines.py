@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nsysx import ids, units
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE, WORKING_SHARE
+from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_SHARE, WORKING_SHARE
 from nsysx.records import whole_number
 
 
@@ -74,7 +74,7 @@ def _read(counted: Mapping[str, Any]) -> WorkerBatch | None:
     longest = max(of_function, key=lambda key: of_function[key])
     file, line, function, runs, ns = max((row for row in rows if (row[0], row[2]) == longest), key=lambda row: row[4])
     often = sum(row[3] for row in calls if (row[0], row[2]) == longest) / samples
-    much = of_function[longest] >= MOST_OF_A_BATCH_SHARE * wall_ns
+    much = of_function[longest] >= MOST_SHARE * wall_ns
     again = often if much and often >= AGAIN_FOR_A_SAMPLE else 0.0
     return WorkerBatch(samples, wall_ns, min((cpu_ns or 0) / wall_ns, 1.0), file, line, function, runs, ns, again)
 

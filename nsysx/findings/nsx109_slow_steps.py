@@ -35,11 +35,11 @@ from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings import _unrecorded_steps
 from nsysx.findings._case import Case, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import (
+    CAUSE_NAMED_SHARE,
     MOST_LISTED_SLOW_STEPS,
     MOST_NAMED_SLOW_STEPS,
+    MOST_SHARE,
     SLOW_CAUSE_ALL_SHARE,
-    SLOW_CAUSE_IN_TITLE_SHARE,
-    SLOW_CAUSE_NAMED_SHARE,
     SLOW_STEP_SHARE,
     SLOW_STEPS_FEWEST_STEPS,
 )
@@ -159,8 +159,8 @@ def _finding_of_steps(
         *lower_clock(case, tiles, table, slow),
         *copied_out(case, tiles, slow),
     )
-    causes = [c for c in candidates if c.ns >= SLOW_CAUSE_NAMED_SHARE * longer]
-    cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= SLOW_CAUSE_IN_TITLE_SHARE * longer), None)
+    causes = [c for c in candidates if c.ns >= CAUSE_NAMED_SHARE * longer]
+    cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= MOST_SHARE * longer), None)
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
     every, several = "" if rare else _every_kth(case, ns, late.height), late.height > 1
     takes = _steps_in_words(case, late, several)

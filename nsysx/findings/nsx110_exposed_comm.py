@@ -34,7 +34,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
-from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
+from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
@@ -243,11 +243,7 @@ def _gathers_outputs(case: Case) -> bool:
     forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
     gathers = lookup.matching(forward["name"], GATHERED)
     gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
-    return (
-        not shards(case)
-        and gathered > GATHERED_OUTPUTS_SHARE * whole > 0
-        and forward["module"].filter(gathers).n_unique() > 1
-    )
+    return not shards(case) and gathered > MOST_SHARE * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:

@@ -33,7 +33,7 @@ from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import LINE_HOLDS_RANK_SHARE, RANK_WORK_LEADS_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -150,7 +150,7 @@ def _holds(late: Row) -> Row | None:
     if (
         line is None
         or line["ns"] < 2 * line["others_ns"]
-        or line["ns"] - line["others_ns"] < LINE_HOLDS_RANK_SHARE * late["late_ns"]
+        or line["ns"] - line["others_ns"] < MOST_SHARE * late["late_ns"]
     ):
         return None
     return dict(line)

@@ -41,11 +41,11 @@ from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
+    CAUSE_NAMED_SHARE,
+    MOST_SHARE,
     MOST_STALL_PLACES,
     SAVED_BYTES,
     SAVED_TIMES,
-    STALL_CAUSE_IN_TITLE_SHARE,
-    STALL_CAUSE_NAMED_SHARE,
     STALL_MADE_BYTES,
     STALL_NS,
     STALL_STANDS_OUT_SHARE,
@@ -302,8 +302,8 @@ def check(case: Case) -> list[Finding]:
         worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)
-        named = [k for k in _pauses.KINDS if row[k.key] >= STALL_CAUSE_NAMED_SHARE * row["gaps_ns"]]
-        mostly = next((k for k in named if row[k.key] >= STALL_CAUSE_IN_TITLE_SHARE * row["gaps_ns"]), None)
+        named = [k for k in _pauses.KINDS if row[k.key] >= CAUSE_NAMED_SHARE * row["gaps_ns"]]
+        mostly = next((k for k in named if row[k.key] >= MOST_SHARE * row["gaps_ns"]), None)
         title = f"GPU idle {units.duration(cost)} {case.per} {_before_what(case, row)}"
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)

@@ -28,7 +28,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import MEMORY_BOUND_SHARE, MOST_MEMORY_BOUND_KERNELS
+from nsysx.findings._finding_bounds import MOST_MEMORY_BOUND_KERNELS, REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
@@ -51,7 +51,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "no kernel ran alone for ten samples of the memory bandwidth")
     bound = measured.filter(pl.col("limit") == kernel_shapes.DRAM)
     taken = case.per_step(int(bound["total_ns"].sum()))
-    if not case.notable(taken, MEMORY_BOUND_SHARE):
+    if not case.notable(taken, REPORTED_SHARE):
         highest = measured.row(int(measured["dram"].arg_max() or 0), named=True)
         sentence = (
             f"kernels at 85 % of the memory bandwidth or more take {case.share(taken)} of the step; the highest reaches"

@@ -38,7 +38,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _product_forms, _smaller_operators, _solved_systems
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
+from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._instead import instead
 from nsysx.findings._line_remedies import quoted
@@ -95,7 +95,7 @@ def check(case: Case) -> list[Finding]:
     claimed = frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
     findings += _product_forms.findings_of(case, RULE, claimed)
     return findings or case.clear(
-        RULE, f"no lines whose kernels only move memory can save {units.bound(LINE_WORK_SHARE)} of the step"
+        RULE, f"no lines whose kernels only move memory can save {units.bound(REPORTED_SHARE)} of the step"
     )
 
 
@@ -112,7 +112,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
         )  # captured elsewhere: the line only launches them
         of_line = dict(by_line.iter_rows())
         for numbers in _blocks(list(of_line)):
-            if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), LINE_WORK_SHARE):
+            if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), REPORTED_SHARE):
                 continue
             ranked = sorted(numbers, key=lambda n: -of_line[n])
             lines_of = [texts.get((file, n), "") for n in ranked]
@@ -124,7 +124,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                     ranked[index],
                     *(n for n, goes in zip(ranked, beside, strict=True) if goes and n != ranked[index]),
                 ]
-                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), LINE_WORK_SHARE):
+                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), REPORTED_SHARE):
                     continue
                 function = part.filter(pl.col("line") == chosen[0])["function"][0]
                 work = part.filter(pl.col("line").is_in(chosen))
@@ -180,7 +180,7 @@ def _found(case: Case, group: _Group) -> Finding | None:
         worth = case.worth_or_time(
             case.per_step(int(gone["ns"].sum())), "the kernels that go", RemoveOps(ops_of(gone)), cause=RULE.cause
         )
-    if worth.likely_ns is None or not case.notable(worth.likely_ns, LINE_WORK_SHARE):
+    if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
     taken = case.per_step(int(group.kernels["ns"].sum()))
     first, last = min(group.lines), max(group.lines)

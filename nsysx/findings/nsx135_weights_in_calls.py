@@ -35,7 +35,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, oute
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
+from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.findings._flow_work import copied
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
@@ -68,8 +68,8 @@ def check(case: Case) -> list[Finding]:
     calls = calls_of(made)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause) if calls else None
-    if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
-        return case.clear(RULE, f"computing weights anew takes less than {units.bound(WEIGHTS_ANEW_SHARE)} of the step")
+    if worth is None or not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
+        return case.clear(RULE, f"computing weights anew takes less than {units.bound(REPORTED_SHARE)} of the step")
     outer = [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])]
     names = Counter(flow.names[row].removeprefix("aten::") for row in outer)
     told = ", ".join(
@@ -129,7 +129,7 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     calls = calls_of(made[cls])
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(made[cls], case.ops), cause=RULE.cause) if calls else None
-    if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
+    if worth is None or not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return []
     often = sum(call.cls == cls for call in flow.calls)
     saved = units.duration(worth.likely_ns or 0)

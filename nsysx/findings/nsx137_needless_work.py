@@ -44,7 +44,7 @@ from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE, UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
+from nsysx.findings._finding_bounds import REPORTED_SHARE, UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.findings._flow_work import copied, in_short, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
@@ -89,9 +89,7 @@ def check(case: Case) -> list[Finding]:
         if finding is not None:
             findings.append(finding)
             gone.update(rows)
-    return findings or case.clear(
-        RULE, f"no work that can be left out takes {units.bound(LINE_WORK_SHARE)} of the step"
-    )
+    return findings or case.clear(RULE, f"no work that can be left out takes {units.bound(REPORTED_SHARE)} of the step")
 
 
 def _unseen(case: Case, flow: OperatorFlow) -> bool:
@@ -116,7 +114,7 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, within: I64) -> 
         return None
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause, bound=True)
-    if worth.likely_ns is None or not case.notable(worth.likely_ns, LINE_WORK_SHARE):
+    if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
     launching = np.unique(within[made["call"].to_numpy()])

@@ -43,7 +43,6 @@ from nsysx.findings._finding_bounds import (
     FEWEST_CHAIN_KERNELS,
     FOR_A_LAUNCH_NS,
     GROWN_CALLS,
-    GROWN_CALLS_SHARE,
     GROWN_SHORTEST_TOKENS,
     HELD_ANYWHERE_NS,
     HELD_ANYWHERE_TIMES,
@@ -51,6 +50,7 @@ from nsysx.findings._finding_bounds import (
     HELD_BY_LINE_TIMES,
     LARGE_MESSAGE_BYTES,
     LINES_APART,
+    MOST_SHARE,
     OF_ONE_LINE_SHARE,
     OVERLAP_SHARE,
     SAVED_BYTES,
@@ -208,7 +208,7 @@ def test_sequences_that_grow_by_one_token_a_call(monkeypatch: pytest.MonkeyPatch
         told = None
         for lengths in tables.values():
             grown = [b for a, b in itertools.pairwise(lengths) if b - a == 1 and b >= GROWN_SHORTEST_TOKENS]
-            if len(grown) >= GROWN_CALLS - 1 and len(grown) >= GROWN_CALLS_SHARE * (len(lengths) - 1):
+            if len(grown) >= GROWN_CALLS - 1 and len(grown) >= MOST_SHARE * (len(lengths) - 1):
                 told = (grown[0] - 1, grown[-1], len(lengths))
                 break
         assert _grown_inputs._growth(profile()) == told
