@@ -7,13 +7,14 @@ import re
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import operator_work
 from nsysx.catalogue import StepPart
-from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.layers import layer_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import DETERMINISM_MAY_STAY_SHARE
-from nsysx.findings._once import Takes
+from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import chains_among
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -21,38 +22,56 @@ from nsysx.replay.edits import RemoveOps
 
 #: Kernels that only deterministic algorithms launch so many of in a backward: sorted indices, whose equal ones are added in order.
 _IN_ORDER = r"indexing_backward|(?<!ten)sort|radix|DeviceScan"
-#: Operators that make new memory, which is filled for determinism's sake.
-_NEW_MEMORY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::resize_")
+#: Operators that make new memory. What is launched in one fills it, for determinism's sake.
+_NEW_MEMORY = r"^aten::(new_)?empty\w*$|^aten::resize_$"
+#: Operators that add at indices by atomic operations, unless determinism is asked for: then they sort, and add in order.
+_SORTED_FOR_IT = r"^aten::(scatter_(add|reduce)\w*|index_add_?|gather_backward|index_select_backward)$"
 
 
 def _for_determinism(profile: Profile) -> frozenset[int]:
-    """Return the GPU ops that deterministic algorithms add: indices added in order in backward, and new memory that is filled."""
+    """Return the GPU ops that deterministic algorithms add: indices added in order, and new memory that is filled."""
     ops = profile.steady_ops
-    ordered = (
-        lookup.matching(ops["name"], _IN_ORDER)
-        & (ops["phase"].cast(pl.String) == "backward").fill_null(False).to_numpy()
+    in_backward = (ops["phase"].cast(pl.String) == "backward").fill_null(False).to_numpy()
+    call = ops["call"].fill_null(-1).to_numpy()
+    chosen = lookup.matching(ops["name"], _IN_ORDER) & (in_backward | _called_within(profile, _SORTED_FOR_IT)[call])
+    chosen |= _called_within(profile, _NEW_MEMORY)[call] & (ops["op_kind"] == "kernel").to_numpy()
+    return ops_of(ops.filter(pl.Series(chosen, dtype=pl.Boolean)))
+
+
+def _called_within(profile: Profile, operators: str) -> Flags:
+    """Return of each API call, and of none (-1), whether it, or the one of an X-ray step that it is like, is made in such an operator."""
+    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
+    rows = ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated") & ~pl.col("crossing"))
+    around = layer_of(rows.filter(pl.Series(lookup.matching(rows["name"], operators), dtype=pl.Boolean)))
+    thread, start, within = (
+        calls["thread"].to_numpy(),
+        calls["start_ns"].to_numpy(),
+        np.zeros(calls.height + 1, np.bool_),
     )
-    added = ops_of(ops.filter(pl.Series(ordered, dtype=pl.Boolean)))
-    try:
-        callers = profile.once(operator_work.operators_of_report).rows["caller"]
-    except NotRecorded:
-        return added
-    work = profile.once(operator_work.work)
-    caller = lookup.at(callers, work["row"].to_numpy())
-    fills = work.filter(caller.is_in(list(_NEW_MEMORY)).fill_null(value=False))
-    return added | ops_of(fills)
+    for key in around.threads:
+        a, b = np.searchsorted(thread, [key, key + 1]).tolist()
+        within[a:b] = around.at(key, start[a:b]) >= 0
+    repeats = profile.ranges.repeats
+    if repeats is not None:
+        within[:-1] |= within[np.where(repeats.of >= 0, repeats.of, -1)]
+    return within
 
 
 def not_deterministic(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it is worth without the kernels that determinism adds; None where none was seen.
 
-    Their time is what is likely: operators that have no deterministic kernel are put together from many others, and the launches of those
-    go, too, so that the host follows.
+    Operators that have no deterministic kernel are put together from many others: their launches go, too, so that the host follows.
+    Likely is the time of the kernels, or what the replay saves without their launches where that is more.
     """
-    ns = int(case.timed_ops(case.ops["op"].is_in(list(of_determinism(case).ops)), "op")["ns"].sum())
+    added = of_determinism(case).ops
+    ns = int(case.timed_ops(case.ops["op"].is_in(list(added)), "op")["ns"].sum())
     if not ns:
         return None
-    likely = min(case.per_step(ns), case.step_ns)
+    called = case.ops.filter(case.ops["op"].is_in(list(added)))["call"].drop_nulls().sort()
+    made = case.calls.filter(lookup.among(called, case.calls["call"]))
+    parts = (StepPart.WORK, StepPart.HOST, StepPart.LAUNCH)
+    replayed = case.worth(*edits_without(made, case.ops), cause=parts, bound=True)
+    likely = min(max(case.per_step(ns), replayed.likely_ns or 0), case.step_ns)
     why = "the time of the kernels that only determinism needs; launches that it adds go, too"
     return Saving(likely, why, error_ns=round(DETERMINISM_MAY_STAY_SHARE * likely), most_ns=case.step_ns, source="time")
 

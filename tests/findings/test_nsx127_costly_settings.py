@@ -852,6 +852,32 @@ def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("called", "kernel", "added"),
+    [
+        ("aten::scatter_add_", "radix_sort::DeviceRadixSortOnesweepKernel", True),
+        ("aten::sort", "radix_sort::DeviceRadixSortOnesweepKernel", False),  # the program's own, in forward
+        ("aten::scatter_add_", "sgemm_128x128", False),
+        ("aten::empty", "FillFunctor<float>", True),
+        ("aten::new_empty_strided", "FillFunctor<float>", True),
+        ("aten::zeros", "FillFunctor<float>", False),
+        ("aten::embedding", "FillFunctor<float>", False),
+    ],
+)
+def test_determinism_sorts_where_it_would_add_and_fills_what_is_only_made(
+    tmp_path: Path, called: str, kernel: str, added: bool
+) -> None:
+    def forward(program: Program, number: int) -> None:
+        multiplying(program, number)
+        with program.range("forward"), program.range("net:Net"):
+            operator(program, f"{called}, sizes = [[64]]", 300, kernel)
+
+    whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), forward)
+    (finding,) = of_settings(whole)
+    assert finding.evidence[0]["leads"] is added
+    assert (finding.saving_ns_per_step or 0) == pytest.approx(300_000 if added else 0, rel=0.1)
+
+
+@pytest.mark.parametrize(
     ("backends", "told"),
     [(("eager",), True), (("aot_eager",), True), (("aot_eager_decomp_partition",), True), (("pre_dispatch_eager",), True),
      (("eager_noexcept",), True), (("eager_debug",), True), (("inductor",), False), (("eager", "inductor"), False), ((), False)],

@@ -317,7 +317,9 @@ UNTRIED = (
     ),
     Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
     Remedy(
-        "numpy-on-gpu", "Do this with tensors on the GPU: most of numpy has the same in torch; or in the workers of the loader",
+        "numpy-on-gpu",
+        "Do this once, before the loop, where it is the same for all batches; else with tensors on the GPU (most of numpy has the same in "
+        "torch), or in the workers of the loader",
         untried=_OWN_CODE,
     ),
     Remedy("copied-in-place", "Copy into what exists (a.copy_(b)) in place of a deep copy, and rarely", untried=_OWN_CODE),
