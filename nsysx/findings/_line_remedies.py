@@ -47,6 +47,7 @@ _KINDS = tuple(
         ("pairs-at-once", r"\blinear_sum_assignment\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
+        ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
         ("tensors-gathered", r"gather_object\("),
         ("own-part-of-data", r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\("),

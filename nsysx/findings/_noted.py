@@ -77,8 +77,8 @@ class _CostlyLine(NamedTuple):
 
     @property
     def meets(self) -> bool:
-        """Whether ranks meet at this line."""
-        return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in _MEETS
+        """Whether ranks meet at this line, where they need not."""
+        return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in (*_MEETS, "shards-kept")
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
