@@ -40,6 +40,7 @@ from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
 _MEETS = ("collective-rarely", "tensors-gathered")
+_AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
 _FOR_WEIGHTS = ("backward", "zero_grad", "clip")
 _EXCHANGED = ("keep-on-gpu", *_MEETS)
@@ -100,7 +101,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         of_network = OF_MODULE.search(str(row["function"]))  # wrappers of ranks run work of their own there
         for_weights = code.made_at(case.calls, [line_row])["phase"].is_in(_FOR_WEIGHTS).any()
         aside = line_row in unneeded and not of_network and not for_weights
-        if not (line_row in busy or looping or aside) or _line_remedies.of_training(text):
+        # Objects go to all ranks as bytes, whose number is exchanged and read first: what holds the host are reads, not code of its own.
+        as_objects = row["waits"] >= case.steps and _line_remedies.fix_of(_line_remedies.Seen(text)) == _AS_TENSORS
+        if not (line_row in busy or looping or aside or as_objects) or _line_remedies.of_training(text):
             continue
         encloses = _line_causes.encloses(case, line_row)
         packages = _line_causes.in_packages(case, code, line_row)

@@ -30,6 +30,7 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
+from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit
@@ -290,13 +291,16 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         worth = replace(
             worth, likely_ns=finding.saving.likely_ns, confidence=finding.saving.confidence, source="replay"
         )
+    else:
+        # The size is that of exactly what is pasted: all launches stay that a compiler does not take together.
+        worth = _pasted.likely(case, fix, worth, frozenset())
     return replace(
         fix.into(finding, torch=program.torch),
         where=_place_of(case, again) or {k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
         saving=replace(
             finding.saving,
             likely_ns=worth.likely_ns,
-            most_ns=worth.likely_ns,
+            most_ns=worth.most_ns if worth.most_ns is not None else worth.likely_ns,
             confidence=worth.confidence,
             source=worth.source,
         ),

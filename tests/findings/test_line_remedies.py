@@ -57,6 +57,8 @@ LINES = [
     ("collective-rarely", "dist.all_reduce(total)"),
     ("gradients-in-buckets", "for p in net.parameters(): dist.all_reduce(p.grad)"),
     ("tensors-gathered", "dist.all_gather_object(everyone, mine)"),
+    ("shards-kept", "full = p.full_tensor()"),
+    ("shards-kept", "with FSDP.summon_full_params(model):"),
     ("own-part-of-data", "dist.broadcast_object_list(batch, src=0)"),
     ("own-part-of-data", "dist.scatter(x, batches if rank == 0 else None)"),
     ("foreach-parameters", "for p, e in zip(model.parameters(), ema): e.lerp_(p, .01)"),

@@ -101,3 +101,48 @@ def test_slow_links_are_told_where_faster_ones_are_there(
     found = _meetings._of_links(linked(gpu, bandwidth, environment))
     assert (found is None) == (words is None)
     assert found is None or (words or "") in found.fix.text
+
+
+def gathering(program: Lined, number: int) -> None:
+    """A host that gathers 40 parameters, with 100 us of its own code for each, while the GPU has little to do."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(500)
+    with program.line(30):
+        for _ in range(40):
+            program.host(100)
+            program.launch(30, GATHER)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"), [("full = p.full_tensor()", "shards-kept"), ("full = everything(p)", "batched-operation")]
+)
+def test_whole_weights_in_a_host_bound_step_are_kept_as_parts(text: str, remedy: str, tmp_path: Path) -> None:
+    """Where the line holds the host, too, what goes is all of it: its code, its launches and what they communicate."""
+    (found,) = Lined({30: text}).run(gathering).found(tmp_path, "NSX123")
+    assert [r.name for r in found.remedies] == [remedy]
+    assert (found.where["file"], found.where["line"]) == (FILE, 30)
+    whole = 40 * 106_000  # of each step, what is not behind the forward
+    gone = not found.saving.bound and found.saving.likely_ns == pytest.approx(whole, rel=0.15)
+    assert gone == (remedy == "shards-kept")
+
+
+def exchanging(program: Lined, number: int) -> None:
+    """Twelve exchanges of a line: each launches two collectives, and reads what they bring twice."""
+    for _ in range(12):
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(100)
+        with program.line(30):
+            for _ in range(2):
+                program.launch(10, GATHER)
+                program.copy(2, "DtoH", bytes=64)
+                program.host(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("dist.all_gather_object(table, counts.tolist())", True), ("table = exchange(counts)", False)]
+)
+def test_objects_that_ranks_exchange_in_each_layer_are_told(text: str, found: bool, tmp_path: Path) -> None:
+    """The line's own code is no more than its launches take: it is read from, again and again."""
+    told = Lined({30: text}).run(exchanging).found(tmp_path, "NSX123")
+    named = [r.name for f in told for r in f.remedies]
+    assert ("tensors-gathered" in named) == found

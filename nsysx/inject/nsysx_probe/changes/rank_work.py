@@ -121,8 +121,9 @@ UNTRIED = (
     ),
     Remedy(
         "tensors-gathered",
-        "Add up on the GPU and all_reduce one tensor every n steps: *_object pickles, copies to the CPU and waits on every rank",
-        "dist.all_reduce(totals)  # once in 100 steps: counts and sums", untried=_ALL_RANKS,
+        "Exchange a tensor (all_gather_into_tensor, all_reduce), and what is only for a log once in n steps: *_object pickles, copies to "
+        "the CPU and waits on every rank",
+        "dist.all_gather_into_tensor(table, counts)  # counts on the GPU; then one table.tolist()", untried=_ALL_RANKS,
     ),
     Remedy(
         "shards-kept",
