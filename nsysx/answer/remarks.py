@@ -6,9 +6,10 @@ import re
 
 from nsysx import units
 from nsysx.advice import Certainty
-from nsysx.answer import near_limits, subject
+from nsysx.answer import near_limits, subject, time_places
 from nsysx.answer.answer_bounds import CARD_DETAIL_LETTERS
 from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Summary
@@ -54,7 +55,7 @@ def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
     if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
         if near_limits.unseen_kernel(summary):
-            return "Not known: how near that kernel is to the device's limits."
+            return f"Not known: how near that kernel is to the device's limits.{_all_of_a_kernel(summary)}"
         return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
@@ -64,7 +65,27 @@ def _without_a_change(summary: Summary) -> str:
         return "Not known: the kernels are not in the report."
     if summary.steps.source != "capture":
         return "Not known: no replay comes near the recorded steps."
-    return "Not estimated: no steps in this report."
+    return f"Not estimated: no steps in this report.{_without_idle_time(summary)}"
+
+
+def _all_of_a_kernel(summary: Summary) -> str:
+    """Return what a kernel takes of a step, which is the most that a faster one could save; "" where a step's share is not known."""
+    longest, now = time_places.longest_kernel(summary), summary.step.shown_ns
+    if longest is None or not longest.step_ns or now is None:
+        return ""
+    return (
+        f" It takes {units.duration(min(longest.step_ns, now))} of {units.duration(now)}: no change of it saves more."
+    )
+
+
+def _without_idle_time(summary: Summary) -> str:
+    """Return what the GPU's window is without the time in which it idles: no change of the host code makes it shorter."""
+    parts = summary.verdict.parts
+    idle = sum(ns for part, ns in parts.items() if StepPart.named(part).idle)
+    if summary.verdict.code != StepLimit.GPU or not idle:
+        return ""
+    whole = sum(parts.values())
+    return f" Without idle time the GPU's {units.duration(whole)} would be {units.duration(whole - idle)}."
 
 
 def _of_reading(chosen: Finding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.analyses.helpers.module_names import kernel_called
-from nsysx.answer import near_limits, subject
+from nsysx.answer import near_limits, subject, time_places
 from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
@@ -125,8 +125,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
 
 def _works_on_one_kernel(summary: Summary, sentence: str) -> bool:
     """Return whether half of the GPU's kernel time is in the kernel that a sentence is about."""
-    rows = summary.typed_rows(kernels.ROWS)
-    largest = max(rows, key=lambda r: r["total_ns"], default=None)
-    if largest is None or 2 * largest["total_ns"] < sum(r["total_ns"] for r in rows):
+    longest = time_places.longest_kernel(summary)
+    if longest is None or 2 * longest.share < 1:
         return False
-    return kernel_called(str(largest["name"])).casefold() in sentence.casefold()
+    return kernel_called(longest.name).casefold() in sentence.casefold()

@@ -9,7 +9,7 @@ from functools import cache
 from nsysx import units
 from nsysx.analyses.helpers.analysis_bounds import KERNEL_NAME_LETTERS
 from nsysx.events.attribute import IN_STEP, outside_in
-from nsysx.events.kernel_names import function_of
+from nsysx.events.kernel_names import computes
 
 #: Indices in a path: "layers.3", "layers.*.2".
 _NUMBERS = re.compile(r"(\d+|\*)(\.(\d+|\*))*")
@@ -65,9 +65,9 @@ def by_class(module: str, classes: Collection[str | None]) -> str:
 
 
 def kernel_called(name: str) -> str:
-    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward".
+    """Return what a kernel computes, see `kernel_names.computes`, as part of a sentence: "the kernel softmax_warp_forward".
 
-    A longer one is cut where it says what it computes with, and no more how.
+    A longer name is cut where it says what it computes with, and no more how.
     """
-    plain = function_of(name).rpartition("::")[2]
+    plain = computes(name).rpartition("::")[2]
     return f"the kernel {plain if len(plain) <= KERNEL_NAME_LETTERS else f'{plain[: KERNEL_NAME_LETTERS - 1]}…'}"
