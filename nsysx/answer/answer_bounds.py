@@ -6,6 +6,10 @@ from __future__ import annotations
 #: A step at best below this share of the step now is no figure (chosen: nobody plans with "30x at best"): the replay's stands in its place.
 NOTHING_LEFT_SHARE = 0.1
 
+# ---- advised_cause ----------------------------------------------------------------------------------------------
+#: A finding that costs this share of the time that limits the step is about all of it (chosen).
+WHOLE_CAUSE_SHARE = 0.9
+
 # ---- bars -------------------------------------------------------------------------------------------------------
 #: Parts of a bar below this share are shown together.
 SMALL_PART_SHARE = 0.02

@@ -28,8 +28,9 @@ LIMITING_SHARE = 0.15
 NOTABLE_PART_SHARE = 0.01
 #: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
 NEARLY_ALL_COPIES_SHARE, MOST_COPIES_SHARE = 0.95, 0.5
-#: A cause of this share of the idle time is the cause of all of it.
-ALL_IDLE_OF_CAUSE_SHARE = 0.9
+#: A cause of this share of the idle time is the cause of all of it: with 0.9 a headline blamed one for a tenth that the bar below gives
+#: to others.
+ALL_IDLE_OF_CAUSE_SHARE = 0.98
 
 # ---- line_of_most -----------------------------------------------------------------------------------------------
 #: A line with this share of the idle time, or of the GPU's work, is named as where it is; one with the last share of the work

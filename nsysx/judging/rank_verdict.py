@@ -40,8 +40,8 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     least = min(peers, key=lambda r: per_step(r, "compute_ns"))
     more, less = (units.duration(per_step(r, "compute_ns")) for r in (late, least))
     return (
-        f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded): without the profiler the "
-        f"others wait for rank {late['rank']}, and a step of {units.duration(verdict.step_ns or 0)} is as long as its work."
+        f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded). Without the profiler the "
+        f"work of rank {late['rank']} is all of a step of {units.duration(verdict.step_ns or 0)}, and the others wait for it."
     )
 
 

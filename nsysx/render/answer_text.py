@@ -15,6 +15,9 @@ from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
 from nsysx.render.render_bounds import CARD_LETTERS, CHANGE_LETTERS, MOST_MARKDOWN_LINES, MOST_TRIED
 
+#: What the place stands behind where no change is known: it is where the capture has most of its time.
+MOST_TIME = "Most time:"
+
 
 def change(worded: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
@@ -45,10 +48,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def what_to_do(worded: Worded) -> str:
-    """Return the change with its place, as one text."""
-    if not worded.where:
+    """Return the change with its place, as one text; where no change is known, what is asked for and where most of the time is."""
+    if not worded.where or worded.where.casefold() in worded.do.casefold():
         return worded.do
     line = f": {worded.source}" if worded.source else ""
+    if not worded.code:
+        return f"{worded.do.removesuffix('.')}. {MOST_TIME} {worded.where}{line}."
     return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' if worded.do.endswith('.') else ''}"
 
 
@@ -152,7 +157,7 @@ def changes(summary: Summary, texts: CellTexts, room: int = CARD_LETTERS) -> tup
     whole = [texts(a.text, 500) for a in do]
     if len(do) == 1 and do[0].finding is None:
         return (whole[0],)
-    why = answers.reasons(do, summary.answer.now_ns)
+    why = answers.reasons(do, summary.answer.now_ns, texts)
     fitted: list[str] = []
     for text in whole:
         fitted.append(_fitting(text, room // (len(whole) - len(fitted))))

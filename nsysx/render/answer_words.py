@@ -12,7 +12,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
-from nsysx.answer import subject
+from nsysx.answer import advised_cause, subject
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
@@ -190,8 +190,8 @@ def _with_signs(ends: tuple[float, ...]) -> str:
 def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
     now, alone, between = answer.now_ns, answer.replayed_ns, _factor_range(answer.times)
-    if answer.best_ns is not None and answer.then_ns and answer.best_ns < CLOSE_SHARE * answer.then_ns:
-        return f"At best {units.duration(answer.best_ns)}."
+    if (best := answer.best_ns) is not None and (then := answer.then_ns) and best < CLOSE_SHARE * then:
+        return f"At best {units.duration(best)}." if MOST_OVER_LEAST * best > then else ""
     if answer.bound and not alone and answer.times and answer.times[1] >= WIDE_FACTOR * answer.times[0]:
         return f"{_with_signs(answer.times)}, depending on the unprofiled step time."
     if not now or not alone:
@@ -219,25 +219,31 @@ def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
     return tuple(texts(measured_sentence(trial), 300) for trial in sorted(ended, key=order))
 
 
-def _sequence(do: Sequence[Action], now_ns: int | None) -> str:
-    """Return what to do as one text: several changes are numbered, each but the last with why it comes first."""
+def _in_a_sentence(title: str) -> str:
+    """Return a title as it stands after a colon: its first word small, where it is a word and no name."""
+    return re.sub(r"^[A-Z](?=[a-z]* )", lambda letter: letter[0].lower(), title)
+
+
+def _sequence(do: Sequence[Action], now_ns: int | None, texts: CellTexts) -> str:
+    """Return what to do as one text: several changes are numbered, each but the last with its place and why it comes first."""
     if len(do) == 1:
         return do[0].text
-    changes = zip(do, reasons(do, now_ns), strict=True)
+    changes = zip(do, reasons(do, now_ns, texts), strict=True)
     return " ".join(f"({i}) {action.text}{reason}." for i, (action, reason) in enumerate(changes, 1))
 
 
-def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
-    """Return why each change comes before the last: what it saves by itself; where that is little, that the last needs it.
+def reasons(do: Sequence[Action], now_ns: int | None, texts: CellTexts) -> list[str]:
+    """Return where each change before the last is made, and why it comes first: what it saves by itself, or that the last needs it.
 
-    "" for the last, whose worth is that of all. ``now_ns`` is the step (ns).
+    "" for the last, whose place and worth stand apart. ``now_ns`` is the step (ns).
     """
 
     def reason(action: Action) -> str:
-        saving = action.saving_ns
+        saving, where = action.saving_ns, place(action.where, texts)
+        where = "" if where in action.text else where
         if saving is None or saving < NOTABLE * (now_ns or 0) or not saving:
-            return f", needed for ({len(do)})"
-        return f" (saves {units.duration(saving)} a step)"
+            return f"{f' ({where})' if where else ''}, needed for ({len(do)})"
+        return f" ({f'{where}; ' if where else ''}saves {units.duration(saving)} a step)"
 
     return [*map(reason, do[:-1]), ""]
 
@@ -264,6 +270,8 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
     texts, answer = CellTexts(redact), summary.answer
     first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
+    if part := texts(advised_cause.of_first_advice(summary), 150):
+        sentence += f" First to fix: {_in_a_sentence(part)}."
     return Worded(
         facts=facts_line.facts_line(summary, texts),
         sentence=sentence,
@@ -271,7 +279,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         rest=sentence[len(head) :].strip(),
         alarms=tuple(texts(detail, 200) for detail in answer.alarms),
         code=first.code,
-        do=texts(_sequence(answer.do, answer.now_ns), 500),
+        do=texts(_sequence(answer.do, answer.now_ns, texts), 500),
         paste="\n".join(a.paste for a in answer.do if a.paste),
         condition=texts(first.condition, 300),
         where=place(first.where, texts),

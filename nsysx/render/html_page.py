@@ -26,6 +26,7 @@ from nsysx.render import (
     top_kernel,
     view,
 )
+from nsysx.render.answer_text import MOST_TIME
 from nsysx.render.charts.beside import DrawingProcess
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import CellTexts, Grid
@@ -205,6 +206,7 @@ def _render(summary: Summary, redact: bool, top: int, pictures: plots.Pictures |
         missing=summary.timelines[0].note if drawn else "",
         groups=groups,
         absent=beyond.absent(shown),
+        most_time=MOST_TIME,
         most_rows=PAGE_ROWS,
         seen=most,
         lines_shown=lines.KEY in most,

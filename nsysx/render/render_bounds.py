@@ -15,14 +15,15 @@ CARD_LETTERS = 150
 # ---- answer_words ---------------------------------------------------------------------------------------------------
 #: Letters of a headline: two lines of the page.
 HEADLINE_LETTERS = 125
-#: A most factor of this many times the least says only that the step after the change is within its error of nothing.
+#: A most factor of this many times the least says only that the step after the change is within its error of nothing; so does a step at
+#: best that is the likely one divided by this.
 MOST_OVER_LEAST = 10
 #: Bounds of the step that leave the factor of a bound open by this much are told.
 WIDE_FACTOR = 1.15
 #: A step at best that is this near the likely one is no figure of its own.
 CLOSE_SHARE = 0.95
-#: Factors from which no digit and one digit follow the point: 1.1x would stand for 1.05 as for 1.15.
-WHOLE_FACTOR, ONE_DIGIT_FACTOR = 10, 1.15
+#: Factors from which no digit and one digit follow the point: 1.2x would stand for a saving of 13 % as for one of 20 %.
+WHOLE_FACTOR, ONE_DIGIT_FACTOR = 10, 1.3
 
 # ---- brief ----------------------------------------------------------------------------------------------------------
 #: Causes, warnings and reasons for what was not recorded where there is all the room. Chosen: an assistant reads the answer

@@ -149,7 +149,10 @@ def test_more_work_on_a_rank_is_compared_with_the_rank_that_has_least() -> None:
     rows = (rank(0, compute_ns=40 * MS), rank(1, straggler=True, late_by_work=True, compute_ns=90 * MS), rank(2))
     told = of_ranks(*rows)
     assert told.sentence.startswith("Straggler: rank 1 computes 9.00 ms a step, rank 0 4.00 ms (as recorded)")
-    assert told.sentence.endswith("a step of 10.00 ms is as long as its work.") and told.late_rank == 1
+    assert (
+        told.sentence.endswith("work of rank 1 is all of a step of 10.00 ms, and the others wait for it.")
+        and told.late_rank == 1
+    )
     assert of_ranks(*rows, shown=9).sentence == "It waits."
 
 

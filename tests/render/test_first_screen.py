@@ -11,8 +11,10 @@ from nsysx import units
 from nsysx.advice import Answer
 from nsysx.answer import subject
 from nsysx.model import Summary
-from nsysx.render import answer_words, first_screen, html_page
+from nsysx.render import answer_text, answer_words, first_screen, html_page
+from nsysx.render.grids import CellTexts
 from tests.render import factory
+from tests.render.factory import MS
 from tests.render.test_one_number import near, times
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, Samples
@@ -79,7 +81,8 @@ def test_another_value_is_seen(full: Summary) -> None:
 @pytest.mark.parametrize(
     ("then", "low", "high", "bound", "said"),
     [
-        (50, 40, 80, False, "2.0x faster (1.2 to 2.5)"),
+        (50, 40, 80, False, "2.0x faster (1.25 to 2.5)"),
+        (78, 76, 79, False, "1.28x faster (1.27 to 1.3)"),
         (50, 50, 50, False, "2.0x faster"),
         (50, None, None, False, "2.0x faster"),
         (4, 0, 100, True, "up to 25x faster"),
@@ -114,4 +117,43 @@ def test_a_number_never_leaves_its_unit_and_code_stays_as_it_is() -> None:
 )  # fmt: skip
 def test_the_headline_is_one_idea(full: Summary, sentence: str, head: str) -> None:
     said = answer_words.build(factory.changed(full, verdict=replace(full.verdict, sentence=sentence)))
-    assert (said.head, f"{said.head} {said.rest}".strip()) == (head, sentence)
+    assert said.head == head
+    assert f"{said.head} {said.rest}".strip().partition(" First to fix: ")[0] == sentence
+
+
+@pytest.mark.parametrize(
+    ("best_ms", "said"), [(40, "At best 40.00 ms."), (49, ""), (4, ""), (6, "At best 6.00 ms."), (0, "")]
+)
+def test_a_step_at_best_is_told_where_it_says_something(full: Summary, best_ms: int, said: str) -> None:
+    """Neither one as long as the likely step of 50 ms nor one that leaves next to nothing of it."""
+    given = replace(
+        full.answer, now_ns=100 * MS, then_ns=50 * MS, best_ns=best_ms * MS, bound=False, replayed_ns=None, times=()
+    )
+    assert answer_words._replayed(given) == said
+
+
+def test_changes_before_the_last_have_their_places(full: Summary) -> None:
+    last = full.answer.do[-1]
+    place = {"file": "train.py", "line": 17}
+    first = replace(last, text="Keep the value on the GPU", where=place, saving_ns=10 * MS)
+    needed = replace(last, text="Remove what is in train.py:17", where=place, saving_ns=None)
+    reasons = answer_words.reasons((first, needed, last), 100 * MS, CellTexts(False))
+    assert reasons == [" (train.py:17; saves 10.00 ms a step)", ", needed for (3)", ""]
+    elsewhere = replace(needed, text="Remove it", where={"module": "fc"})
+    assert answer_words.reasons((elsewhere, last), 100 * MS, CellTexts(False)) == [" (fc), needed for (2)", ""]
+
+
+@pytest.mark.parametrize(
+    ("do", "code", "where", "said"),
+    [
+        ("Use fewer.", "NSX102", "fc", "Use fewer (fc)."),
+        ("Look at it.", "", "the kernel x", "Look at it. Most time: the kernel x."),
+        ("Look. The kernel x takes 9 %.", "", "the kernel x", "Look. The kernel x takes 9 %."),
+        ("Use fewer.", "NSX102", "", "Use fewer."),
+    ],
+)
+def test_a_place_is_that_of_a_change_or_of_most_time_and_is_named_once(
+    full: Summary, do: str, code: str, where: str, said: str
+) -> None:
+    worded = replace(answer_words.build(full), do=do, code=code, where=where, source="")
+    assert answer_text.what_to_do(worded) == said

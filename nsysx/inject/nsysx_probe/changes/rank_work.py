@@ -36,7 +36,7 @@ UNTRIED = (
     Remedy(
         "larger-shards",
         "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
-        "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
+        "for data; DistributedDataParallel is enough for a model that fits one GPU",
         "for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit",
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
