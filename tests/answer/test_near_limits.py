@@ -60,7 +60,8 @@ def test_a_kernel_of_the_programs_own_that_nothing_is_known_of_is_named(tmp_path
     assert text.endswith(
         "nsysx run --gpu-metrics -- CMD, or nsysx ncu REPORT. No other change that was looked for saves 1 % of the step."
     )
-    assert found.answer.worth == "Not known: how near that kernel is to the device's limits."
+    taken = "It takes 20.00 ms of 20.96 ms: no change of it saves more."
+    assert found.answer.worth == f"Not known: how near that kernel is to the device's limits. {taken}"
 
 
 def test_near_the_limits_a_change_that_saves_little_is_no_first_line(tmp_path: Path) -> None:

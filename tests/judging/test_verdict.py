@@ -128,7 +128,7 @@ def test_the_sentence_has_two_numbers_and_the_cause(tmp_path: Path) -> None:
     said = judged(loop(input_bound), tmp_path).sentence
     assert said == "Input-bound: the GPU idles 0.75 of 1.00 ms, 0.70 ms of it waiting for input data."
     said = judged(loop(alloc_bound), tmp_path).sentence
-    assert "ms while memory is allocated and freed (cudaMalloc)" in said
+    assert "0.60 ms of it while memory is allocated and freed (cudaMalloc)" in said
     said = judged(loop(sync_bound), tmp_path).sentence
     assert "after host syncs in cudaStreamSynchronize" in said
 
