@@ -37,14 +37,14 @@ def advised(title: str, cost_ms: int, code: str = "NSX106", limit: StepLimit = S
         ("The GPU idles for 3 launches", 3, "NSX113", StepLimit.LAUNCH, "The GPU idles for 3 launches"),
         ("The GPU idles for its batch", 10, "NSX106", StepLimit.LAUNCH, "The GPU idles for its batch"),
         ("GPU idle: the CPU makes data", 10, "NSX114", StepLimit.LAUNCH, "GPU idle: the CPU makes data"),
-        ("Every 10th step takes 30 ms: a checkpoint", 3, "NSX109", StepLimit.LAUNCH, "a checkpoint"),
+        ("Every 10th step is long", 3, "NSX109", StepLimit.LAUNCH, "Every 10th step is long"),
         ("The GPU waits for launches", 3, "NSX102", StepLimit.LAUNCH, ""),
     ],
 )  # fmt: skip
 def test_the_part_of_the_limit_that_an_advice_is_for(
     title: str, cost_ms: int, code: str, limit: StepLimit, part: str
 ) -> None:
-    """All of the limit, a part of it, another limit, a cause, slow steps that the headline has, a change for the whole program."""
+    """All of the limit, a part of it, another limit, what the host does, slow steps, a change for the whole program."""
     summary = advised(title, cost_ms, code, limit)
     assert advised_cause.of_first_advice(summary) == part
     shown = answer_words.build(summary).sentence
