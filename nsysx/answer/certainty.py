@@ -77,7 +77,8 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         beyond = (late.get("late_low_ns") or 0) > (late.get("late_drift_ns") or 0)
         level: Level = "certain" if beyond and not warned else "likely"
         longer = f"takes at least {units.duration(late.get('late_low_ns') or 0)} a step longer than its peers"
-        reason = f"Without waiting, rank {late['rank']} {longer}, and comes last in {share} of the collectives."
+        # The first clause is what a terminal shows.
+        reason = f"Rank {late['rank']} {longer} without waiting, and comes last in {share} of the collectives."
         return Sure(about, level, f"{reason}{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
