@@ -33,8 +33,8 @@ from nsysx.answer import (
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
     COMPILER_LEADS_TIMES,
-    COSTLY_SETTING_SHARE,
     EXACT_CHANGE_SHARE,
+    LEAST_LEADING_SHARE,
     LEAST_REST_NS,
     LITTLE_SAVING_SHARE,
     LONG_WAIT_SHARE,
@@ -344,13 +344,13 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
         return False
     if rule_of(f.code).about == StepLimit.GPU and bounded(f) and for_whatever(f) and not f.paste:
         return True
-    margins, small = margins_of(summary, f), ns < COSTLY_SETTING_SHARE * STEP
+    margins, small = margins_of(summary, f), ns < LEAST_LEADING_SHARE * STEP
     if margins is None or bounded(f) or f.saving.error_ns is None:
         return small
     least = STEP / (STEP - max(0, ns - margins[0]))
     least = min(factors_of(summary, f, ns, margins), default=least)
     if for_whatever(f):
-        return least < 1 + COSTLY_SETTING_SHARE
+        return least < 1 + LEAST_LEADING_SHARE
     return small and least < 1 + NOTABLE
 
 
@@ -364,7 +364,7 @@ def test_which_finding_leads() -> None:
             if f.verdict == "found" and (not mends or (f.saving.mended is not None and all(mends))):
                 ranked.append(f)
         worth = [
-            f for f in ranked if (alone_ns(f) or 0) >= COSTLY_SETTING_SHARE * STEP and not may_save_nothing(summary, f)
+            f for f in ranked if (alone_ns(f) or 0) >= LEAST_LEADING_SHARE * STEP and not may_save_nothing(summary, f)
         ]
         priced = summary.replay is not None and summary.replay["trusted"]
         unsaid = [
@@ -414,7 +414,7 @@ def test_which_finding_leads_without_steps(monkeypatch: pytest.MonkeyPatch) -> N
             f
             for f in ranked
             if rule_of(f.code).about == summary.verdict.code
-            and (f.stepless_ns is None or f.stepless_ns >= COSTLY_SETTING_SHARE * whole)
+            and (f.stepless_ns is None or f.stepless_ns >= LEAST_LEADING_SHARE * whole)
         ]
         much = [f for f in ranked if (f.stepless_ns or 0) >= UNPRICED_CAUSE_SHARE * whole]
         told = None

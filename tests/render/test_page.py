@@ -18,7 +18,7 @@ from nsysx.advice import Also
 from nsysx.analyses import first_calls
 from nsysx.catalogue import StepLimit
 from nsysx.model import Table
-from nsysx.render import html_page, view
+from nsysx.render import html_page, plots, view
 from tests.render import factory
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
@@ -229,7 +229,7 @@ def test_ten_thousand_rows_in_every_table_stay_under_the_cap(full, monkeypatch):
     assert len(page.encode()) < 1_000_000
     assert "9,950 more rows, see <code>--json</code> or <code>--csv</code>" in page
     # Whoever asks for more than fits gets as much as fits.
-    assert len(html_page._render(large, True, 200).encode()) > 600_000
+    assert len(html_page._render(large, True, 200, plots.pictures(large)).encode()) > 600_000
     monkeypatch.setattr(html_page, "MOST_PAGE_BYTES", 600_000)
     assert 300_000 < len(html_page.render(large, top=200).encode()) < 600_000
 
