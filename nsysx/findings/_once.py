@@ -178,5 +178,5 @@ def edits_without(calls: pl.DataFrame, ops: pl.DataFrame) -> list[Edit]:
     """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``."""
     gone = calls_of(calls)
     launched = ops_of(ops.filter(ops["call"].is_in(list(gone)).fill_null(value=False)))
-    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone)]
+    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone, leading=True)]
     return [*edits, RemoveOps(launched)] if launched else edits

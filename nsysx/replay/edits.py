@@ -41,9 +41,14 @@ class RemoveWaits:
 
 @dataclass(frozen=True)
 class RemoveHost:
-    """Host code before these API calls takes no time; None: no host code takes time."""
+    """Host code before these API calls takes no time; None: no host code takes time.
+
+    ``leading``: nor does that before calls in front of them that launch nothing and wait for nothing (cudaStreamIsCapturing, queries of
+    a kernel's attributes): these are made for them.
+    """
 
     calls: frozenset[int] | None = None
+    leading: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,10 +171,13 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
         case RemoveWaits(calls):
             places = _with_companions(cols, fixed, _items_of_calls(cols, calls))
             return _no_waits(_unstaged(cols, places & (cols.tail != NOT_AWAITED)), places)
-        case RemoveHost(calls):
+        case RemoveHost(calls, leading):
             if calls is not None and fixed.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
-            return replace(cols, gap=np.where(_items_of_calls(cols, calls), cols.loading, cols.gap))
+            items = _items_of_calls(cols, calls)
+            if leading:
+                items |= _leading_to(cols, fixed, items)
+            return replace(cols, gap=np.where(items, cols.loading, cols.gap))
         case FreeLoader():
             return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
@@ -222,6 +230,17 @@ def _are_among(numbers: I64, wanted: frozenset[int]) -> Flags:
 def _items_of_calls(cols: Columns, calls: frozenset[int] | None) -> Flags:
     """Return which items are these calls; None: all."""
     return np.ones(len(cols.call), np.bool_) if calls is None else _are_among(cols.call, calls)
+
+
+def _leading_to(cols: Columns, fixed: Fixed, items: Flags) -> Flags:
+    """Return the plain calls in a row right before one of these items, in the same step and behind its first call."""
+    plain = (cols.kind == PLAIN) & (cols.call >= 0)
+    ends = np.flatnonzero(~plain | items)
+    behind = np.searchsorted(ends, np.arange(len(plain)))
+    step = np.cumsum(fixed.begins)
+    leads: Flags = plain & ~fixed.begins & (behind < len(ends))
+    leads[leads] = items[ends[behind[leads]]] & (step[ends[behind[leads]]] == step[leads])
+    return leads
 
 
 def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:

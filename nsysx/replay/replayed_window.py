@@ -69,7 +69,9 @@ def choose(profile: Profile) -> ReplayedWindow | Withheld:
         return Withheld("the report has no steps to replay")
     first, last = steps.steady
     cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
-    last = min(last, cpu.height - 2)  # the end of a step is where the next one begins
+    cut = cpu["cut"].to_list()
+    while last >= first and cut[last]:  # the end of a step is where the next one of its part of the capture begins
+        last -= 1
     if last < first:
         return Withheld("no step follows the steady one, so its end is not known")
     device = profile.device

@@ -60,6 +60,18 @@ def no_calls(items: list[ChainItem], calls: frozenset[int] | None, borders: froz
         before = removed
 
 
+def no_host_for(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+    """Host code that leads to these calls goes, through calls before them that do nothing, up to the border of a step."""
+    assert calls is not None
+    leads = False
+    for i in range(len(items) - 1, -1, -1):
+        removed = items[i].call in calls or (items[i].call == -1 and 1 in calls)  # 1 is what follows the last host code
+        leads = removed or (leads and items[i].kind == PLAIN and items[i].call >= 0 and i not in borders)
+        if leads:
+            items[i] = items[i]._replace(gap=items[i].loading)
+        leads = leads and i not in borders
+
+
 def graph(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     head = -1
     for i, item in enumerate(items):
@@ -118,6 +130,7 @@ CASES: dict[str, tuple[Callable[[frozenset[int]], edits.Edit], Callable[..., Non
     "waits": (edits.RemoveWaits, no_waits),
     "every wait": (lambda calls: edits.RemoveWaits(), lambda items, calls, borders: no_waits(items, None, borders)),
     "calls": (lambda calls: edits.RemoveCalls(calls, between=True), no_calls),
+    "host code for calls": (lambda calls: edits.RemoveHost(calls, leading=True), no_host_for),
     "graph": (edits.Graph, graph),
     "one graph": (lambda calls: edits.Graph(), lambda items, calls, borders: graph(items, None, borders)),
     "fused": (edits.Fuse, fuse),

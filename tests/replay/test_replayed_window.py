@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, steps
 from nsysx.pipeline import summarize
+from nsysx.reading.load import load
 from nsysx.replay import replayed_window
-from nsysx.replay.engine import replayed_scope
+from nsysx.replay.engine import Replay, replay_of, replayed_scope
 from tests.builder import Report
 from tests.replay.test_engine import US, read, replayed
 
@@ -48,6 +50,33 @@ def test_an_evaluation_after_the_last_steady_step_is_not_replayed(tmp_path: Path
     assert made.recorded_ns == pytest.approx(10 * MS, rel=0.01)
     assert made.error < 0.01
     assert made.real_ns == pytest.approx(10 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize("pause", [0, 800 * MS])
+def test_a_pause_between_two_parts_of_a_capture_is_in_no_replayed_step(tmp_path: Path, pause: int) -> None:
+    """The chosen steps are all of the first part; behind its last one the clock runs on until the second part begins."""
+    report, starts = Report(), list[int]()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    for i in range(9):
+        at = 20 * US + i * 10 * MS + (pause if i == 8 else 0)
+        starts.append(at)
+        main.add_range(f"step {i}", at, at + 9 * MS, domain="nsysx")
+        for k in range(9):
+            main.launch(at + k * MS, 4 * US, kernel="w", gpu_start=at + k * MS + 8 * US, gpu_dur=900 * US)
+    trace = load(report.write(tmp_path / "r.sqlite"))
+    named = nvtx_ranges.read(trace)
+    attributed = attribute.attribute(trace, correlate.correlate(trace), named)
+    found = steps.find(named, attributed, steps="0:8", seams=[starts[8] - MS], main=0)
+    given = profile.gather(trace, named, attributed, found, ledger.build(trace, attributed, named), only_steady=True)
+    assert found.steady == (0, 7)
+    made = replay_of(given)
+    assert isinstance(made, Replay)
+    assert made.window.numbers[-1] == 6
+    assert made.unchanged_ns == pytest.approx(10 * MS, rel=0.01)
+    assert made.error < 0.01
 
 
 @pytest.mark.parametrize(
