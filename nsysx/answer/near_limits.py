@@ -5,8 +5,14 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import roofline
 from nsysx.analyses.roofline import RooflineRow
-from nsysx.answer.answer_bounds import KNOWN_LIMITS_SHARE, NEAR_LIMIT_SHARE, NEAR_LIMIT_STEP_SHARE
-from nsysx.model import Summary
+from nsysx.answer.answer_bounds import (
+    COSTLY_SETTING_SHARE,
+    KNOWN_LIMITS_SHARE,
+    NEAR_LIMIT_SHARE,
+    NEAR_LIMIT_STEP_SHARE,
+)
+from nsysx.findings._float64 import NOT_MEANT
+from nsysx.model import Finding, Summary
 
 #: What a roof is called, with the share of it that the work reaches.
 _ROOFS = {"products": "is compute-bound (at {} of peak)", "memory": "is memory-bound (at {} of peak bandwidth)"}
@@ -46,6 +52,16 @@ def unseen_kernel(summary: Summary) -> str:
     if unseen is None:
         return ""
     return f"{unseen.detail[:1].upper()}{unseen.detail[1:]}: {unseen.fix}, or nsysx ncu REPORT."
+
+
+def in_float64(summary: Summary) -> Finding | None:
+    """Return the finding about float64 that a program needs or not, which only its author knows; None where it is worth little."""
+    asked = (
+        f for f in summary.findings or () if any(c.name == NOT_MEANT.name and c.state != "holds" for c in f.conditions)
+    )
+    return next(
+        (f for f in asked if (f.saving.likely_ns or 0) >= COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0) > 0), None
+    )
 
 
 def near(summary: Summary) -> bool:

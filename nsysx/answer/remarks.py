@@ -56,6 +56,10 @@ def _without_a_change(summary: Summary) -> str:
     if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
         if near_limits.unseen_kernel(summary):
             return f"Not known: how near that kernel is to the device's limits.{_all_of_a_kernel(summary)}"
+        wide = near_limits.in_float64(summary)
+        if wide is not None:
+            saved = units.duration(summary.step.saves_at_most_ns(wide.saving))
+            return f"Nothing found to gain in float64. In float32: up to {saved} of {units.duration(summary.step.shown_ns)}."
         return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."

@@ -109,8 +109,10 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
     figures = near_limits.sentence(summary)
+    # How many digits are needed only the author knows: what the limits are told of is the work in this number format.
+    nothing = "Nothing" if near_limits.in_float64(summary) is None else "Nothing, if float64 is needed"
     if near_limits.near(summary):
-        return f"Nothing: the GPU works near its limits. {figures}"
+        return f"{nothing}: the GPU works near its limits. {figures}"
     saves = f"change that was looked for saves {5 if little else 1} % of the step"
     if figures and figures == near_limits.unseen_kernel(summary) and _works_on_one_kernel(summary, figures):
         # That nothing was found says little until the kernel that is most of the work has been looked at.
@@ -120,7 +122,8 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
     left = f"What is left is GPU work. {figures}"
     if summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
-    return f"Nothing: no {saves}{sure}.{may_help} {left}".rstrip()
+    other = "" if nothing == "Nothing" else "other "
+    return f"{nothing}: no {other}{saves}{sure}.{may_help} {left}".rstrip()
 
 
 def _works_on_one_kernel(summary: Summary, sentence: str) -> bool:

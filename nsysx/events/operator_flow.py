@@ -130,15 +130,17 @@ def _flow(profile: Profile) -> OperatorFlow | None:
     )
     modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
     ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
-    if not modules.height:
+    # A program of functions alone has no calls of modules: its operators are those of the thread that takes the steps.
+    callers = modules if modules.height else ranges.filter((pl.col("kind") == "step") & pl.col("own"))
+    if not callers.height:
         return None
-    main = int(modules["thread"].mode().sort()[0])
+    main = int(callers["thread"].mode().sort()[0])
     for start, end in _steps(profile, ranges, ops, main):
         inside = (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
         called = modules.filter(inside)
-        if not called.height:
+        if modules.height and not called.height:
             continue
-        thread = int(called["thread"].mode().sort()[0])
+        thread = int(called["thread"].mode().sort()[0]) if called.height else main
         of_thread = pl.col("thread") == thread
         theirs = ops.filter(inside & of_thread).sort("start_ns")
         if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:

@@ -22,6 +22,7 @@ from nsysx.findings._finding_bounds import (
     SOLVER_KERNELS_SHARE,
 )
 from nsysx.findings._once import Takes
+from nsysx.findings._solvers import SOLVERS
 from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -41,14 +42,10 @@ def _doubles(case: Case) -> pl.DataFrame:
     return case.kernels.filter(pl.Series(doubles & ~arguments, dtype=pl.Boolean))
 
 
-#: Kernels that factorize and solve: with fewer digits such a matrix may not be solvable at all.
-_SOLVERS = r"(?i)getrf|potrf|trsm|trsv|trtri|syev|gesvd|geqrf|cholesky|laswp|linalg"
-
-
 def _for_solvers(case: Case) -> bool:
     """Return whether the numbers are float64 because equations are solved with them: that is no oversight."""
     doubles, code = _doubles(case), case.profile.code()
-    solves = np.asarray(lookup.matching(doubles["name"], _SOLVERS), np.bool_)
+    solves = np.asarray(lookup.matching(doubles["name"], SOLVERS), np.bool_)
     ns = doubles["ns"].to_numpy()
     if code is None or not solves.any():
         return bool(ns[solves].sum() >= SOLVER_KERNELS_SHARE * max(ns.sum(), 1))
@@ -67,9 +64,29 @@ def _not_meant(case: Case) -> tuple[State, str]:
         return "violated", "the program is neither Python's nor PyTorch's: whoever wrote its kernels chose their types"
     if case.program.networks or of_modules(case.ops).any():
         return "holds", "a network runs in the steps"
-    if not lookup.matching(case.kernels["name"], f"{_SOLVERS}|{_TRANSFORMS}").any():
+    if not lookup.matching(case.kernels["name"], f"{SOLVERS}|{_TRANSFORMS}").any():
         return "unknown", "no network was seen"
+    if _promoted(case):
+        return "unknown", "numbers of another format enter its arithmetic, and results go back to float32"
     return "violated", "no network was seen, and transforms or solvers run: simulations mostly need float64"
+
+
+#: Kernels of torch that convert what they load: arithmetic of float64 on numbers of two formats, and copies into float32.
+_CONVERTS = r"gpu_kernel_impl<|LoadWithCast"
+_COPIES = r"direct_copy_kernel"
+_INTO_FLOAT32 = r"lambda\((float|c10::complex<float>)\)"
+
+
+def _promoted(case: Case) -> bool:
+    """Return whether numbers of another format become float64 in an operation with it, and results float32 again, without a solver."""
+    names = case.kernels["name"]
+    if lookup.matching(names, SOLVERS).any():
+        return False
+    doubles, converts, copies, into = (
+        np.asarray(lookup.matching(names, pattern), np.bool_)
+        for pattern in (_DOUBLE, _CONVERTS, _COPIES, _INTO_FLOAT32)
+    )
+    return bool((doubles & converts & ~copies).any() and (copies & converts & into).any())
 
 
 #: Numbers of a simulation are float64 on purpose.

@@ -21,7 +21,7 @@ Good
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
 Harmless when
-    The result needs FP32, or these kernels are so short that launching them takes longer.
+    The result needs FP32, as what is factorized does, or these kernels are so short that launching them takes longer.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from nsysx.findings._finding_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
+from nsysx.findings._solvers import in_solvers, solves_much
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -88,8 +89,13 @@ def check(case: Case) -> list[Finding]:
     wide = kernel_math.fp32(kernels["name"])
     if _narrow_elsewhere(case, bool(tensor.any())) is not None:
         wide |= lookup.matching(kernels["name"], _FP32_ATTENTION)
+    wide &= ~in_solvers(case)  # which number format these have no setting of torch decides
     fp32_kernels = kernels.filter(pl.Series(wide, dtype=pl.Boolean))
     taken = case.per_step(int(fp32_kernels["ns"].sum()))
+    if solves_much(case, wide):
+        return case.clear(
+            RULE, "the step solves equations: products that serve a factorization need all digits of FP32"
+        )
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")

@@ -32,6 +32,25 @@ def test_products_in_fp32_could_use_tensor_cores(tmp_path: Path) -> None:
     assert "set_float32_matmul_precision" in finding.fix
 
 
+PANEL = "void kernel<getrf_wo_pivot_params_<float, (int)0, (int)256, (int)1, (int)64>>"
+ADD = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>>"
+
+
+def test_products_within_a_factorization_follow_no_setting_of_torch(tmp_path: Path) -> None:
+    """A library's factorization launches its products itself; a product of the program lies between other operators."""
+    cholesky = [(300, PANEL), (400, SGEMM)] * 6
+    assert Program().steps(running(*cholesky, (50, ADD))).finding(tmp_path, "NSX116").verdict == "clear"
+    small = [(20, PANEL), (30, SGEMM), (50, ADD), *[(400, SGEMM)] * 6, (50, ADD)]
+    finding = Program().steps(running(*small)).finding(tmp_path, "NSX116")
+    assert finding.verdict == "found"
+    assert finding.cost_ns_per_step == 2_400_000, "without the 30 us of the factorization"
+
+
+def test_products_beside_a_factorization_that_takes_as_long_need_all_digits(tmp_path: Path) -> None:
+    beside = [(300, PANEL), (50, ADD), *[(400, SGEMM)] * 2, (50, ADD)]
+    assert Program().steps(running(*beside * 2)).finding(tmp_path, "NSX116").verdict == "clear"
+
+
 def test_a_host_that_waits_for_the_gpu_may_work_less_than_is_seen(tmp_path: Path) -> None:
     """3 of 4 ms of host code limit the step once its products are faster, unless the host waits in them: then 3.5 ms go.
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from nsysx.answer import near_limits, remarks, unnamed
+from nsysx.answer.change_savings import After
 from nsysx.findings import _costly_when
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
@@ -629,29 +631,54 @@ def test_float64_of_a_program_that_is_not_pythons_is_a_remark(tmp_path: Path) ->
     assert states["solver"] == ["violated"] and states["python"] != ["violated"]
 
 
-def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path) -> None:
+def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms of float64 beside elementwise work: it has its size and is never the first thing to do; in a network it is."""
     bodies = {}
-    for name in ("simulation", "network"):
+    converts = (
+        "elementwise_kernel<4, at::native::gpu_kernel_impl<MulFunctor<c10::complex<double>>>(T)>",
+        "unrolled_elementwise_kernel<direct_copy_kernel_cuda::[lambda(float) (instance 1)], LoadWithCast<1>>",
+    )
+    converting = {"promoted": converts, "masked": converts[:1], "logged": converts[1:]}
+    for name in ("simulation", "network", "single", *converting):
 
-        def body(program: Program, number: int, network: bool = name == "network") -> None:
+        def body(program: Program, number: int, own: str = name) -> None:
             with (
-                program.range("forward") if network else nullcontext(),
-                program.range("net:Net") if network else nullcontext(),
+                program.range("forward") if own == "network" else nullcontext(),
+                program.range("net:Net") if own == "network" else nullcontext(),
             ):
                 for _ in range(10):
-                    program.launch(200, "elementwise_kernel<AddFunctor<double>>")
-                    program.launch(200, "void regular_fft<4096, double>")
+                    kind = "float" if own == "single" else "double"
+                    program.launch(200, f"elementwise_kernel<AddFunctor<{kind}>>")
+                    program.launch(200, f"void regular_fft<4096, {kind}>")
+                for kernel in converting.get(own, ()):
+                    program.launch(20, kernel)
 
         (tmp_path / name).mkdir()
         bodies[name] = summary(tmp_path / name, changed(CLEAN, {"networks": None}), body)
     states = {}
     for name, whole in bodies.items():
+        if name == "single":
+            continue
         (finding,) = of_settings(whole)
         assert finding.evidence[0]["setting"] == "float64" and (finding.saving.likely_ns or 0) > 0
         assert whole.answer is not None
         states[name] = ([c.state for c in finding.conditions], whole.answer.do[0].code)
-    assert states == {"simulation": (["violated"], ""), "network": ([], "NSX127")}
+    meant = (["violated"], "")
+    promoted = ([], "NSX127")
+    assert states == {
+        "simulation": meant, "network": ([], "NSX127"), "promoted": promoted, "masked": meant, "logged": meant,
+    }  # fmt: skip
+    monkeypatch.setattr(near_limits, "near", lambda summary: True)
+    monkeypatch.setattr(near_limits, "unseen_kernel", lambda summary: "")
+    texts = {
+        name: (unnamed.to_record(whole), remarks.worth(whole, None, After()))
+        for name, whole in bodies.items()
+        if name in ("simulation", "single")
+    }
+    assert texts["simulation"][0].startswith("Nothing, if float64 is needed: the GPU works near its limits.")
+    assert texts["simulation"][1].startswith("Nothing found to gain in float64. In float32: up to")
+    assert texts["single"][0].startswith("Nothing: the GPU works near its limits.")
+    assert texts["single"][1] == "Nothing found to gain."
 
 
 def test_lengths_of_transforms_are_padded_to_small_factors() -> None:

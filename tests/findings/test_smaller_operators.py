@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +155,10 @@ def test_rows_that_something_reads_are_computed(reads: str, tmp_path: Path) -> N
     assert not narrowed_first(tmp_path, reads)
 
 
-def steering(program: Lined, step: int, *, inverse: str, side: int, read: bool) -> None:
-    """A network (300 us); an inverse of 512 matrices (200 us) that a product (10 us) and, if ``read``, a sum reads."""
+def steering(program: Lined, step: int, *, inverse: str, side: int, read: bool, network: bool = True) -> None:
+    """A network (300 us), or functions alone; an inverse of 512 matrices (200 us) that a product (10 us) and, if ``read``, a sum reads."""
     at, size = 1000 * step + 10, f"[512, 8, {side}]"
-    with program.range("forward"), program.range("net:Net"):
+    with program.range("forward"), program.range("net:Net") if network else nullcontext():
         operator(program, "linear", at, [-1, -1], "[64, 64], [64, 64]", 300)
     with program.line(LINE):
         operator(program, inverse, at + 1, [at, -1], f"{size}, []", 200)
@@ -169,18 +170,24 @@ def steering(program: Lined, step: int, *, inverse: str, side: int, read: bool) 
     program.sync()
 
 
-def solved(folder: Path, *, inverse: str = "linalg_pinv", side: int = 8, read: bool = False) -> list[Finding]:
-    program = Lined(SOURCE).run(lambda program, step: steering(program, step, inverse=inverse, side=side, read=read))
+def solved(
+    folder: Path, *, inverse: str = "linalg_pinv", side: int = 8, read: bool = False, network: bool = True
+) -> list[Finding]:
+    program = Lined(SOURCE).run(
+        lambda program, step: steering(program, step, inverse=inverse, side=side, read=read, network=network)
+    )
     return [f for f in program.found(folder, "NSX131") if "solved-for-inverse" in [way.name for way in f.remedies]]
 
 
-@pytest.mark.parametrize("inverse", ["linalg_pinv", "linalg_inv"])
-def test_an_inverse_that_is_only_multiplied_on_is_solved_for(tmp_path: Path, inverse: str) -> None:
-    (found,) = solved(tmp_path, inverse=inverse)
+@pytest.mark.parametrize(("inverse", "network"), [("linalg_pinv", True), ("linalg_inv", True), ("linalg_inv", False)])
+def test_an_inverse_that_is_only_multiplied_on_is_solved_for(tmp_path: Path, inverse: str, network: bool) -> None:
+    (found,) = solved(tmp_path, inverse=inverse, network=network)
     assert found.where["line"] == LINE and "512 matrices of 8 x 8" in found.title and found.saving.bound
     assert found.saving_ns_per_step == pytest.approx(200_000, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", [{"read": True}, {"side": 4}, {"inverse": "linalg_cholesky"}], ids=str)
+@pytest.mark.parametrize(
+    "kind", [{"read": True}, {"side": 4}, {"inverse": "linalg_cholesky"}, {"read": True, "network": False}], ids=str
+)
 def test_what_is_read_otherwise_or_no_square_is_needed(tmp_path: Path, kind: dict[str, Any]) -> None:
     assert not solved(tmp_path, **kind)
