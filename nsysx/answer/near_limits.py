@@ -6,8 +6,8 @@ from nsysx import units
 from nsysx.analyses import roofline
 from nsysx.analyses.roofline import RooflineRow
 from nsysx.answer.answer_bounds import (
-    COSTLY_SETTING_SHARE,
     KNOWN_LIMITS_SHARE,
+    LEAST_LEADING_SHARE,
     NEAR_LIMIT_SHARE,
     NEAR_LIMIT_STEP_SHARE,
 )
@@ -60,7 +60,7 @@ def in_float64(summary: Summary) -> Finding | None:
         f for f in summary.findings or () if any(c.name == NOT_MEANT.name and c.state != "holds" for c in f.conditions)
     )
     return next(
-        (f for f in asked if (f.saving.likely_ns or 0) >= COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0) > 0), None
+        (f for f in asked if (f.saving.likely_ns or 0) >= LEAST_LEADING_SHARE * (summary.step.shown_ns or 0) > 0), None
     )
 
 
