@@ -174,9 +174,12 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     return frozenset(frame["op"].to_list())
 
 
-def edits_without(calls: pl.DataFrame, ops: pl.DataFrame) -> list[Edit]:
-    """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``."""
+def edits_without(calls: pl.DataFrame, ops: pl.DataFrame, *, leading: bool = False) -> list[Edit]:
+    """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``.
+
+    ``leading``: the host code before them is torch's own, as in a backward, and lies before the queries that lead to a launch, too.
+    """
     gone = calls_of(calls)
     launched = ops_of(ops.filter(ops["call"].is_in(list(gone)).fill_null(value=False)))
-    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone, leading=True)]
+    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone, leading)]
     return [*edits, RemoveOps(launched)] if launched else edits

@@ -86,7 +86,8 @@ def _needless(case: Case, *, whole: bool) -> pl.DataFrame:
 def _without(case: Case, work: pl.DataFrame) -> Saving:
     """Return what it is worth if this work is not done, and not launched."""
     launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
-    return case.worth(*edits_without(launching, case.ops), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+    edits = edits_without(launching, case.ops, leading=True)
+    return case.worth(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
 
 
 def place_of_network(case: Case) -> Row:
