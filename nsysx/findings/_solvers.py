@@ -28,11 +28,11 @@ def in_solvers(case: Case) -> npt.NDArray[np.bool_]:
         case.ops.select("op", "stream", "start_ns"), on="op", how="left", maintain_order="left"
     )
     order = np.lexsort((when["start_ns"].to_numpy(), when["stream"].to_numpy()))
-    own = np.asarray(lookup.matching(kernels["name"], _OWN), np.bool_)[order]
+    native: npt.NDArray[np.bool_] = np.asarray(lookup.matching(kernels["name"], _OWN), np.bool_)[order]
     stream = when["stream"].to_numpy()[order]
-    part = np.cumsum(own | np.append(True, stream[1:] != stream[:-1]))
+    part = np.cumsum(native | np.append(True, stream[1:] != stream[:-1]))
     within = np.zeros(len(order), np.bool_)
-    within[order] = ~own & np.isin(part, part[solves[order]])
+    within[order] = ~native & np.isin(part, part[solves[order]])
     return within | solves
 
 
