@@ -54,10 +54,15 @@ def _products(first: int) -> Callable[[list[Shape]], int | None]:
     return formula
 
 
-def _vector(sizes: list[Shape]) -> int | None:
-    """Return 2 m k of (m, k) x (k)."""
-    fits = len(sizes) >= 2 and len(sizes[0]) == 2 and sizes[1] == [sizes[0][1]]
-    return 2 * math.prod(sizes[0]) if fits else None
+def _vector(first: int) -> Callable[[list[Shape]], int | None]:
+    """Return the formula 2 m k of (m, k) x (k), the arguments from ``first`` on."""
+
+    def formula(sizes: list[Shape]) -> int | None:
+        given = sizes[first : first + 2]
+        fits = len(given) == 2 and len(given[0]) == 2 and given[1] == [given[0][1]]
+        return 2 * math.prod(given[0]) if fits else None
+
+    return formula
 
 
 def _attention(first: int, heads: int, *, backward: bool = False) -> Callable[[list[Shape]], int | None]:
@@ -89,7 +94,9 @@ _FORMULAS: dict[str, Callable[[list[Shape]], int | None]] = {
     "aten::_addmm_activation": _products(1),
     "aten::_scaled_mm": _products(0),
     "aten::_int_mm": _products(0),
-    "aten::mv": _vector,
+    "aten::mv": _vector(0),
+    "aten::addmv": _vector(1),
+    "aten::addmv_": _vector(1),
     "aten::_scaled_dot_product_flash_attention": _attention(0, 1),
     "aten::_scaled_dot_product_efficient_attention": _attention(0, 1),
     "aten::_scaled_dot_product_cudnn_attention": _attention(0, 1),

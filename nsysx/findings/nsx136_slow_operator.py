@@ -8,8 +8,8 @@ What it means
 
 In the trace
     Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device
-    has for them, or work of which no limit is known; together a fifth of the step or more. Kernels that a compiler fuses are NSX112's,
-    and attention by a fused kernel of 16 bits is in its best form.
+    has for them, or work of which no limit is known and that other operators often replace; together a fifth of the step or more.
+    Kernels that a compiler fuses are NSX112's, and attention by a fused kernel of 16 bits is in its best form.
 
 Bad
     order = scores.argsort(descending=True)            # all of 100,000 are sorted for the first ten
@@ -126,7 +126,15 @@ def _much(case: Case, row: Row) -> bool:
         return False
     if _NEEDED.search(row["operation"]):
         return False
-    return bool(row["unlimited"] or _share_of_limit(row) <= SLOW_REACHED_SHARE)
+    # Neither how near it is to its limit is known nor another form of it: that it takes long is no reason to change it.
+    if row["unlimited"]:
+        return _other_form(row["operation"]) is not None
+    return _share_of_limit(row) <= SLOW_REACHED_SHARE
+
+
+def _other_form(operation: str) -> str | None:
+    """Return what an operator can often be replaced by, in words; None where nothing is known."""
+    return next((words for pattern, words in _INSTEAD if re.search(pattern, operation)), None)
 
 
 def _share_of_limit(row: Row) -> float:
@@ -178,7 +186,7 @@ def _narrow(done: pl.DataFrame) -> bool:
 
 def _words(case: Case, row: Row, *, narrow: bool) -> str:
     """Return what to do about an operator of a line, with what is striking about it; ``narrow``: the other products have 16 bits."""
-    advice = next((words for pattern, words in _INSTEAD if re.search(pattern, row["operation"])), _ELSE)
+    advice = _other_form(row["operation"]) or _ELSE
     facts = [f"{case.share(case.per_step(row['gpu_ns']))} of the step"]
     if not row["unlimited"]:
         facts.append(f"at {_reached(row)}")

@@ -88,6 +88,19 @@ def _fits(sizes: Sequence[Shape], first: int) -> bool:
     return len(factors) == 2 and all(len(s) in (2, 3) for s in factors) and factors[0][-1] == factors[1][-2]
 
 
+def _vector_product(first: int) -> Callable[[OperatorCall], int | None]:
+    """Return the formula of a matrix times a vector, from argument ``first`` on: both and what is added are read, the result is written."""
+
+    def formula(call: OperatorCall) -> int | None:
+        factors = call.sizes[first : first + 2]
+        if call.width is None or [len(s) for s in factors] != [2, 1]:
+            return None
+        written = factors[0][0]
+        return (_numbers([*call.sizes[:first], *factors]) + written) * call.width
+
+    return formula
+
+
 def _convolution(call: OperatorCall) -> int | None:
     if call.width is None or len(call.sizes) < 2:
         return None
@@ -324,6 +337,8 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(
         ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "_addmm_activation", "_scaled_mm", "_int_mm"), _product
     ),
+    "mv": _vector_product(0),
+    **dict.fromkeys(("addmv", "addmv_"), _vector_product(1)),
     **dict.fromkeys(
         ("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), _convolution
     ),

@@ -40,6 +40,11 @@ def test_matrix_products(name: str, first: tuple[tuple[int, ...], ...], call: ob
     assert of(name, *first, (3, 5), (5, 7), None) == (counted(call), None)
 
 
+def test_a_matrix_times_a_vector() -> None:
+    assert of("aten::mv", (3, 5), (5,)) == of("aten::addmv_", (3,), (3, 5), (5,), None) == (2 * 3 * 5, None)
+    assert of("aten::addmv", (3,), (3, 5), (3,))[0] is None
+
+
 def test_batched_products() -> None:
     a, b, c = torch.ones(4, 3, 5), torch.ones(4, 5, 7), torch.ones(4, 3, 7)
     assert of("aten::bmm", a.shape, b.shape)[0] == counted(lambda: torch.bmm(a, b))

@@ -72,6 +72,26 @@ def test_what_is_near_its_limit_or_has_no_shorter_form_is_clear(
     assert [f.verdict for f in findings(tmp_path, step(name, us, kernel))] == ["clear"]
 
 
+GEMV = "gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>"
+
+
+@pytest.mark.parametrize(("us", "verdict"), [(2_200, "clear"), (20_000, "found")])
+def test_a_matrix_times_a_vector_at_the_speed_of_the_memory_is_clear(us: int, verdict: str, tmp_path: Path) -> None:
+    # 40,000 x 40,000 numbers of 4 bytes: about 1.5 ms at the 4.3 TB/s of an H200.
+    (finding,) = findings(tmp_path, step("aten::mv", us, GEMV, "[[40000, 40000], [40000]]"))
+    assert finding.verdict == verdict
+    if verdict == "found":
+        assert "% of the memory bandwidth" in finding.title
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("aten::renorm", "clear"), ("aten::median", "found")])
+def test_work_without_a_limit_is_named_where_another_form_is_known(name: str, verdict: str, tmp_path: Path) -> None:
+    (finding,) = findings(
+        tmp_path, step(name, 12_000, "void at::native::gatherMedian<float, int, -1>(float *)", "[[4096, 4096]]")
+    )
+    assert finding.verdict == verdict
+
+
 def test_without_lines_nothing_is_said(tmp_path: Path) -> None:
     def body(program: Lined, number: int) -> None:
         assert isinstance(program, LinedTorch)

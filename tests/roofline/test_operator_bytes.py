@@ -53,6 +53,14 @@ def test_products_move_factors_bias_and_result_once() -> None:
     assert moved("aten::mm", GEMM, [30, 50], [50, 70]) is None, "the format is not known"
 
 
+def test_a_matrix_times_a_vector_moves_the_matrix_once() -> None:
+    kernel = "gemv2T_kernel_val"
+    assert moved("aten::mv", kernel, [300, 50], [50], width=4) == 4 * (300 * 50 + 50 + 300)
+    assert moved("aten::addmv_", kernel, [300], [300, 50], [50], [], [], width=4) == 4 * (300 + 300 * 50 + 50 + 300)
+    assert moved("aten::mv", kernel, [300, 50], [50]) is None, "the format is not known"
+    assert moved("aten::mv", kernel, [300, 50], [50, 2], width=4) is None, "that is no vector"
+
+
 def test_convolutions() -> None:
     x, w, y = [2, 4, 9, 9], [6, 4, 3, 3], [2, 6, 7, 7]
     sizes = 2 * 4 * 81, 6 * 4 * 9, 2 * 6 * 49
