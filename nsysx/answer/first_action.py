@@ -95,7 +95,9 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     small, margins = saving < LEAST_LEADING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
         return small
-    anything = _for_anything(finding)
+    # What a compiler makes of lines is as unsure as what it makes of a network, whatever the rule.
+    fused = about(finding) == StepLimit.GPU and bool(finding.remedies) and not subject.names_its_change(finding)
+    anything = fused or _for_anything(finding)
     if not small and not anything:
         return False
     less = step / (step - max(0, saving - margins[0]))

@@ -7,6 +7,8 @@ import polars as pl
 
 from nsysx.frames import lookup
 
+#: The compiler of ``torch.compile``, which writes kernels of Triton.
+INDUCTOR = "TorchInductor"
 #: Library and pattern of its kernels' full names, as they stand in reports; the first that matches counts.
 LIBRARIES = (
     ("NCCL", r"^nccl|ncclDevKernel|nccl(Dev)?Kernel"),
@@ -31,7 +33,7 @@ LIBRARIES = (
     ("CUTLASS", r"cutlass|\bcute::"),
     ("CUB and Thrust", r"\bcub::|thrust::|DeviceRadixSort|DeviceScan|DeviceReduce|DeviceSelect"),
     ("MAGMA", r"magma"),
-    ("TorchInductor", r"triton_(poi|red|per|tem|for|split_scan|mm)_"),
+    (INDUCTOR, r"triton_(poi|red|per|tem|for|split_scan|mm)_"),
     ("CUDA driver", r"^mem(cpy|set)(8|16|32|64)_\w+$"),
     ("XLA", r"^(wrapped|loop|input|gemm)_(\w+_)?fusion"),
     ("PyTorch", r"at::native|at_cuda_detail|c10::|torch::|<unnamed>::(softmax_warp|indexing_backward)|^reduction_\w+_kernel$"),

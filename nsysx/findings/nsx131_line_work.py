@@ -36,6 +36,7 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import _product_forms, _smaller_operators, _solved_systems
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
@@ -159,6 +160,8 @@ def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
     phase = ops["phase"].cast(pl.String)
     chosen = (ops["op_kind"] == "kernel") & ops["family"].cast(pl.String).is_in(_MOVING).fill_null(value=False)
     chosen &= ~phase.is_in(_OTHER_PHASES).fill_null(value=False)
+    # What a compiler wrote is fused already, whatever line called it.
+    chosen &= (library_of(ops["name"].cast(pl.Categorical)) != INDUCTOR).fill_null(value=True)
     line_row = code.places_of(code.op[ops["op"].to_numpy()])
     kernels = ops.select("op", pl.col("family").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
     launched = lookup.at(case.profile.attributed.api_calls["kind"], ops["call"].fill_null(-1).to_numpy())

@@ -79,26 +79,15 @@ def _product(call: OperatorCall) -> int | None:
         return None
     a, b = call.sizes[first : first + 2]
     bias = math.prod(call.sizes[0]) if first else 0
-    written = math.prod(a[:-1]) * b[-1]
+    written = math.prod(a[:-1]) * (b[-1] if len(b) > 1 else 1)
     return (math.prod(a) + math.prod(b) + min(bias, written) + written) * call.width
 
 
 def _fits(sizes: Sequence[Shape], first: int) -> bool:
     factors = sizes[first : first + 2]
-    return len(factors) == 2 and all(len(s) in (2, 3) for s in factors) and factors[0][-1] == factors[1][-2]
-
-
-def _vector_product(first: int) -> Callable[[OperatorCall], int | None]:
-    """Return the formula of a matrix times a vector, from argument ``first`` on: both and what is added are read, the result is written."""
-
-    def formula(call: OperatorCall) -> int | None:
-        factors = call.sizes[first : first + 2]
-        if call.width is None or [len(s) for s in factors] != [2, 1]:
-            return None
-        written = factors[0][0]
-        return (_numbers([*call.sizes[:first], *factors]) + written) * call.width
-
-    return formula
+    if len(factors) != 2 or len(factors[0]) not in (2, 3) or len(factors[1]) not in (1, 2, 3):
+        return False
+    return factors[0][-1] == factors[1][-2:][0]  # a vector has the rows of a factor alone
 
 
 def _convolution(call: OperatorCall) -> int | None:
@@ -335,10 +324,9 @@ def _foreach(call: OperatorCall) -> int | None:
 
 _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(
-        ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "_addmm_activation", "_scaled_mm", "_int_mm"), _product
+        ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "_addmm_activation", "_scaled_mm", "_int_mm", "mv",
+         "addmv", "addmv_"), _product,
     ),
-    "mv": _vector_product(0),
-    **dict.fromkeys(("addmv", "addmv_"), _vector_product(1)),
     **dict.fromkeys(
         ("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), _convolution
     ),

@@ -118,6 +118,17 @@ def test_a_small_saving_is_no_advice(ms: float, error_ms: float, first: str) -> 
     assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == first
 
 
+@pytest.mark.parametrize(
+    ("change", "error_ms", "first"),
+    [("compile-function", 1.2, ""), ("compile-function", 0.1, "NSX131"), ("classes-as-numbers", 1.2, "NSX131")],
+)
+def test_what_a_compiler_makes_of_a_line_leads_where_it_saves_5_percent_for_sure(
+    change: str, error_ms: float, first: str
+) -> None:
+    replayed = saves(finding("NSX131", 2, error_ms=error_ms), source="replay")
+    assert led(StepLimit.GPU, with_remedy(replayed, change)) == first
+
+
 def of_20_ms(chosen: Finding) -> Summary:
     """Return a Summary of a step of 20 ms with one finding."""
     summary: Summary = factory.summary()

@@ -349,7 +349,8 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
         return small
     least = STEP / (STEP - max(0, ns - margins[0]))
     least = min(factors_of(summary, f, ns, margins), default=least)
-    if for_whatever(f):
+    fused = rule_of(f.code).about == StepLimit.GPU and bool(f.remedies) and not names_its_change(f)
+    if fused or for_whatever(f):
         return least < 1 + LEAST_LEADING_SHARE
     return small and least < 1 + NOTABLE
 

@@ -57,6 +57,20 @@ def test_lines_outside_of_the_network_are_fused_as_a_function(tmp_path: Path) ->
     assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
 
 
+def test_what_a_compiler_wrote_is_not_fused_again(tmp_path: Path) -> None:
+    """The same lines, whose kernels TorchInductor wrote."""
+
+    def compiled(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(500, "nvjet_gemm")
+        with program.line(30, "forward"):
+            for _ in range(5):
+                program.launch(100, "triton_poi_fused_add_mul_0")
+        program.sync()
+
+    assert Lined(PLAIN).run(compiled).found(tmp_path, "NSX131") == []
+
+
 def test_inside_a_network_only_lines_with_a_better_form_are_named(tmp_path: Path) -> None:
     assert found(tmp_path, PLAIN, inside=True) == []
     (tmp_path / "b").mkdir()

@@ -58,7 +58,7 @@ def test_a_matrix_times_a_vector_moves_the_matrix_once() -> None:
     assert moved("aten::mv", kernel, [300, 50], [50], width=4) == 4 * (300 * 50 + 50 + 300)
     assert moved("aten::addmv_", kernel, [300], [300, 50], [50], [], [], width=4) == 4 * (300 + 300 * 50 + 50 + 300)
     assert moved("aten::mv", kernel, [300, 50], [50]) is None, "the format is not known"
-    assert moved("aten::mv", kernel, [300, 50], [50, 2], width=4) is None, "that is no vector"
+    assert moved("aten::mv", kernel, [300, 50], [60], width=4) is None, "they do not fit"
 
 
 def test_convolutions() -> None:
