@@ -10,6 +10,8 @@ from nsysx.answer.answer_bounds import (
     LEAST_LEADING_SHARE,
     NEAR_LIMIT_SHARE,
     NEAR_LIMIT_STEP_SHARE,
+    NEITHER_LIMIT_SHARE,
+    OVERLAPPING_SHARE,
 )
 from nsysx.findings._float64 import NOT_MEANT
 from nsysx.model import Finding, Summary
@@ -30,18 +32,41 @@ def sentence(summary: Summary) -> str:
     whole_ns = step["gpu_ns"]
     if whole_ns - step["unknown_ns"] < KNOWN_LIMITS_SHARE * whole_ns:
         return unseen_kernel(summary)
-    operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     under = {r["name"]: r for r in rows if r["by"] == roofline.ROOF}
+    neither = [r for r in under.values() if _uses_neither(r)]
+    if 2 * sum(r["gpu_ns"] for r in neither) >= whole_ns:
+        share = units.share(sum(r["gpu_ns"] for r in neither), whole_ns)
+        reached = sum(r["limit_ns"] or 0 for r in neither) / max(1, sum(r["gpu_ns"] for r in neither))
+        return (
+            f"{share} of the GPU time is bound by latency, dependencies or plain arithmetic: its counters reach "
+            f"{units.share(reached, 1)} of memory or tensor cores."
+        )
+    operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     parts = [part for roof in _ROOFS if roof in under and (part := _part(roof, under[roof], whole_ns))]
     could_go = units.duration(scope.per_step(step["could_go_ns"]))
     under_roofs = f"Of the GPU time, {' and '.join(parts)}: at" if parts else "At"
-    text = f"{under_roofs} most {could_go} of {units.duration(scope.per_step(whole_ns))} could go"
+    text = f"{under_roofs} most {could_go} of {_work(summary, scope.per_step(whole_ns))} could go"
     largest = max(operators, key=lambda r: (r["could_go_ns"] or 0, r["name"] or ""))
     if largest["name"] and not near(summary):
         text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"
     if step["unknown_ns"] >= NEAR_LIMIT_STEP_SHARE * whole_ns:
         text += f"; for {units.share(step['unknown_ns'], whole_ns)} no limit is known"
     return f"{text}."
+
+
+def _uses_neither(row: RooflineRow) -> bool:
+    """Return whether counters saw work under a roof that is far from it."""
+    counted = 2 * row["counters_ns"] > row["gpu_ns"] > 0
+    return counted and row["limit_share"] is not None and row["limit_share"] < NEITHER_LIMIT_SHARE
+
+
+def _work(summary: Summary, whole_ns: float) -> str:
+    """Return the time of all kernels of a step, with why it is longer than the step that is told."""
+    text, shown_ns = units.duration(whole_ns), summary.step.shown_ns
+    if shown_ns is None or whole_ns <= (1 + OVERLAPPING_SHARE) * shown_ns:
+        return text
+    recorded_ns = summary.step.recorded_ns or shown_ns
+    return f"{text} {'of kernels that overlap' if whole_ns > (1 + OVERLAPPING_SHARE) * recorded_ns else 'as recorded'}"
 
 
 def unseen_kernel(summary: Summary) -> str:

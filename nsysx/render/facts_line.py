@@ -62,11 +62,15 @@ def _covered(summary: Summary) -> list[str]:
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
 
 
+#: What repeats need not be what the program calls a step.
+_MAYBE_OTHERS = " (the program's own may hold several, or be a part of one)"
+
+
 def _what_a_step_is(summary: Summary) -> list[str]:
     """Return what one step is where no optimizer ends it and the program does not mark it: a reader's own tick may hold several."""
     steps = summary.steps
     if steps.source == "kernels":
-        return ["a step is one repeat of the same kernels"]
+        return [f"steps by kernels that repeat{_MAYBE_OTHERS}"]
     scope = steps.scope
     if steps.source != "nsysx" or scope is None or len(scope.processes) != 1 or not scope.steps:
         return []
@@ -76,6 +80,8 @@ def _what_a_step_is(summary: Summary) -> list[str]:
         return []
     networks = [r for r in summary.typed_rows(modules.ROWS) if r["depth"] == 0 and r["cls"] and r["calls"]]
     one_network = rules == {"forward"} and len(networks) == 1
+    if rules == {"forward"} and not networks:  # what the probe took for one was a function or an operator
+        return [f"steps by calls that repeat{_MAYBE_OTHERS}"]
     calls = max(1, round(scope.per_step(networks[0]["calls"] or 0))) if one_network else 1
     several = rules == {"forward"} and len(networks) > 1
     number = "one" if calls == 1 else units.count(calls)

@@ -621,7 +621,7 @@ def roof(by: str, name: str | None, gpu_ms: float, share: float | None, **change
     limit = None if share is None else round(gpu_ms * share * MS)
     could = None if limit is None else round(gpu_ms * MS) - limit
     return {"by": by, "name": name, "gpu_ns": round(gpu_ms * MS), "limit_ns": limit, "could_go_ns": could, "limit_share": share,
-            "unknown_ns": 0, **changes}  # fmt: skip
+            "unknown_ns": 0, "counters_ns": 0, **changes}  # fmt: skip
 
 
 STEP = roof(roofline.STEP, None, 1000, 0.5)
@@ -643,14 +643,18 @@ OPS = [
         (
             STEP,
             OPS,
-            "Of the GPU time, 70 % is compute-bound (at 90 % of peak): at most 50.00 ms of 100.0 ms could go, 27.00 ms of it in add.",
+            "is compute-bound (at 90 % of peak): at most 50.00 ms of 100.0 ms of kernels that overlap could go, 27.00 ms of it in add.",
         ),
         ({**STEP, "unknown_ns": 50 * MS}, OPS, "27.00 ms of it in add; for 5.0 % no limit is known."),
         ({**STEP, "unknown_ns": 49 * MS}, OPS, "27.00 ms of it in add."),
         ({**STEP, "unknown_ns": 500 * MS}, OPS, "27.00 ms of it in add; for 50 % no limit is known."),
         ({**STEP, "unknown_ns": 501 * MS}, OPS, ""),
         (STEP, OPS[2:], "could go."),
-        ({**STEP, "limit_share": 0.8}, OPS, "at most 50.00 ms of 100.0 ms could go."),  # near them no operator is named
+        (
+            {**STEP, "limit_share": 0.8},
+            OPS,
+            "at most 50.00 ms of 100.0 ms of kernels that overlap could go.",
+        ),  # near them no operator is named
         ({**STEP, "limit_ns": None}, OPS, ""),
         ({**STEP, "could_go_ns": None}, OPS, ""),
     ],
@@ -661,6 +665,16 @@ def test_what_could_go_is_told_where_limits_are_known(step: Row, operators: list
     told = near_limits.sentence(summary)
     assert told.endswith(text) and bool(told) == bool(text)
     assert near_limits.sentence(of_20_ms(StepLimit.GPU)) == ""
+
+
+@pytest.mark.parametrize(("share", "counters_ms", "told"), [(0.09, 900, True), (0.3, 900, False), (0.09, 0, False)])
+def test_work_far_from_both_roofs_by_counters_has_no_bound(share: float, counters_ms: int, told: bool) -> None:
+    """By sizes alone it may move more than it must: what could go is told then."""
+    row = roof(roofline.ROOF, "memory", 900, share) | {"counters_ns": counters_ms * MS}
+    summary = with_rows(of_20_ms(StepLimit.GPU), roofline.KEY, [STEP, row, *OPS])
+    text = near_limits.sentence(summary)
+    assert ("could go" not in text) == told != ("at most" in text)
+    assert (text.startswith("90 % of the GPU time is bound by latency") and "reach 9.0 % of" in text) == told
 
 
 @pytest.mark.parametrize(
