@@ -112,6 +112,8 @@ MOST_NOTED_LINES = 5
 LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 LINE_MAY_STAY_SHARE = 0.2
+#: Of a function that intercepts operators their own host code stays; how long that takes is only estimated (share that may stay).
+OPERATORS_MAY_STAY_SHARE = 0.5
 #: Other threads are told from this share of the step on; a line that takes longer (ns) waits there, or is not Python's own work.
 OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
 #: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.

@@ -77,7 +77,15 @@ _KINDS = tuple(
             r"\b(edit_?distance|levenshtein\w*|wer|cer)\(",
         ),
         ("arrays-for-objects", r"(?<!np\.)(?<!numpy\.)\b(random|rng)\.(sample|choices)\(\s*(?!range\()"),
-        ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
+        (
+            "drawn-without-permutation",
+            r"\b(np|numpy)\.random\.choice\(.*replace\s*=\s*False|\b(random|rng)\.permutation\(.*\)\s*\[\s*:",
+        ),
+        (
+            "picked-on-gpu",
+            r"\brandperm\((?!.*cuda).*\)\s*\[\s*:|\brandom\.(choice|permutation|shuffle|sample)\(|"
+            r"\brng\.(choice|permutation|shuffle)\(",
+        ),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
         ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
@@ -148,6 +156,17 @@ def of_training(text: str) -> bool:
     return _OF_TRAINING.search(text) is not None
 
 
+#: The function of a class of tensors, or of a mode, through which every operator passes.
+_INTERCEPTS = re.compile(r"(^|\.)__torch_(function|dispatch)__$")
+
+
+def intercepts(function: str) -> bool:
+    """Return whether operators of torch pass through a function of the program: what its lines cost is that they do."""
+    return _INTERCEPTS.search(function) is not None
+
+
+#: What is said about the lines of such a function.
+PLAIN = Fix.by_name("plain-tensors")
 #: What is said about a line of which nothing better is known.
 ANY = Fix.by_name("out-of-the-loop")
 #: What of the time goes by these depends on what stands elsewhere: no more than a bound is known.

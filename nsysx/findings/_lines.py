@@ -126,9 +126,15 @@ def launching(profile: Profile, kernel: str) -> dict[str, Any]:
 
 
 def running(profile: Profile, takes: Takes) -> dict[str, Any]:
-    """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
+    """Return file, line and function of what mostly runs in the time that a finding takes; empty where most of that has no line.
+
+    An X-ray notes the lines of its few steps: of what other steps alone do, no line is known.
+    """
     code = profile.code()
-    return {} if code is None else _line_with_most(code, *_of_takes(profile, code, takes))
+    if code is None:
+        return {}
+    line_row, ns = _of_takes(profile, code, takes)
+    return _line_with_most(code, line_row, ns) if 2 * ns[line_row >= 0].sum() >= ns.sum() else {}
 
 
 def in_forward(code: CodeLines, stacks: I64) -> Flags:

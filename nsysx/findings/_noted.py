@@ -27,6 +27,8 @@ from nsysx.findings._finding_bounds import (
     LOOP_LAUNCHES_IN_MODULE,
     MOST_NOTED_LINES,
     OF_NOTED_LINE_SHARE,
+    OPERATORS_MAY_STAY_SHARE,
+    STALL_NS,
 )
 from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
@@ -105,6 +107,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         as_objects = row["waits"] >= case.steps and _line_remedies.fix_of(_line_remedies.Seen(text)) == _AS_TENSORS
         if not (line_row in busy or looping or aside or as_objects) or _line_remedies.of_training(text):
             continue
+        intercepts = _line_remedies.intercepts(str(row["function"]))
+        looping = frozenset() if intercepts else looping  # the operators are the network's, one after the other
         encloses = _line_causes.encloses(case, line_row)
         packages = _line_causes.in_packages(case, code, line_row)
         if encloses and packages.fix is None:
@@ -129,6 +133,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             and not (aside and launches >= LOOP_LAUNCHES)
         ):
             fix = of_package
+        if intercepts:
+            fix, cause, aside = _line_remedies.PLAIN, None, False
         if (
             aside
             and launches >= 1
@@ -251,6 +257,8 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
         )
     if not calls and (group[0].fix is None or group[0].fix in _line_remedies.OPEN):
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
+    if not calls and group[0].fix == _line_remedies.PLAIN:
+        return _without_interception(case, code, group, alone)
     if not calls:
         why = "the time the GPU idles while this line runs"
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
@@ -265,6 +273,22 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
+
+
+def _without_interception(case: Case, code: CodeLines, group: list[_CostlyLine], alone: int) -> Saving:
+    """Return what it saves if operators do not pass through Python: their launches stay, as far apart as those elsewhere in the step."""
+    places = [line.place for line in group]
+    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
+    theirs = code.made_at(launches.filter(launches["phase"].fill_null("") != "backward"), places)  # that has no Python
+    apart = pl.col("end_ns") - pl.col("end_ns").shift(1).over("thread")
+    elsewhere = case.calls.select("call", "kind", apart_ns=apart).join(theirs.select("call"), on="call", how="anti")
+    close = elsewhere.filter(pl.col("kind").is_in(Call.LAUNCHES), pl.col("apart_ns") < STALL_NS)["apart_ns"].to_numpy()
+    host = sum(line.row["host_self_ns"] for line in group)
+    if not len(close) or not host:
+        return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
+    goes = round(alone * max(0.0, 1 - float(close.mean()) * theirs.height / host))
+    why = "the time the GPU idles while this line runs, less what launches elsewhere take for as many"
+    return Saving(goes, why, error_ns=round(OPERATORS_MAY_STAY_SHARE * alone), most_ns=alone, source="time")
 
 
 def _without(case: Case, code: CodeLines, group: list[_CostlyLine], idle: int) -> Saving | None:

@@ -53,7 +53,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._line_causes import encloses
-from nsysx.findings._line_remedies import of_training
+from nsysx.findings._line_remedies import Seen, fix_of, of_training
 from nsysx.findings._lines import row_of, running, runs_networks
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
@@ -213,7 +213,7 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
             return Fix(
                 f"{inside} {there} {before}: nsysx run --source torch -- CMD names the lines there", unexplained=True
             )
-        return Fix(f"Move what {there} does {before} out of the loop")
+        return _of_its_text(case, line) or Fix(f"Move what {there} does {before} out of the loop")
     if case.program.python and known_lines(case.profile) is None:
         return Fix(
             f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop", unexplained=True
@@ -221,13 +221,22 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
 
 
+def _of_its_text(case: Case, line: Mapping[str, Any]) -> Fix | None:
+    """Return what can be done about a line by what it calls, None where that is not known."""
+    texts = (str(row["text"] or "").partition("  #")[0] for row in _rows_of(case, line))
+    return next((fix for fix in (fix_of(Seen(text)) for text in texts if text) if fix is not None), None)
+
+
+def _rows_of(case: Case, line: Mapping[str, Any]) -> list[lines.CodeLineRow]:
+    return [r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"])]
+
+
 def _line_stays(case: Case, line: Mapping[str, Any]) -> bool:
     """Return whether a line runs the network, the backward pass, the optimizer or the steps themselves: no loop of steps is without it."""
     code = case.profile.code()
     if code is not None and (line_row := row_of(code, line)) >= 0 and encloses(case, line_row):
         return True
-    same = (r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"]))
-    return any(of_training(str(r["text"] or "")) for r in same) or runs_networks(case.profile, line)
+    return any(of_training(str(r["text"] or "")) for r in _rows_of(case, line)) or runs_networks(case.profile, line)
 
 
 def _before_what(case: Case, row: Row) -> str:

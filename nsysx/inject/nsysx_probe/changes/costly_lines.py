@@ -52,13 +52,21 @@ UNTRIED = (
     ),
     Remedy(
         "picked-on-gpu",
-        "Sample on the GPU with replacement (torch.randint): without it, all are shuffled each time; or shuffle once for many steps",
+        "Sample on the GPU with replacement (torch.randint), or shuffle once for many steps: without replacement all are shuffled, or each "
+        "number is compared with those before it, in each step",
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "drawn-without-permutation",
+        "Draw without putting all in random order: np.random.choice(replace=False) and permutation(n)[:k] do that for the few that are "
+        "taken, numpy's newer generator does not; or draw with replacement",
+        "rng = np.random.default_rng()  # once, before the loop\nindex = rng.choice(count, picked, replace=False, shuffle=False)",
+        "The seed gives other numbers than before.", untried=_OWN_CODE,
     ),
     Remedy(
         "arrays-for-objects",
         "Keep these items as one array for each of their fields, made before the loop, and index it by a vector of random rows: here each "
-        "item is looked up by itself, in a deque from its nearest end on, and what is picked is put together anew",
+        "item is looked up by itself (a deque walks there from its nearest end), and what is picked is put together anew",
         "rows = rng.integers(len(memory), size=picked)\nbatch = [torch.from_numpy(field[rows]) for field in memory.fields]",
         "The fields must have one size for all items.", untried=_OWN_CODE,
     ),
@@ -393,6 +401,13 @@ UNTRIED = (
         "this one",
         "ahead = pool.submit(prepare, batches[i + 1])  # ThreadPoolExecutor(1) if the call releases Python's lock",
         "It may need nothing that the step before it makes.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "plain-tensors",
+        "Hand plain tensors to the network, and keep beside them what the class adds; leave a mode before the network runs: each "
+        "operator, and each look at a shape, passes through this function of Python",
+        "x = x.as_subclass(torch.Tensor)  # before the network; wrap its result again where the class is needed",
+        "The network may not need what the class adds.", untried=_OWN_CODE,
     ),
     Remedy("out-of-the-loop", "Move this work out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
