@@ -30,10 +30,10 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import CAUSES, WORKING
 from nsysx.catalogue import Cause as IdleCause
-from nsysx.events import bare, ledger, python_pauses, trend
+from nsysx.events import bare, ledger, python_pauses, sampled_stacks, trend
 from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings import _unrecorded_steps
-from nsysx.findings._case import Case, Rule, Saving, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     CAUSE_NAMED_SHARE,
     MOST_LISTED_SLOW_STEPS,
@@ -44,10 +44,11 @@ from nsysx.findings._finding_bounds import (
     SLOW_STEPS_FEWEST_STEPS,
 )
 from nsysx.findings._found import Found
+from nsysx.findings._lines import running
 from nsysx.findings._once import Takes
 from nsysx.findings._slow_causes import Mask, SlowCause, copied_out, idle_pauses, lower_clock
 from nsysx.frames.intervals import I64
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX109",
@@ -59,6 +60,7 @@ RULE = Rule(
     tries=("gc-freeze", "compile-dynamic"),
 )
 REQUIRES = ("gpu",)
+_HOST_CODE = f"idle: {IdleCause.HOST_CODE.value}"
 _PARTS = tuple(activity.column for activity in WORKING)
 
 
@@ -182,7 +184,14 @@ def _finding_of_steps(
     evidence = [{"part": n, "more in slow steps_ns": round(v)} for n, v in (*grown, *((c.name, c.ns) for c in causes))]
     listened = python_pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
-    fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
+    fix: str | Fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
+    claimed = Takes() if rare else _of_steps(case, tiles, slow)
+    where = cause.where if cause else None
+    alone = bool(every) and cause is None and worst == _HOST_CODE
+    if alone:  # what recurs costs each step its share, whether its line is known or not
+        cause = SlowCause(label, excess, "", fix, excess, bound=True)
+        where = running(case.profile, claimed)
+        fix = _recurring(where, every.removeprefix(", "))
     sure = _APART if rare else _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
     return Found(
         RULE,
@@ -190,13 +199,26 @@ def _finding_of_steps(
         detail,
         worth=sure,
         cost_ns=cost,
-        fix=cause.fix if cause else fix,
+        fix=cause.fix if cause and not alone else fix,
         evidence=evidence,
-        where=cause.where if cause else None,
+        where=where,
         calls=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
         title_as_recorded=True,
-        takes=Takes() if rare else _of_steps(case, tiles, slow),
+        takes=claimed,
     ).as_finding(case)
+
+
+def _recurring(line: Row, every: str) -> Fix:
+    """Return what to do about host code of "every 5th" step; ``line`` is what runs in it, empty where that was not recorded."""
+    each = every.replace("every", "each", 1)
+    if line:
+        there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
+        return Fix(f"Do what {there} does in {each} step less often, in less time, or in another thread or process")
+    return Fix(
+        f"Find what runs in {each} step alone: logging, evaluation, checkpoints, a file that is written anew. The line is not recorded: "
+        f"look for the condition of {each} step (step % n == 0); do it less often, in less time, or in another process",
+        unexplained=True,
+    )
 
 
 #: Steps that lie apart from those that the figures are of are no part of their mean.
