@@ -1,0 +1,41 @@
+"""What to do about lines that draw random numbers or pick random items while the GPU waits. None of it can be tried yet."""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_OWN_CODE = "what the line draws is the program's own code"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "picked-on-gpu",
+        "Sample on the GPU with replacement (torch.randint), or shuffle once for many steps: without replacement all are shuffled, or each "
+        "number is compared with those before it, in each step",
+        'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "drawn-without-permutation",
+        "Draw without putting all in random order: np.random.choice(replace=False) and permutation(n)[:k] do that for the few that are "
+        "taken, numpy's newer generator does not; or draw with replacement",
+        "rng = np.random.default_rng()  # once, before the loop\nindex = rng.choice(count, picked, replace=False, shuffle=False)",
+        "The seed gives other numbers than before.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "arrays-for-objects",
+        "Keep these items as one array for each of their fields, made before the loop, and index it by a vector of random rows: here each "
+        "item is looked up by itself (a deque walks there from its nearest end), and what is picked is put together anew",
+        "rows = rng.integers(len(memory), size=picked)\nbatch = [torch.from_numpy(field[rows]) for field in memory.fields]",
+        "The fields must have one size for all items.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "drawn-on-gpu",
+        "Draw on the GPU (torch.randint, and torch.isin or searchsorted to leave some out): this takes its data to the CPU, works there "
+        "with numpy or Python, and copies the result back", 'pairs = torch.randint(nodes, (2, count), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "independent-normal",
+        "Use Independent(Normal(mean, std), 1) where dimensions do not depend on each other: MultivariateNormal factorizes a matrix for "
+        "each sample, checks it, and solves with it", "policy = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)",
+        "The covariance must be diagonal.", untried=_OWN_CODE,
+    ),
+)  # fmt: skip
