@@ -106,8 +106,10 @@ def costs_of(aligned: Aligned) -> list[CollectiveCosts]:
     Arriving last counts only in collectives: a receive waits for what the pipeline has not computed yet, whoever computes it.
     """
     costs = [CollectiveCosts() for _ in aligned.ranks]
+    delay_ns = np.zeros(len(costs), np.int64)
     for key, group in aligned.groups:
-        members = list(group)
+        members, places = list(group), np.fromiter(group, np.int64)
+        together_with = tuple(sorted(members))
         ranks = [aligned.ranks[r] for r in members]
         start = np.stack([rank.start_ns[group[r]] for r, rank in zip(members, ranks, strict=True)])
         end = np.stack([rank.end_ns[group[r]] for r, rank in zip(members, ranks, strict=True)])
@@ -116,24 +118,26 @@ def costs_of(aligned: Aligned) -> list[CollectiveCosts]:
         waited = length - transfer
         together = key.kind != nccl_notes.SEND_RECEIVE
         last = (start + np.array([aligned.offset[r] for r in members])[:, None]).argmax(axis=0)
+        latest = places[last]
         for i, (r, rank) in enumerate(zip(members, ranks, strict=True)):
             of_rank = costs[r]
             of_rank.waiting.append((start[i], end[i] - transfer))
             of_rank.moving.append((end[i] - transfer, end[i]))
-            of_rank.latest.append(np.asarray(members, np.int64)[last])
+            of_rank.latest.append(latest)
             of_rank.rows.append(group[r])
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
-            of_rank.among.append(Among(tuple(sorted(members)), together, key.between_two, int(inside.sum())))
+            of_rank.among.append(Among(together_with, together, key.between_two, int(inside.sum())))
             if not inside.any():
                 continue
             if together:
                 of_rank.collectives += int(inside.sum())
                 of_rank.last += int((last[inside] == i).sum())
-                for late, other in enumerate(members):
-                    if late != i:
-                        costs[other].delay_ns += int(waited[i][inside & (last == late)].sum())
+                for_others = inside & (last != i)
+                np.add.at(delay_ns, latest[for_others], waited[i][for_others])
             tally = of_rank.tallies.setdefault(key, Tally())
             _tally(tally, rank, key, inside, rank.message_bytes[group[r]], transfer, waited[i])
+    for of_rank, ns in zip(costs, delay_ns.tolist(), strict=True):
+        of_rank.delay_ns = ns
     return costs
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
 from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, MOST_SHIFTS, SENDS_TOGETHER_SHARE
@@ -115,6 +116,53 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     return aligned
 
 
+def _longest(rows: dict[SeriesKey, I64], shared: Iterable[SeriesKey], other: dict[SeriesKey, I64]) -> SeriesKey:
+    """Return the series with the most collectives on both of two ranks."""
+    return max(shared, key=lambda k: (min(len(rows[k]), len(other[k])), k))
+
+
+class _Stacked(NamedTuple):
+    """The longest series of each rank, those of ranks that hold the same series with as many collectives in one array, rank by row.
+
+    ``place`` is rank -> (number of its arrays, its row in them), for ranks that have collectives.
+    """
+
+    place: dict[int, tuple[int, int]]
+    members: list[I64]
+    start_ns: list[I64]
+    end_ns: list[I64]
+
+    def may_overlap(self, offset: I64, r: int) -> npt.NDArray[np.bool_]:
+        """Return for each rank whether its collectives may run at the same time as those of rank r.
+
+        It tells all ranks at once what `_correction` tells of one, so that this is asked only of those that do.
+        """
+        may = np.ones(len(offset), bool)
+        if r in self.place:
+            array, row = self.place[r]
+            members, start, end = self.members[array], self.start_ns[array], self.end_ns[array]
+            later = (offset[members] - offset[r])[:, None]
+            together = (start[row] < end + later) & (start + later < end[row])
+            may[members] = together.mean(axis=1) >= COLLECTIVES_TOGETHER_SHARE
+        return may
+
+
+def _stacked(ranks: Sequence[Rank], rows: list[dict[SeriesKey, I64]]) -> _Stacked:
+    """Return the longest series of each rank, see `_Stacked`."""
+    alike: dict[tuple[tuple[SeriesKey, int], ...], list[int]] = {}
+    for r, of_rank in enumerate(rows):
+        if any(map(len, of_rank.values())):
+            alike.setdefault(tuple(sorted((key, len(at)) for key, at in of_rank.items())), []).append(r)
+    stacked = _Stacked({}, [], [], [])
+    for array, same in enumerate(alike.values()):
+        key = _longest(rows[same[0]], rows[same[0]], rows[same[0]])
+        stacked.place.update({r: (array, row) for row, r in enumerate(same)})
+        stacked.members.append(np.array(same, np.int64))
+        stacked.start_ns.append(np.stack([ranks[r].start_ns[rows[r][key]] for r in same]))
+        stacked.end_ns.append(np.stack([ranks[r].end_ns[rows[r][key]] for r in same]))
+    return stacked
+
+
 def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]], *, named: bool) -> None:
     """Refine the clock of each report by collectives that it shares with one whose clock is settled.
 
@@ -122,39 +170,56 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]], *, named
     overlaps with no settled one, its clock is wrong by more, and its collectives are matched by their order: ranks of another host overlap
     with each other. Without names of communicators (not ``named``) such ranks may have another one: they keep their session start.
     """
-    reports: dict[int, list[int]] = {}
+    by_report: dict[int, list[int]] = {}
     for r, rank in enumerate(aligned.ranks):
-        reports.setdefault(rank.report, []).append(r)
-    waiting = list(reports.values())
-    settled: list[int] = []
+        by_report.setdefault(rank.report, []).append(r)
+    reports = list(by_report.values())
+    report_of = np.empty(len(rows), np.int64)
+    for i, members in enumerate(reports):
+        report_of[members] = i
+    stacked, settled = _stacked(aligned.ranks, rows), list[int]()
+    #: Row n: which ranks may overlap with the n-th settled one.
+    overlaps = np.zeros((len(rows), len(rows)), bool)
+    waiting, chance = np.ones(len(reports), bool), np.zeros(len(reports), bool)
+    #: How many of the settled ranks a report that waits does not overlap with: none of their clocks moves any more.
+    tried = [0] * len(reports)
 
-    def settle(members: list[int], correction: int) -> None:
-        waiting.remove(members)
-        settled.extend(members)
-        for r in members:
+    def settle(i: int, correction: int) -> None:
+        waiting[i] = False
+        for r in reports[i]:
             aligned.offset[r] += correction
             aligned.correction[r] = correction
+        offset = np.array(aligned.offset, np.int64)
+        for r in reports[i]:
+            overlaps[len(settled)] = may = stacked.may_overlap(offset, r)
+            chance[report_of[may]] = True
+            settled.append(r)
 
-    def fit(members: list[int], others: Sequence[int], *, overlapping: bool) -> int | None:
-        pairs = ((r, o) for o in others for r in members)
+    def first(pairs: Iterable[tuple[int, int]], *, overlapping: bool) -> int | None:
         return next((c for r, o in pairs if (c := _correction(aligned, rows, r, o, overlapping)) is not None), None)
 
-    if waiting:
-        settle(waiting[0], 0)
-    while waiting:
-        for members in list(waiting):
-            if (correction := fit(members, settled, overlapping=True)) is not None:
-                settle(members, correction)
+    def fit(members: list[int], others: Sequence[int], *, overlapping: bool) -> int | None:
+        return first(((r, o) for o in others for r in members), overlapping=overlapping)
+
+    if reports:
+        settle(0, 0)
+    while waiting.any():
+        for i in map(int, np.flatnonzero(waiting & chance)):
+            found = np.argwhere(overlaps[tried[i] : len(settled), reports[i]])
+            pairs = ((reports[i][m], settled[tried[i] + n]) for n, m in found.tolist())
+            if (correction := first(pairs, overlapping=True)) is not None:
+                settle(i, correction)
                 break
+            tried[i], chance[i] = len(settled), False
         else:
-            members = waiting[0]
-            others = [r for other in waiting[1:] for r in other]
+            i, *later = np.flatnonzero(waiting).tolist()
+            members, others = reports[i], [r for other in later for r in reports[other]]
             if named and (correction := fit(members, settled, overlapping=False)) is not None:
-                settle(members, correction)  # NCCL names a communicator that both are in
+                settle(i, correction)  # NCCL names a communicator that both are in
             elif fit(members, others, overlapping=True) is not None:
-                settle(members, 0)
+                settle(i, 0)
             else:
-                settle(members, fit(members, settled, overlapping=False) or 0)
+                settle(i, fit(members, settled, overlapping=False) or 0)
 
 
 def _correction(
@@ -167,7 +232,7 @@ def _correction(
     shared = [k for k in rows[r] if k in rows[other]]
     if not shared:
         return None
-    key = max(shared, key=lambda k: (min(len(rows[r][k]), len(rows[other][k])), k))
+    key = _longest(rows[r], shared, rows[other])
     ours, theirs = rows[r][key], rows[other][key]
     (start, end), (other_start, other_end) = _times(aligned, r, ours), _times(aligned, other, theirs)
     i, j = _pairs(end, other_end)
@@ -203,7 +268,7 @@ def _join_group(
         i, j = _pairs(lead_end, end)
         together = (lead_start[i] < end[j]) & (start[j] < lead_end[i])
         if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= least):
-            for member in group:
+            for member in group if len(i) < len(lead_end) else ():
                 group[member] = group[member][i]
             group[r] = collectives[j]
             return

@@ -56,6 +56,22 @@ def _problem(a: Sequence[Rank], b: Sequence[Rank]) -> tuple[str, str] | None:
     return (f"{worlds[0]} and {worlds[1]} ranks", _NOT_ONE) if all(worlds) and worlds[0] != worlds[1] else None
 
 
+def _surely_one(reports: Sequence[Sequence[Rank]]) -> bool:
+    """Return whether no two reports can have a `_problem`, without a look at each pair: the usual case, also of many ranks.
+
+    All are in one communicator, so that neither clocks nor GPUs tell them apart.
+    """
+    if not reports:
+        return True
+    everywhere = set[str].intersection(*({c for r in x for c in r.members} for x in reports))
+    contents = [x[0].content_id for x in reports if x[0].content_id]
+    commands = {x[0].command for x in reports} - {None}
+    numbers = [n for x in reports for n in {r.number for r in x} - {None}]
+    worlds = {max((m.size or 0 for r in x for m in r.members.values()), default=0) for x in reports} - {0}
+    alike = len(commands) <= 1 and len(worlds) <= 1
+    return bool(everywhere) and alike and all(len(set(x)) == len(x) for x in (contents, numbers))
+
+
 def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
     """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job; those that fit to few others are named.
 
@@ -67,6 +83,8 @@ def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
     for rank in ranks:
         by_report.setdefault(rank.report, []).append(rank)
     reports = list(by_report.values())
+    if _surely_one(reports):
+        return
     problems = {
         (i, j): problem
         for i, a in enumerate(reports)

@@ -149,9 +149,7 @@ def _without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], gr
 
 def _ideal(step_ns: F64) -> F64:
     """Return own times in which no rank takes longer than the median of its peers."""
-    result: F64 = step_ns.copy()
-    for r in range(len(step_ns)):
-        result[r] = np.minimum(step_ns[r], np.median(np.delete(step_ns, r, axis=0), axis=0))
+    result: F64 = np.minimum(step_ns, np.apply_along_axis(_median_of_others, 0, step_ns))
     return result
 
 
@@ -307,7 +305,8 @@ def _even_ns(step_ns: F64, times: OwnTimes | None) -> int:
 
 def _behind_peers(step_ns: F64) -> F64:
     """Return by how much each rank exceeds the median of its peers in each step (ns)."""
-    return np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
+    result: F64 = step_ns - np.apply_along_axis(_median_of_others, 0, step_ns)
+    return result
 
 
 def _late_by(behind: F64, r: int) -> tuple[float, float]:
