@@ -63,7 +63,7 @@ def test_what_is_no_sum_is_not_divided_by_steps() -> None:
 def test_all_or_no_times_and_counts_of_a_table_are_sums() -> None:
     """A column of a table that sums is a sum, or its name or unit says why not: a forgotten one would be shown n-fold."""
     of_one = re.compile(
-        "^(process|pid|thread|device|rank|step|index|depth|line|steps|samples|threads|blocks|registers|sm_count)$"
+        "^(process|pid|thread|device|rank|step|index|depth|line|steps|samples|threads|blocks|registers|sm_count|seen)$"
         "|(largest|longest|median)_|_(median|each)$|^step_ns$|^shared_bytes$"
     )
     forgotten = [

@@ -139,5 +139,5 @@ def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_
     doubts = (Check("kernels", "warn", "some are lost", doubt="numbers"),) if warned else ()
     summary = replace(known(9.8, 10.3), quality=(Check("style", "warn", "unlike others"), *doubts))
     cause = certainty._cause(summary, CHOSEN)
-    assert cause.level == level and f"rank 3 takes at least {low_ns} ns a step longer than its peers" in cause.reason
+    assert cause.level == level and f"Rank 3 takes at least {low_ns} ns a step longer than its peers" in cause.reason
     assert ("But: " in cause.reason) is warned

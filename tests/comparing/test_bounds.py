@@ -12,7 +12,7 @@ from nsysx.comparing import budget, comparison
 
 def side(step: int, low: int, high: int) -> Any:
     real = SimpleNamespace(step_ns=step, low_ns=low, high_ns=high, source="in_process")
-    return SimpleNamespace(captures=[SimpleNamespace(summary=SimpleNamespace(unprofiled=real))])
+    return SimpleNamespace(captures=[SimpleNamespace(summary=SimpleNamespace(step=SimpleNamespace(estimate=real)))])
 
 
 def test_a_difference_is_least_where_the_first_side_is_most() -> None:
