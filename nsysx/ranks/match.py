@@ -152,7 +152,7 @@ def _stacked(ranks: Sequence[Rank], rows: list[dict[SeriesKey, I64]]) -> _Stacke
     alike: dict[tuple[tuple[SeriesKey, int], ...], list[int]] = {}
     for r, of_rank in enumerate(rows):
         if any(map(len, of_rank.values())):
-            alike.setdefault(tuple(sorted((key, len(at)) for key, at in of_rank.items())), []).append(r)
+            alike.setdefault(tuple(sorted((key, len(indices)) for key, indices in of_rank.items())), []).append(r)
     stacked = _Stacked({}, [], [], [])
     for array, same in enumerate(alike.values()):
         key = _longest(rows[same[0]], rows[same[0]], rows[same[0]])
@@ -205,8 +205,8 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]], *, named
         settle(0, 0)
     while waiting.any():
         for i in map(int, np.flatnonzero(waiting & chance)):
-            found = np.argwhere(overlaps[tried[i] : len(settled), reports[i]])
-            pairs = ((reports[i][m], settled[tried[i] + n]) for n, m in found.tolist())
+            untried = np.argwhere(overlaps[tried[i] : len(settled), reports[i]])
+            pairs = ((reports[i][m], settled[tried[i] + n]) for n, m in untried.tolist())
             if (correction := first(pairs, overlapping=True)) is not None:
                 settle(i, correction)
                 break
