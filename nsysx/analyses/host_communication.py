@@ -63,7 +63,7 @@ SHOWN = TableSpec(
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per library and function, longest idle time first."""
     if not host_messages.recorded(profile.trace):
-        raise NotRecorded("no call of MPI or UCX was recorded", "nsysx run --mpi, where the program makes some")
+        raise NotRecorded("no call of MPI or UCX was recorded", "nsysx run --mpi -- CMD")
     # A report without GPU work has no process that is shown.
     process = pl.col("process") == profile.process if profile.attributed.gpu_ops.height else pl.lit(True)
     made = host_messages.calls(profile.trace).filter(process)
