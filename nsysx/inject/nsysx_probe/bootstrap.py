@@ -154,9 +154,8 @@ def _arm(torch: object) -> None:
     try:
         if not here:
             note(FORKED)
-        if (
-            here or "multiprocessing.spawn" in sys.modules
-        ):  # it may be a loader's worker, also if a server has forked it
+        # It may be a loader's worker, also if a server has forked it.
+        if here or "multiprocessing.spawn" in sys.modules:
             from . import import_places
 
             of_program = import_places.load("interrupts").of_program
