@@ -197,7 +197,9 @@ def test_what_a_verdict_is_without(monkeypatch: pytest.MonkeyPatch) -> None:
     for source in rounds(200):
         of = limits_of(source)
         if source.random() < 0.2:
-            of.parts[StepPart.UNTRACED] = of.window_ns
+            part = source.choice((StepPart.UNTRACED, StepPart.PROFILER))
+            of.parts[part] = of.idle_ns
+            of = verdict.replace(of, window_ns=sum(of.parts.values()))
         unprofiled, kernels = source.random() < 0.5, source.random() < 0.9
         of = verdict.replace(of, unprofiled=unprofiled, kernels=kernels)
         code = source.choice((StepLimit.GPU, StepLimit.LAUNCH, StepLimit.UNKNOWN, StepLimit.SYNC))

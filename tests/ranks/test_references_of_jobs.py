@@ -387,7 +387,7 @@ def test_parts_of_a_ranks_steps_sum_to_them(monkeypatch: pytest.MonkeyPatch) -> 
         ns = [source.randrange(1, 40) for _ in range(count)]
         takers = {(0, n): Takers(words) for n, words in enumerate(("data", None, "model"))}
         stretches = Stretches(*(whole_numbers(x) for x in (ns, state, row, late)))
-        compared: Any = SimpleNamespace(ranks=ranks, takers=takers)
+        compared: Any = SimpleNamespace(ranks=ranks, takers=takers, on_host=None, takers_on_host={})
         monkeypatch.setattr(job_ledger, "number", lambda _, r: r)
         made = job_ledger._parts(compared, 0, stretches)
         groups = ("data", None, "model")
