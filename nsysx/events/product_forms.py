@@ -18,16 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
-from nsysx.events.narrowed_operators import Size, result_sizes, sizes_of
+from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.events.result_readers import ResultReaders
 
 _PRODUCT = re.compile(r"^aten::(addmm|baddbmm|b?mm)$")
-#: Operators that hand on what they are given, in another shape, type or layout, or times a number.
-_HANDS_ON = re.compile(
-    r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|(un)?flatten|(un)?squeeze|transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoint|"
-    r"detach|alias|to|_to_copy|contiguous|clone|type_as|unflatten)$"
-)
-_TIMES = re.compile(r"^aten::(mul|div)_?$")
 _SUMS = re.compile(r"^aten::(sum|mean)$")
 _SQUARES = re.compile(r"^aten::(pow|square)$")
 _LENGTHS = re.compile(r"^aten::(norm|linalg_norm|linalg_vector_norm)$")
@@ -83,105 +78,17 @@ def product_forms(flow: OperatorFlow) -> list[ProductForm]:
     return sorted(itertools.chain(*kinds), key=lambda form: form.at)
 
 
-class _Forms:
-    def __init__(self, flow: OperatorFlow) -> None:
-        self._flow = flow
-        self._sizes = [sizes_of(text) for text in flow.size]
-        self._results = result_sizes(flow, self._sizes)
-
-    @cached_property
-    def _readers(self) -> dict[int, set[int]]:
-        """Of each operator's number the outermost operators that read its result, -1 for one behind the step."""
-        flow, readers = self._flow, dict[int, set[int]]()
-        ends = [*flow.outermost[1:], len(flow.names)]
-        for row, end in zip(flow.outermost, ends, strict=True):
-            for inner in range(row, end):
-                for number in flow.made[inner]:
-                    if number >= 0 and flow.row_of.get(number, row) < row:
-                        readers.setdefault(number, set()).add(row)
-        for number in flow.read_later:
-            readers.setdefault(number, set()).add(-1)
-        return readers
-
-    def _hands_on(self, row: int) -> bool:
-        name, sizes = self._flow.names[row], self._sizes[row]
-        times = _TIMES.match(name) and len(sizes) > 1 and math.prod(sizes[1]) == 1
-        # As products of several matrices do with what has the sizes of both.
-        whole = name == "aten::expand" and sizes and self._results.get(self._flow.number[row]) == sizes[0]
-        return bool(_HANDS_ON.match(name) or times or whole)
-
-    def _base(self, number: int) -> tuple[int, frozenset[int]]:
-        """Return the number of the operator whose result it hands on, and the outermost operators in between."""
-        passed, row = set[int](), self._flow.row_of.get(number)
-        while row is not None and self._hands_on(row) and self._flow.made[row]:
-            passed.add(row)
-            number = self._flow.made[row][0]
-            row = self._flow.row_of.get(number)
-        return number, frozenset(passed)
-
-    def _only_reader(self, row: int) -> tuple[int, frozenset[int]] | None:
-        """Return the one outermost operator that reads a result, and those that hand it on to that; None where several do, or none."""
-        passed = set[int]()
-        while True:
-            readers = self._readers.get(self._flow.number[row], set())
-            if len(readers) != 1 or -1 in readers:
-                return None
-            (reader,) = readers
-            if not self._hands_on(reader):
-                return reader, frozenset(passed)
-            passed.add(reader)
-            row = reader
-
-    def _scaled_reader(self, row: int) -> tuple[int, frozenset[int], int] | None:
-        """Return what reads the product of matrices at a row, those that hand it on or scale its rows or columns, with sums over these, and
-        the number of the last; None where several read it, or none.
-        """
-        passed = set[int]()
-        while True:
-            readers = self._readers.get(self._flow.number[row], set())
-            sums = {reader for reader in readers if self._sums_lines(reader)}
-            if len(readers - sums) != 1 or -1 in readers:
-                return None
-            (reader,) = readers - sums
-            passed |= sums
-            if not self._hands_on(reader) and not self._scales_lines(reader, self._flow.number[row]):
-                return reader, frozenset(passed), self._flow.number[row]
-            passed.add(reader)
-            row = reader
-
-    def _sums_lines(self, row: int) -> bool:
-        """Return whether an operator sums over whole rows or columns of matrices: from the factors of a product that takes little."""
-        result, sizes = self._results.get(self._flow.number[row]), self._sizes[row][:1]
-        if not _SUMS.match(self._flow.names[row]) or result is None or not sizes or len(sizes[0]) < 2:
-            return False
-        return math.prod(result) * min(sizes[0][-2:]) <= math.prod(sizes[0])
-
-    def _scales_lines(self, row: int, number: int) -> bool:
-        """Return whether an operator multiplies or divides each row, or each column, of a result by a number."""
-        name, sizes, made = self._flow.names[row], self._sizes[row][:2], self._flow.made[row][:2]
-        if not _TIMES.match(name) or len(sizes) < 2 or number not in made:
-            return False
-        argument = made.index(number)
-        if argument and "div" in name:
-            return False
-        here, by = sizes[argument], sizes[1 - argument]
-        return (
-            len(here) > 1
-            and len(by) > 0
-            and (by[-1] == 1 or len(by) == 1 or by[-2] == 1)
-            and math.prod(by) < math.prod(here)
-        )
-
+class _Forms(ResultReaders):
     @cached_property
     def _products(self) -> dict[int, _Factors]:
         """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
-        flow, products = self._flow, dict[int, _Factors]()
+        flow, products = self.flow, dict[int, _Factors]()
         ends = [*flow.outermost[1:], len(flow.names)]
         for row, end in zip(flow.outermost, ends, strict=True):
             held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
             if len(held) != 1 or "add" in flow.names[held[0]]:
                 continue
-            sizes, made = self._sizes[held[0]][:2], flow.made[held[0]][:2]
+            sizes, made = self.sizes[held[0]][:2], flow.made[held[0]][:2]
             if len(sizes) < 2 or len(made) < 2 or len(sizes[0]) not in (2, 3) or len(sizes[0]) != len(sizes[1]):
                 continue
             batch = sizes[0][0] if len(sizes[0]) == 3 else 1
@@ -193,12 +100,12 @@ class _Forms:
     def orders(self) -> Iterator[ProductForm]:
         """Yield the chains of two products that take less than half of the operations in the other order."""
         for first in self._products.values():
-            reader = self._scaled_reader(first.row)
+            reader = self.scaled_reader(first.row)
             second = None if reader is None else self._products.get(reader[0])
             if reader is None or second is None:
                 continue
-            number = self._base(reader[2])[0]
-            bases = [self._base(made)[0] for made in second.made]
+            number = self.base_of(reader[2])[0]
+            bases = [self.base_of(made)[0] for made in second.made]
             if bases.count(number) != 1:
                 continue
             form = _other_order(first, second, bases.index(number))
@@ -207,7 +114,7 @@ class _Forms:
             inner, kept, free, batch = form
             # What would be multiplied first: weights by weights is another network.
             across = first.made[0] if kept else first.made[1]
-            if self._base(across)[0] < 0 and bases[1 - bases.index(number)] < 0:
+            if self.base_of(across)[0] < 0 and bases[1 - bases.index(number)] < 0:
                 continue
             here, there, other = (first.rows * first.batch // batch), first.columns, free
             now = here * inner * there + here * there * other
@@ -224,18 +131,18 @@ class _Forms:
         """Yield the products with a factor that is diagonal, picks rows, or is made of blocks or by a Kronecker product."""
         for factors in self._products.values():
             for argument, number in enumerate(factors.made):
-                base, passed = self._base(number)
-                row = self._flow.row_of.get(base)
-                kind = None if row is None else _STRUCTURED.get(self._flow.names[row])
+                base, passed = self.base_of(number)
+                row = self.flow.row_of.get(base)
+                kind = None if row is None else _STRUCTURED.get(self.flow.names[row])
                 if row is None or kind is None or (kind == "picked" and not self._is_unit(row)):
                     continue
                 free = factors.rows if argument else factors.columns
                 results, parts = (
                     factors.batch * factors.rows * factors.columns,
-                    [s for s in self._sizes[row] if len(s) > 1],
+                    [s for s in self.sizes[row] if len(s) > 1],
                 )
                 operations, read = _of_parts(kind, parts, factors.batch * free)
-                alone = self._readers.get(base, set()) <= {factors.row, *passed}
+                alone = self.readers.get(base, set()) <= {factors.row, *passed}
                 across = factors.inner * (factors.columns if argument else factors.rows)
                 yield ProductForm(
                     kind, frozenset({factors.row, *passed, *([row] if alone else [])}), factors.row, operations=operations,
@@ -246,11 +153,11 @@ class _Forms:
 
     def _is_unit(self, row: int) -> bool:
         """Return whether each row that an operator makes is one of a unit matrix."""
-        name, made, sizes = self._flow.names[row], self._flow.made[row], self._sizes[row]
+        name, made, sizes = self.flow.names[row], self.flow.made[row], self.sizes[row]
         if name == "aten::one_hot":
             return True
-        source = self._flow.row_of.get(self._base(made[0])[0]) if made else None
-        of_source = "" if source is None else self._flow.names[source]
+        source = self.flow.row_of.get(self.base_of(made[0])[0]) if made else None
+        of_source = "" if source is None else self.flow.names[source]
         if name.startswith("aten::scatter"):  # a single 1 in each row of zeros
             single = len(sizes) > 3 and bool(sizes[2]) and sizes[2][-1] == 1 and math.prod(sizes[3]) == 1
             return single and of_source in ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
@@ -258,8 +165,8 @@ class _Forms:
 
     def written_out(self) -> Iterator[ProductForm]:
         """Yield the multiplications, and differences, of all pairs that are only summed."""
-        for row in self._flow.outermost:
-            name, tensors = self._flow.names[row], [s for s in self._sizes[row][:2] if math.prod(s) > 1]
+        for row in self.flow.outermost:
+            name, tensors = self.flow.names[row], [s for s in self.sizes[row][:2] if math.prod(s) > 1]
             if name not in ("aten::mul", "aten::sub") or len(tensors) != 2:
                 continue
             numbers, read = _of_all_pairs(*tensors), sum(map(math.prod, tensors))
@@ -277,11 +184,11 @@ class _Forms:
     def repeated(self) -> Iterator[ProductForm]:
         """Yield the copies of what repeats that are read only by what reads a view as well."""
         flow, ends = (
-            self._flow,
-            dict(zip(self._flow.outermost, [*self._flow.outermost[1:], len(self._flow.names)], strict=True)),
+            self.flow,
+            dict(zip(self.flow.outermost, [*self.flow.outermost[1:], len(self.flow.names)], strict=True)),
         )
         for row, end in ends.items():
-            name, result = flow.names[row], self._results.get(flow.number[row])
+            name, result = flow.names[row], self.results.get(flow.number[row])
             source = self._repeated_size(row) if _COPIES.match(name) and result is not None else None
             if source is None or result is None or math.prod(result) < 2 * math.prod(source) or math.prod(source) <= 1:
                 continue
@@ -296,7 +203,7 @@ class _Forms:
 
     def _repeated_size(self, row: int) -> Size | None:
         """Return the size of what a copy repeats, None where it repeats nothing, or each row as often as a tensor says."""
-        flow, sizes = self._flow, self._sizes
+        flow, sizes = self.flow, self.sizes
         if _REPEATS.match(flow.names[row]):
             return None if len(sizes[row]) > 1 and math.prod(sizes[row][1]) > 1 else sizes[row][0]
         before: int | None = row
@@ -310,27 +217,27 @@ class _Forms:
         """Return whether all that reads a result would read a view with fewer numbers as well."""
         waiting, any_reader = [row], False
         while waiting:
-            for reader in self._readers.get(self._flow.number[waiting.pop()], {-1}):
-                if reader >= 0 and self._hands_on(reader):
+            for reader in self.readers.get(self.flow.number[waiting.pop()], {-1}):
+                if reader >= 0 and self.hands_on(reader):
                     waiting.append(reader)
-                elif reader < 0 or not _BROADCASTS.match(self._flow.names[reader]):
+                elif reader < 0 or not _BROADCASTS.match(self.flow.names[reader]):
                     return False
                 any_reader = True
         return any_reader
 
     def transforms(self) -> Iterator[ProductForm]:
         """Yield the whole Fourier transforms of real numbers that are transformed back, with what lies between."""
-        flow = self._flow
+        flow = self.flow
         for row, end in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
             if not _TRANSFORMS.match(flow.names[row]) or "aten::_fft_r2c" not in flow.names[row:end]:
                 continue
-            gone, reader = {row}, self._only_reader(row)
+            gone, reader = {row}, self.only_reader(row)
             while reader is not None and _BETWEEN.match(flow.names[reader[0]]):
                 gone |= {reader[0], *reader[1]}
-                reader = self._only_reader(reader[0])
+                reader = self.only_reader(reader[0])
             if reader is None or not _BACK.match(flow.names[reader[0]]):
                 continue
-            size = self._sizes[row][0]
+            size = self.sizes[row][0]
             yield ProductForm(
                 "transform", frozenset({*gone, *reader[1], reader[0]}), row, operations=0,
                 numbers=2 * (len(gone) + 1) * math.prod(size), before=_in_words(size), after=f"{size[-1] // 2 + 1} columns",
@@ -339,14 +246,14 @@ class _Forms:
     def _summed(self, row: int, *, squared: bool) -> frozenset[int] | None:
         """Return the operators from a multiplication (or difference) to the sum of its results (or of their squares), None without."""
         gone = {row}
-        reader = self._only_reader(row)
-        if squared and reader is not None and _SQUARES.match(self._flow.names[reader[0]]):
+        reader = self.only_reader(row)
+        if squared and reader is not None and _SQUARES.match(self.flow.names[reader[0]]):
             gone |= {reader[0], *reader[1]}
-            reader = self._only_reader(reader[0])
+            reader = self.only_reader(reader[0])
         elif squared:
-            ends = reader is not None and _LENGTHS.match(self._flow.names[reader[0]])
+            ends = reader is not None and _LENGTHS.match(self.flow.names[reader[0]])
             return frozenset({*gone, reader[0], *reader[1]}) if reader is not None and ends else None
-        if reader is None or not _SUMS.match(self._flow.names[reader[0]]):
+        if reader is None or not _SUMS.match(self.flow.names[reader[0]]):
             return None
         return frozenset({*gone, reader[0], *reader[1]})
 

@@ -71,6 +71,19 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "layer-before-neighbours",
+        "Multiply by the layer's weights first, then sum over neighbours: A @ (x @ W) equals (A @ x) @ W, and sums shorter rows",
+        "y = torch.sparse.mm(adjacency, layer(x))  # not layer(torch.sparse.mm(adjacency, x))",
+        "Only factors of whole rows (a degree, edge weights) may stand between; a bias of the layer is added behind the sum.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "neighbours-before-layer",
+        "Sum over neighbours first, then multiply by the layer's weights: (A @ x) @ W equals A @ (x @ W), and sums shorter rows",
+        "y = layer(torch.sparse.mm(adjacency, x))  # not torch.sparse.mm(adjacency, layer(x))",
+        "Only factors of whole rows (a degree, edge weights) may stand between.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "solved-for-inverse",
         "Solve instead of inverting: torch.linalg.solve(A, B) gives inv(A) @ B, in fewer and shorter kernels",
         "x = torch.linalg.solve(a, b)  # not torch.linalg.pinv(a) @ b",
