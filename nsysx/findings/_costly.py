@@ -98,6 +98,7 @@ SETTINGS = (
         anywhere="Compute with float32 where its 7 digits are enough",
         need=_float64.NOT_MEANT,
         at=_float64.place,
+        worded=_float64.worded,
     ),
     Costly(
         "FFT length",

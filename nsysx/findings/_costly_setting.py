@@ -20,7 +20,7 @@ class Costly(NamedTuple):
     ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
     line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
-    ``at``: the line that does it, where no setting is set.
+    ``at``: the line that does it, where no setting is set. ``worded``: title and remedy in words of the capture.
     """
 
     name: str
@@ -37,3 +37,4 @@ class Costly(NamedTuple):
     need: Need | None = None
     set_by: tuple[str, ...] = ()
     at: Callable[[Case], Row] | None = None
+    worded: Callable[[Case, str, Alternative], tuple[str, Alternative]] | None = None

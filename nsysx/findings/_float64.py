@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Need, Saving, State, ops_of
@@ -102,14 +103,36 @@ def in_settings(case: Case, settings: RecordedSettings) -> str:
         first = f", first of {modules[0]}" if isinstance(modules, list) and modules and modules[0] else ""
         where.append(f"results of modules{first}")
     told = seen(case)
-    return told.replace("float64 outside of modules", f"float64 in {' and in '.join(where)}") if where else told
+    return told.replace("outside of modules", f"in {' and in '.join(where)}") if where else told
+
+
+#: Kernels of complex numbers of two float64, and transforms, which name the real type of either.
+_COMPLEX, _OF_EITHER = r"(?i)complex<double>|cf64|zgemm|zgemv|double2", r"(?i)fft"
+
+
+def _complex(case: Case) -> bool:
+    """Return whether most of what computes in float64, transforms aside, has complex numbers."""
+    doubles = _doubles(case)
+    names, ns = doubles["name"], doubles["ns"].to_numpy()
+    both, either = (np.asarray(lookup.matching(names, pattern), np.bool_) for pattern in (_COMPLEX, _OF_EITHER))
+    return bool(ns[both & ~either].sum() > MOST_SHARE * ns[~either].sum() > 0)
+
+
+def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy, those of complex numbers where the kernels have such."""
+    if not _complex(case):
+        return title, remedy
+    text = "Make this complex64 where it is made (numpy's default is complex128)"
+    paste = "x = torch.as_tensor(array, dtype=torch.complex64)  # complex128 promotes all that it meets"
+    return "Complex128 on the GPU", replace(remedy, text=text, paste=paste)
 
 
 def seen(case: Case) -> str:
     """Return what the kernels alone tell of float64, "" where theirs take too little."""
     ns = case.per_step(int(_doubles(case)["ns"].sum()))
     much = case.notable(ns, REPORTED_SHARE) and not _for_solvers(case)
-    return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
+    kind = "complex128" if _complex(case) else "float64"
+    return f"{kind} outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
 
 
 def taken(case: Case) -> Takes:

@@ -64,16 +64,15 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
             return None
         worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
-    fix = Fix.by_name(
-        each.remedy if case.program.python else replace(each.remedy, text=each.anywhere or each.remedy.text)
-    )
+    title, remedy = (each.title, each.remedy) if each.worded is None else each.worded(case, each.title, each.remedy)
+    fix = Fix.by_name(remedy if case.program.python else replace(remedy, text=each.anywhere or remedy.text))
     if each.need is not None and each.need.test(case)[0] == "violated":
         fix = replace(fix, needs=(each.need,))
     # What is about certain work, none of which was seen, may cost nothing.
     leads = each.leads and (each.takes is None or replayed is not None)
     return Found(
         RULE,
-        each.title,
+        title,
         f"{units.capitalized(text)}.",
         worth=worth,
         cost_ns=worth.likely_ns,

@@ -631,6 +631,20 @@ def test_float64_of_a_program_that_is_not_pythons_is_a_remark(tmp_path: Path) ->
     assert states["solver"] == ["violated"] and states["python"] != ["violated"]
 
 
+@pytest.mark.parametrize(("numbers", "named"), [("c10::complex<double>", "complex64"), ("double", "float32")])
+def test_complex_numbers_become_complex_ones(tmp_path: Path, numbers: str, named: str) -> None:
+    def body(program: Program, number: int) -> None:  # transforms name the real type of either
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(300, f"elementwise_kernel<MulFunctor<{numbers}>>")
+            program.launch(900, "void regular_fft<4096, double>")
+            program.launch(100, "elementwise_kernel<AddFunctor<double>>")
+
+    (finding,) = of_settings(summary(tmp_path, CLEAN, body))
+    assert f"Make this {named}" in finding.fix and f"dtype=torch.{named}" in finding.paste
+    assert finding.title.startswith("Complex128" if named == "complex64" else "Float64")
+    assert ("complex128 outside" in finding.detail.lower()) == (named == "complex64")
+
+
 def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms of float64 beside elementwise work: it has its size and is never the first thing to do; in a network it is."""
     bodies = {}

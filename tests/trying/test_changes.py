@@ -153,7 +153,7 @@ COSTLY = (
     + """
 import numpy as np
 torch.use_deterministic_algorithms(True); torch.backends.cudnn.benchmark = True; torch.backends.cuda.enable_flash_sdp(False)
-mean = torch.from_numpy(np.ones(62))
+mean, wave = torch.from_numpy(np.ones(62)), torch.as_tensor(np.exp(1j * np.ones(4)))
 attention = nn.MultiheadAttention(8, 2, batch_first=True)
 wide = nn.Linear(62, 1).double()
 opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.1 * (p.dim() > 1)} for p in attention.parameters()], lr=1e-3)
@@ -164,7 +164,7 @@ for i in range(40):
         wide(mean)
         loss.backward()
     opt.step(); opt.zero_grad()
-assert mean.dtype == torch.float32 and not torch.is_anomaly_enabled()
+assert (mean.dtype, wave.dtype) == (torch.float32, torch.complex64) and not torch.is_anomaly_enabled()
 """
 )
 
@@ -189,7 +189,7 @@ def test_what_the_program_sets_is_set_otherwise_and_does_the_same(ran: Ran) -> N
         "unset-launch-blocking",
     )
     assert {counts[name] for name in held} == {1}, "once, and they stay"
-    assert counts["float32"] == 2, "the array, and the model that takes it"
+    assert counts["float32"] == 3, "the arrays, and the model that takes one"
     assert not counts["cudnn-on"] and made.record["changes"]["cudnn-on"]["why_not"] == "cuDNN is on"
     unchanged = ran(COSTLY, "float32", "nothing")
     apart = difference(unchanged.record, made.record)

@@ -14,16 +14,17 @@ _FACTORS = (2, 3, 5, 7)
 
 
 def _float32(torch: Any, watch: Watch) -> None:
-    watch.why_not = "no tensor of float64 is made from an array, a list or a number"
+    watch.why_not = "no tensor of float64 or complex128 is made from an array, a list or a number"
+    narrower = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
     def made(original: Any) -> Any:
         @functools.wraps(original)
         def maker(*args: Any, **kwargs: Any) -> Any:
             tensor = original(*args, **kwargs)
-            if tensor.dtype is not torch.float64:
+            if tensor.dtype not in narrower:
                 return tensor
             watch.took()
-            return tensor.to(torch.float32)
+            return tensor.to(narrower[tensor.dtype])
 
         return maker
 
