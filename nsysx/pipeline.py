@@ -25,6 +25,7 @@ from nsysx.pictures import Lane
 from nsysx.ranks import (
     collect,
     job_compared,
+    match,
     one_job,
     other_lanes,
     other_reports,
@@ -136,7 +137,8 @@ class Job:
     """The profile of the report to show, completed by the reports of the other ranks, and a record of every rank.
 
     ``files`` are the names of several reports and ``report`` the place of the shown one among them; ``shown`` is the number of the
-    rank to show, None if there is only one report. ``beside`` are the lanes of the other ranks, where pictures are drawn.
+    rank to show, None if there is only one report. ``beside`` are the lanes of the other ranks, where pictures are drawn. ``aligned``
+    are the ranks of several reports on one clock.
     """
 
     profile: Profile
@@ -145,6 +147,7 @@ class Job:
     report: int = 0
     shown: int | None = None
     beside: other_lanes.OtherRanksLanes = field(default_factory=other_lanes.OtherRanksLanes)
+    aligned: match.Aligned | None = None
 
 
 def gather_job(
@@ -171,13 +174,14 @@ def gather_job(
             )
         wanted = ranks[numbers.index(options.rank)]
         given = gather(files[wanted.report], replace(options, rank=None, process=wanted.process))
-        given = other_reports.learn(given, ranks, wanted.report)
+        aligned = match.align(ranks)
+        given = other_reports.learn(given, aligned, wanted.report)
         beside = (
-            _lanes_of_others(given, ranks, wanted.report, files, read)
+            _lanes_of_others(given, aligned, wanted.report, files, read)
             if options.timelines
             else other_lanes.OtherRanksLanes()
         )
-        return Job(given, ranks, files=names, report=wanted.report, shown=options.rank, beside=beside)
+        return Job(given, ranks, names, wanted.report, options.rank, beside, aligned)
     first: list[Profile | NsysxError] = []
     shown_one = partial(unreadable_reports.result_or_error, partial(gather, options=options))
     others = read(work, files[1:], meanwhile=lambda: first.append(shown_one(files[0])))
@@ -186,20 +190,21 @@ def gather_job(
     ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = rank_record.number(ranks, shown) if ranks else 0
-    given = other_reports.learn(given, ranks, 0)
-    beside = _lanes_of_others(given, ranks, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
-    return Job(given, ranks, names, shown=number, beside=beside)
+    aligned = match.align(ranks)
+    given = other_reports.learn(given, aligned, 0)
+    beside = _lanes_of_others(given, aligned, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
+    return Job(given, ranks, names, shown=number, beside=beside, aligned=aligned)
 
 
 def _lanes_of_others(
     given: Profile,
-    ranks: Sequence[rank_record.Rank],
+    aligned: match.Aligned,
     report: int,
     files: Sequence[Path],
     read: Callable[..., list[Any]],
 ) -> other_lanes.OtherRanksLanes:
     """Return the lanes of the ranks that ``given``, of this report, does not hold: their reports are read once more."""
-    plan = other_lanes.plan(given, ranks, report)
+    plan = other_lanes.plan(given, aligned, report)
     paths = {files[n].resolve(): n for n in sorted({rank.report for rank in plan.wanted})}
     lanes: dict[tuple[int, other_lanes.Stretch], tuple[Lane, ...]] = {}
     for of_report in read(partial(_lanes, plan, paths), list(paths)) if paths else ():
@@ -342,7 +347,7 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
-    compared, alone_because = job_compared.compare(job.ranks), job_compared.reason(job.ranks)
+    compared, alone_because = job_compared.compare(job.ranks, job.aligned), job_compared.reason(job.ranks)
     ranks = rank_table.table(compared, alone_because)
     alone = timeline_data.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)

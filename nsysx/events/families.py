@@ -47,5 +47,9 @@ def patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 def family(kernel: str) -> str:
     """Return the family of a kernel by its full name, "other" when no pattern matches."""
     # Template arguments of a megabyte exist; the distinguishing words stand early.
-    text = kernel[:4000]
-    return next((name for name, pattern in patterns() if pattern.search(text)), OTHER)
+    return _first_family(kernel[:4000], patterns())
+
+
+@lru_cache(maxsize=4096)  # the ranks of a job run the same few kernels
+def _first_family(name: str, every_pattern: tuple[tuple[str, re.Pattern[str]], ...]) -> str:
+    return next((family for family, pattern in every_pattern if pattern.search(name)), OTHER)

@@ -9,7 +9,6 @@ import numpy as np
 
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
-from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.job_ledger import chosen
@@ -109,8 +108,7 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the exposed communication of each rank by place. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
-    ranks, takers = compared.ranks, compared.takers
-    parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
+    ranks, takers, parts = compared.ranks, compared.takers, compared.stretches
     shown = chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts])
     rows = [row for r in shown for row in _rows(ranks, r, parts[r], takers)]
     if (on_host := compared.on_host) is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from nsysx.ranks import host_meetings, process_groups, straggler
-from nsysx.ranks.collective_costs import CollectiveCosts, costs_of
+from nsysx.ranks.collective_costs import CollectiveCosts, Stretches, costs_of, stretches
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
 from nsysx.ranks.rank_record import Rank, number
@@ -50,6 +50,11 @@ class JobCompared:
         return self.aligned.ranks
 
     @cached_property
+    def stretches(self) -> Sequence[Stretches]:
+        """The exposed communication of each rank by collective."""
+        return [stretches(rank, cost) for rank, cost in zip(self.ranks, self.costs, strict=True)]
+
+    @cached_property
     def takers(self) -> Mapping[tuple[int, int], Takers]:
         """(rank, row of its collectives) -> who takes part in it, for those that are matched."""
         takers_of: dict[tuple[int, int], Takers] = {}
@@ -77,12 +82,12 @@ class JobCompared:
         return tuple(sorted(number(self.ranks, r) for r in group))
 
 
-def compare(ranks: Sequence[Rank]) -> JobCompared | None:
-    """Return the ranks of a job compared; None where there is one alone."""
+def compare(ranks: Sequence[Rank], aligned: Aligned | None = None) -> JobCompared | None:
+    """Return the ranks of a job compared; None where there is one alone. ``aligned``: they on one clock, if that is done already."""
     if len(ranks) < 2:
         return None
-    aligned = align(ranks)
-    aligned.ranks = common(aligned)
+    aligned = aligned or align(ranks)
+    aligned = replace(aligned, ranks=common(aligned))
     costs = costs_of(aligned)
     on_host = host_meetings.compare(aligned)
     late = straggler.find(aligned, costs)

@@ -239,8 +239,7 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the parts of the steps of all ranks together, and of each. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
-    ranks = compared.ranks
-    parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
+    ranks, parts = compared.ranks, compared.stretches
     of_each = [_parts(compared, r, of_rank) for r, of_rank in enumerate(parts)]
     whole = sum(rank.parts["window_ns"] for rank in ranks)
     rows = [

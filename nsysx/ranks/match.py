@@ -31,7 +31,7 @@ class SeriesKey(NamedTuple):
         return self.kind == SEND_RECEIVE and (bool(self.pair) or not self.communicator)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Aligned:
     """The collectives of all ranks on one clock. ``offset[r]`` is added to the times of rank r (ns)."""
 
@@ -112,7 +112,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
                 sure = bool(key.communicator) and (key.kind != SEND_RECEIVE or bool(key.pair))
                 least = SENDS_TOGETHER_SHARE if key.kind == SEND_RECEIVE else COLLECTIVES_TOGETHER_SHARE
                 _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
-        aligned.groups += [(key, group) for group in groups if len(group) > 1]
+        aligned.groups.extend((key, group) for group in groups if len(group) > 1)
     return aligned
 
 

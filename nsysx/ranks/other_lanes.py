@@ -15,7 +15,7 @@ from nsysx.analyses.helpers import picture_windows, timeline_data
 from nsysx.events.profile import Profile
 from nsysx.pictures import CPU_ROLES, Lane, Timeline
 from nsysx.ranks import collective_costs, rank_record, straggler
-from nsysx.ranks.match import Aligned, align, common
+from nsysx.ranks.match import Aligned, common
 from nsysx.ranks.rank_bounds import (
     FEWEST_DRAWN_RANKS,
     MOST_DRAWN_LANES,
@@ -74,15 +74,14 @@ class OtherRanksLanes:
     lanes: Lanes = field(default_factory=dict)
 
 
-def plan(profile: Profile, ranks: Sequence[rank_record.Rank], report: int) -> LanePlan:
+def plan(profile: Profile, aligned: Aligned, report: int) -> LanePlan:
     """Return what is drawn beside ``profile``, of the report with this number: ranks that it does not hold, on a known clock."""
-    windows = tuple(Stretch(w.start_ns, w.end_ns) for w in picture_windows.windows(profile))
+    ranks, windows = aligned.ranks, tuple(Stretch(w.start_ns, w.end_ns) for w in picture_windows.windows(profile))
     here = {process for process, _ in profile.ledgers.activity}
     held = [n for n, r in enumerate(ranks) if r.report == report and r.process in here]
     others = [n for n in range(len(ranks)) if n not in held]
     if not windows or not held or not others:
         return LanePlan()
-    aligned = align(ranks)
     comparable = _on_one_clock(aligned, report)
     placed = [n for n in others if ranks[n].report in comparable]
     if len(placed) > FEWEST_DRAWN_RANKS and (late := _late_rank(aligned)) is not None:

@@ -17,7 +17,7 @@ from nsysx.events.other_ranks import Modelled, OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.ranks import host_meetings
-from nsysx.ranks.match import Aligned, align
+from nsysx.ranks.match import Aligned
 from nsysx.ranks.rank_record import Rank
 from nsysx.replay import no_comm, peers, rank_alone
 from nsysx.replay.together import Played, ReplayedRank, step_lengths
@@ -34,12 +34,12 @@ def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     )
 
 
-def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
+def learn(profile: Profile, aligned: Aligned, report: int) -> Profile:
     """Return the profile of the report with this number, with what the other reports say about its ranks.
 
-    ``ranks`` are those of all reports. It is the profile itself where no communication of it has a counterpart in another report.
+    ``aligned`` are the ranks of all reports. It is the profile itself where no communication of it has a counterpart in another report.
     """
-    aligned = align(ranks)
+    ranks = aligned.ranks
     on_host = host_meetings.compare(aligned)
     groups = [*aligned.groups, *(on_host.aligned.groups if on_host else ())]
     if not any(

@@ -13,7 +13,7 @@ from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import behind_columns, lone_work, straggler
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks.collective_costs import CollectiveCosts
+from nsysx.ranks.collective_costs import CollectiveCosts, Stretches
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.own_time import own_times
 from nsysx.ranks.rank_bounds import STRAGGLER_SHARE
@@ -271,7 +271,7 @@ def _changed(compared: JobCompared) -> dict[int, dict[str, int]]:
     return saved
 
 
-def _waits_for(ranks: Sequence[Rank], r: int, cost: CollectiveCosts, because: Sequence[Mapping[str, int]]) -> list[Row]:
+def _waits_for(ranks: Sequence[Rank], r: int, parts: Stretches, because: Sequence[Mapping[str, int]]) -> list[Row]:
     """Return for which ranks one waits, and what those spend more time on, most first."""
     return [
         {
@@ -279,7 +279,7 @@ def _waits_for(ranks: Sequence[Rank], r: int, cost: CollectiveCosts, because: Se
             "ns": ns,
             "because": None if other is None else next(iter(because[other]), None),
         }
-        for other, ns in costs_room.exposed_by(costs_room.stretches(ranks[r], cost), r).items()
+        for other, ns in costs_room.exposed_by(parts, r).items()
     ]
 
 
@@ -341,7 +341,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "transfer_usual_ns": whole.usual_ns if matched else None,
                 "wait_ns": whole.wait_ns if matched else None,
                 "exposed_wait_ns": waiting if matched else None,
-                "waits_for": _waits_for(ranks, r, cost, because) if matched else None,
+                "waits_for": _waits_for(ranks, r, compared.stretches[r], because) if matched else None,
                 "exposed_transfer_ns": moving if matched else None,
                 "exposed_unmatched_ns": unmatched if matched else None,
                 "bytes": whole.bytes if whole.sized else None,

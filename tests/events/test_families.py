@@ -119,3 +119,20 @@ def test_a_file_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
     with pytest.raises(NsysxError) as caught:
         families.patterns()
     assert (caught.value.slug, caught.value.exit_code) == ("families-unreadable", EXIT_USAGE)
+
+
+def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 ranks run the same few kernels."""
+    searched: list[str] = []
+
+    class Noting:
+        def search(self, name: str) -> bool:
+            searched.append(name)
+            return name.startswith("mine")
+
+    every = (("own", Noting()),)
+    with monkeypatch.context() as patched:
+        patched.setattr(families, "patterns", lambda: every)
+        named = [families.family(name) for name in ("mine<1>", "theirs", "mine<1>", "theirs")]
+    assert named == ["own", "other"] * 2
+    assert searched == ["mine<1>", "theirs"]

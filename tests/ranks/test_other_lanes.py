@@ -12,7 +12,7 @@ import pytest
 
 from nsysx.pictures import Lane, Timeline
 from nsysx.pipeline import summarize
-from nsysx.ranks import collective_costs, other_lanes
+from nsysx.ranks import collective_costs, match, other_lanes
 from nsysx.render import html_page, live_timeline
 from tests.builder import Report
 from tests.ranks.test_rank_table import ALL_REDUCE, EPOCH, PERIOD, reports, steps
@@ -98,6 +98,24 @@ def test_without_pictures_no_report_is_read_again(tmp_path: Path, monkeypatch: p
     paths = reports(tmp_path, COMPUTE, starts=[0, 0], clocks=[0, 0])
     monkeypatch.setattr("nsysx.ranks.other_lanes.plan", lambda *given: pytest.fail("no picture is drawn"))
     assert summarize(paths).rows("ranks")
+
+
+@pytest.mark.parametrize("shown", [None, 1])
+def test_the_clocks_of_a_job_are_matched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int | None
+) -> None:
+    """For what the shown rank learns from others, for the pictures and for the tables."""
+    matched: list[int] = []
+    correct = match._correct_clocks
+
+    def counted(aligned: match.Aligned, *given: Any, **options: Any) -> None:
+        matched.append(len(aligned.ranks))
+        correct(aligned, *given, **options)
+
+    monkeypatch.setattr(match, "_correct_clocks", counted)
+    paths = reports(tmp_path, COMPUTE, starts=[0, 700_000], clocks=[0, 3_000_000])
+    assert summarize(paths, timelines=True, rank=shown).rows("ranks")
+    assert matched == [2]
 
 
 def test_the_other_ranks_of_a_report_are_drawn_beside_one_of_it(tmp_path: Path) -> None:
