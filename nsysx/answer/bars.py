@@ -145,7 +145,8 @@ def _rank_bars(summary: Summary, late: rank_table.RankRow | None) -> tuple[Bar, 
                 Paint.COMM,
                 True,
             ),
-            BarPart("idle", of(row["idle_ns"]), Paint.IDLE, True),
+            BarPart(Code.HOST_COMM.drawn, of(rank_table.on_host_ns(row)), Code.HOST_COMM.color, True),
+            BarPart("idle", of(row["idle_ns"] - rank_table.on_host_ns(row)), Paint.IDLE, True),
         ]
         total = of(row["window_ns"])
         bars.append(Bar(f"rank {row['rank']}", total, merged(parts, total)))

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
-from nsysx.catalogue import Late
+from nsysx.catalogue import Cause, Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import behind_columns, lone_work, straggler
 from nsysx.ranks import collective_costs as costs_room
@@ -242,6 +242,11 @@ SHOWN = TableSpec(
     hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective", "late_by_work"),
     keep="delay_ns",
 )
+
+
+def on_host_ns(row: Row | RankRow) -> int:
+    """Return the part of idle_ns of a rank in which its host communicates (ns)."""
+    return int((row.get("idle_causes") or {}).get(Cause.HOST_COMM.value, 0))
 
 
 def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> list[dict[str, int]]:

@@ -105,7 +105,7 @@ def test_a_bar_names_what_is_large_and_says_nothing_where_most_has_no_name(
         assert drawn.total_ns == sum(ns for _, ns in sums)
 
 
-def rank_row(rank: int, wait: int | None, **changes: int | None) -> Row:
+def rank_row(rank: int, wait: int | None, **changes: Any) -> Row:
     busy = {"compute_ns": 50, "copy_ns": 5, "memset_ns": 1, "comm_ns": 30, "idle_ns": 14, "window_ns": 100}
     return {"rank": rank, **busy, "exposed_wait_ns": wait, "exposed_transfer_ns": 15, **changes}
 
@@ -124,6 +124,20 @@ def test_the_bar_of_a_rank_sums_to_its_window(monkeypatch: pytest.MonkeyPatch) -
     assert {p.label: p.ns for p in second.parts} == {"compute": 50, "copies": 6, "transfers": 30, "idle": 14}
     assert {p.label: p.ns for p in third.parts}["waiting for others"] == 30
     assert [bar.total_ns for bar in (first, second, third)] == [100, 100, 100]
+
+
+def test_a_rank_that_communicates_on_the_host_is_not_drawn_as_idle_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "each", lambda *_: float)
+    rows = [
+        rank_row(0, 10, idle_causes={"host_comm": 9, "host_code": 5}),
+        rank_row(1, 10, idle_causes={"host_code": 14}),
+    ]
+    first, second = bars._rank_bars(with_rows(factory.summary(), "ranks", rows), None)
+    assert [(p.label, p.ns) for p in first.parts if p.idle] == [
+        ("waiting for others", 10), ("communication on the host", 9), ("idle", 5),
+    ]  # fmt: skip
+    assert [(p.label, p.ns) for p in second.parts if p.idle] == [("waiting for others", 10), ("idle", 14)]
+    assert sum(p.ns for p in first.parts) == sum(p.ns for p in second.parts) == 100
 
 
 @pytest.mark.parametrize(

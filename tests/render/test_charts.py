@@ -193,11 +193,11 @@ def test_a_label_never_becomes_a_formula(full):
 
 
 def rank_rows(count: int, late: int | None = None) -> list[dict]:
-    parts = {"exposed transfer": 0.05, "communication on no other rank": 0, "copy": 0, "memset": 0.01, "idle": 1}
+    parts = {p.label: 0 for p in RANK_PARTS} | {"exposed transfer": 0.05, "memset": 0.01, "idle": 1}
     rows = []
     for r in range(count):
         compute, wait = (8, 0) if r == late else (5, 3)
-        own = {"compute": compute, "waiting for another rank": wait, **parts}
+        own = {**parts, "compute": compute, "waiting for another rank": wait}
         rows.append({"rank": r, "straggler": r == late, **{k: v * MS for k, v in own.items()}})
     return rows
 
@@ -238,6 +238,20 @@ def test_many_ranks_are_a_heat_map(count):
 def test_ranks_that_all_differ_are_still_a_small_picture():
     rows = [{**r, "compute": (r["rank"] * 37 % 101) * MS} for r in rank_rows(1024)]
     assert size(ranks(rows)) < 100_000
+
+
+def test_the_parts_of_a_rank_sum_to_its_step_and_communication_on_the_host_is_one_of_them():
+    row = {
+        "compute_ns": 50,
+        "comm_ns": 20,
+        "copy_ns": 5,
+        "memset_ns": 1,
+        "idle_ns": 24,
+        "idle_causes": {"host_comm": 9},
+    }
+    parts = {p.label: p.ns({**row, "exposed_transfer_ns": 8, "exposed_wait_ns": 10}) for p in RANK_PARTS}
+    assert (parts["communication on the host"], parts["idle"]) == (9, 15)
+    assert sum(parts.values()) == 100
 
 
 def test_ranks_that_did_nothing_can_be_drawn():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsysx.catalogue import Paint
+from nsysx.catalogue import Paint, StepPart
 from nsysx.judging import rank_waiting
 from nsysx.model import Row, Summary
 from nsysx.ranks import rank_table
@@ -36,19 +36,19 @@ TABLE = rank_table.KEY
 
 
 class RankBarPart(NamedTuple):
-    """A part of a rank's step: its label, its ns over the row's steps, and how it is painted."""
+    """A part of a rank's step: its label, its ns over the row's steps, and how it is painted: with a ``hatch`` on white, or filled."""
 
     label: str
     ns: Callable[[RankRow], int]
     color: str
-    hatched: bool = False
+    hatch: str = ""
 
 
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
     RankBarPart("compute", lambda r: r["compute_ns"], KIND_COLORS[Paint.COMPUTE]),
     RankBarPart("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLORS[Paint.COMM]),
-    RankBarPart("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], hatched=True),
+    RankBarPart("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], "////"),
     RankBarPart(
         "communication on no other rank",
         lambda r: r["comm_ns"] - (r["exposed_transfer_ns"] or 0) - (r["exposed_wait_ns"] or 0),
@@ -56,7 +56,8 @@ RANK_PARTS = (
     ),
     RankBarPart("copy", lambda r: r["copy_ns"], KIND_COLORS[Paint.COPY]),
     RankBarPart("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
-    RankBarPart("idle", lambda r: r["idle_ns"], "#ececec"),
+    RankBarPart(StepPart.HOST_COMM.drawn, rank_table.on_host_ns, KIND_COLORS[Paint.COMM], "....."),
+    RankBarPart("idle", lambda r: r["idle_ns"] - rank_table.on_host_ns(r), "#ececec"),
 )
 
 
@@ -98,20 +99,19 @@ def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Fig
 
 
 def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[LegendEntry]:
-    """Draw the parts of each rank's step one after the other, with waiting hatched; return what they are called."""
+    """Draw the parts of each rank's step one after the other; return what they are called."""
     keys = []
     left = [0.0] * len(rows)
     for part in RANK_PARTS:
         values = [r[part.label] / divisor for r in rows]
         if not any(values):
             continue
-        fill, edge = (PAPER, part.color) if part.hatched else (part.color, PAPER)
-        hatch = "////" if part.hatched else ""
+        fill, edge = (PAPER, part.color) if part.hatch else (part.color, PAPER)
         places = [
             (a, RANK_ROW * (i + 0.14), b, 0.72 * RANK_ROW) for i, (a, b) in enumerate(zip(left, values, strict=True))
         ]
-        boxes(axes, places, fill, edge=edge, line=0.67, hatch=hatch)
-        keys.append(LegendEntry(part.label, fill, edge if part.hatched else "none", hatch))
+        boxes(axes, places, fill, edge=edge, line=0.67, hatch=part.hatch)
+        keys.append(LegendEntry(part.label, fill, edge if part.hatch else "none", part.hatch))
         left = [a + b for a, b in zip(left, values, strict=True)]
     return keys
 
