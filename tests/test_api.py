@@ -333,12 +333,16 @@ def test_commands_in_errors_stay_commands() -> None:
     assert worded(text, {"no_empty_cache"}) == "no_empty_cache (frees in the steps): matches nothing"
 
 
-def test_the_frames_that_a_type_checker_knows_are_those_of_a_report(recorded: Samples) -> None:
+def test_the_frames_that_a_type_checker_knows_are_those_of_a_report(recorded: Samples, tmp_path: Path) -> None:
     """``s.kernles`` is an error before the program runs, and no frame is."""
     names = set(named_frames.NamedFrames.__annotations__)
     of_class = {name for name in vars(report_object.Report) if not name.startswith("_")}
     made = {"steps", *recorded.summary("tiny_stack").tables, *event_frames.BY_NAME}
     assert names | (of_class & made) == made and not names & of_class
     checked = "import nsysx\ns = nsysx.report('r.sqlite')\nframe = s.kernel_spread\ns.kernles\n"
-    stdout, _, status = mypy_api.run(["--config-file=", "-c", checked])
+    # With the settings of the project, so that what the check of its types left in the cache need not be found out again.
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8").replace('packages = ["nsysx"]\n', "")
+    (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
+    words = [f"--config-file={tmp_path / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}", "-c", checked]
+    stdout, _, status = mypy_api.run(words)
     assert status == 1 and '"Report" has no attribute "kernles"' in stdout and stdout.count("error:") == 1, stdout

@@ -25,10 +25,12 @@ import pytest
 import torch
 from nsysx_probe import ranges
 
+from tests.light_torch import WITHOUT_DYNAMO
+
 INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 
-TRAIN = """
-import os, sys
+TRAIN = f"""
+{WITHOUT_DYNAMO}import os, sys
 import torch
 from torch import nn
 
@@ -232,6 +234,8 @@ def test_every_way_to_start_a_program(nsys: str, tmp_path: Path, script: Path, w
         "command": [sys.executable, "-c", "import train, sys; train.main(); print('argv', sys.argv[1:])", "a", "b c"],
         "bash": ["bash", str(wrapper)],
     }[way]
+    if way == "script":
+        script.write_text(TRAIN.replace(WITHOUT_DYNAMO, ""))
     run = profile(nsys, tmp_path, command)
     assert run.code == 0, run.err
     assert "argv ['a', 'b c']" in run.out
@@ -323,8 +327,8 @@ def test_sigterm_in_a_step_loses_only_that_step(nsys: str, tmp_path: Path, scrip
     assert all(found["phase", name] >= 3 for name in ("zero_grad", "forward", "loss", "backward", "optimizer"))
 
 
-GROWS = """
-import torch
+GROWS = f"""
+{WITHOUT_DYNAMO}import torch
 from torch import nn
 
 def used():
@@ -508,8 +512,9 @@ def test_output_and_exit_code_are_identical(tmp_path: Path, script: Path, ending
 
 
 def test_compiled_and_checkpointed_programs_are_identical(tmp_path: Path, script: Path) -> None:
+    real = TRAIN.replace(WITHOUT_DYNAMO, "")
     script.write_text(
-        TRAIN.replace(
+        real.replace(
             "    loss_fn = nn", "    net = torch.compile(net, backend='aot_eager', fullgraph=True)\n    loss_fn = nn"
         )
     )
@@ -517,7 +522,7 @@ def test_compiled_and_checkpointed_programs_are_identical(tmp_path: Path, script
     (file,) = files.values()
     assert file["ranges"]["module"] == 8, "the region and the loss, four times"
     script.write_text(
-        TRAIN.replace(
+        real.replace(
             "loss_fn(net(x), y)", "loss_fn(torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False), y)"
         ).replace("import torch\n", "import torch, torch.utils.checkpoint\n")
     )
