@@ -10,8 +10,17 @@ from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import MOST_SHARE, SMALL_BUCKETS_TIMES, SPARE_MEMORY_SHARE, USUAL_BUCKET_BYTES
+from nsysx.findings._finding_bounds import (
+    FEWEST_SMALL_UNITS,
+    MOST_SHARE,
+    SMALL_BUCKETS_TIMES,
+    SMALL_UNIT_BYTES,
+    SPARE_MEMORY_SHARE,
+    USUAL_BUCKET_BYTES,
+)
+from nsysx.frames import lookup
 from nsysx.model import Row
+from nsysx.reading import nccl_notes
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, VALIDATED_ERROR_SHARE
@@ -109,7 +118,7 @@ def _usual_count(whole: int) -> int:
 
 def _reductions(case: Case) -> pl.DataFrame:
     """Return the collectives that backward launches, as GPU ops."""
-    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "phase")
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "phase", "name")
     return comm.filter(comm["phase"].cast(pl.String) == "backward")
 
 
@@ -226,3 +235,83 @@ def offloads(case: Case, settings: RecordedSettings) -> str:
     if not any(r.get("offload") is True for r in sharded(settings)):
         return ""
     return "FSDP keeps parameters and gradients on the CPU: each step copies all of them both ways, and the optimizer runs there"
+
+
+# ---- what is sent, and in how many messages ----------------------------------------------------------------------------
+
+_SUMMED_AS_FLOAT32 = r"(AllReduce|ReduceScatter)\w*Sum_f(32|loat)"
+_OF_UNITS = r"AllGather|ReduceScatter"
+
+
+def _float32_transfer(case: Case) -> int:
+    """Return the exposed transfer of gradients that are reduced as float32 (ns a step); 0 where the ranks do not tell it from waiting."""
+    rows = (case.ranks.rows if case.ranks else None) or ()
+    here = next((r for r in rows if (r["process"], r["device"]) == (case.process, case.device)), None)
+    reductions = _reductions(case)
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op")
+    summed = reductions.filter(lookup.matching(reductions["name"], _SUMMED_AS_FLOAT32))
+    if here is None or here["exposed_transfer_ns"] is None or not comm["ns"].sum():
+        return 0
+    transfer = min(here["exposed_transfer_ns"] / max(here["steps"], 1), case.taken_by((StepPart.COMM,)))
+    return round(float(transfer * summed["ns"].sum() / comm["ns"].sum()))
+
+
+def reduces_float32(case: Case, settings: RecordedSettings) -> str:
+    """Return that gradients of a program that computes in bfloat16 are reduced as float32, and transfer for it is exposed."""
+    wrapper, kinds = ddp(settings), settings.autocast("dtypes")
+    counts = kinds if isinstance(kinds, Mapping) else {}
+    autocast = any("bfloat16" in str(kind) and count for kind, count in counts.items())
+    if wrapper is not None:
+        rounded = autocast and not wrapper.get("hook")
+    else:
+        units_of = sharded(settings)
+        low = all(r.get("parameter_dtype") == "bfloat16" for r in units_of) or autocast
+        rounded = bool(units_of) and low and all(r.get("reduce_dtype") in ("float32", None) for r in units_of)
+    transfer = _float32_transfer(case) if rounded else 0
+    if not case.notable(transfer // 2):
+        return ""
+    return (
+        f"the network computes in bfloat16 and its gradients are reduced as float32: {units.duration(transfer)} of a step is their "
+        "transfer that nothing hides. As bfloat16 they have half of the bytes; each is then rounded to 8 significant bits before it is "
+        "added to those of the other ranks"
+    )
+
+
+def half_of_the_bytes(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that gradients of half the bytes save: half of their exposed transfer."""
+    return case.bound(_float32_transfer(case) / 2, "half of the bytes move, in half of the time")
+
+
+def _small_messages(case: Case) -> frozenset[int]:
+    """Return the gathers and scatters (ops) of forward and backward whose message has few bytes, by what NCCL noted; none without that."""
+    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    in_network = comm["phase"].cast(pl.String).is_in(["forward", "backward"]).fill_null(value=False)
+    of_units = comm.filter(in_network & pl.Series(lookup.matching(comm["name"], _OF_UNITS), dtype=pl.Boolean))
+    members = nccl_notes.members(case.profile.trace).get(case.process, {})
+    noted = nccl_notes.messages(case.profile.trace, of_units, members)
+    sizes = {name: member.size or 0 for name, member in members.items()}
+    # What a rank adds to a gather or gets from a scatter is its part of the unit.
+    small = [
+        op
+        for op, message in zip(of_units["op"].to_list(), noted, strict=True)
+        if message.bytes is not None and 0 < sizes.get(message.communicator, 0) * message.bytes < SMALL_UNIT_BYTES
+    ]
+    return frozenset(small)
+
+
+def small_units(case: Case, settings: RecordedSettings) -> str:
+    """Return that a sharded model gathers many units that are small."""
+    count = sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
+    often = len(_small_messages(case)) / case.steps
+    if count < FEWEST_SMALL_UNITS or often < FEWEST_SMALL_UNITS:
+        return ""
+    return (
+        f"{units.several(count, 'module')} {'is' if count == 1 else 'are'} sharded each by itself, and {often:.0f} gathers and scatters of "
+        f"a step move less than {units.size(SMALL_UNIT_BYTES)}: they take as long as it takes the ranks to meet"
+    )
+
+
+def fewer_units(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that it saves if small units are gathered with others: these gathers and scatters, and their launches."""
+    small = _small_messages(case)
+    return case.worth(RemoveOps(small), bound=True) if small else None

@@ -78,6 +78,23 @@ OF_RANKS = (
         phase="backward",
     ),
     Costly(
+        "float32 reductions",
+        jobs.reduces_float32,
+        "Gradients are reduced as float32, with twice the bytes of bfloat16",
+        way("bf16-reductions"),
+        worth=jobs.half_of_the_bytes,
+        set_by=("DDP", "FSDP"),
+        phase="backward",
+    ),
+    Costly(
+        "small units",
+        jobs.small_units,
+        "Many small modules are sharded each by itself",
+        way("grouped-units"),
+        worth=jobs.fewer_units,
+        set_by=("FSDP",),
+    ),
+    Costly(
         "reshard_after_forward",
         jobs.gathers_again,
         "Parameters are gathered again in backward although they would fit",

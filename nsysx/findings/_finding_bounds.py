@@ -36,6 +36,8 @@ HELD_BY_GROUP_SHARE = 0.1
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
 USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2
+#: A gather of so many bytes takes no longer than the launch and the meeting for it (20 us at 100 GB/s); so many of them in a step count.
+SMALL_UNIT_BYTES, FEWEST_SMALL_UNITS = 2 << 20, 16
 #: Of the card's memory this share stays free when all parameters are gathered.
 SPARE_MEMORY_SHARE = 0.1
 # ---- _costly_when -----------------------------------------------------------------------------------------------
@@ -89,8 +91,13 @@ BELOW_ALL_WORK_SHARE = 0.9
 #: A line that takes less than this for each of its launches (ns) is busy launching.
 FOR_A_LAUNCH_NS = 250_000
 # ---- _meetings --------------------------------------------------------------------------------------------------
-#: The slowest NVLink in one host (a pair of A100s with half of their links) moves far more than this (bytes a second).
-SLOW_NVLINK_BYTES_PER_S = 30e9
+#: Large messages move at far more than this share of what NVLink of the card can, even where half of its links join a pair.
+SLOW_NVLINK_SHARE = 0.1
+#: Chosen: messages of one size reach half of it beside computation, so a group of ranks is slower for another reason if it is this many
+#: times as slow as another with messages of a size within so many times.
+SLOWER_GROUP_TIMES, LIKE_SIZE_TIMES = 3, 2
+#: Ranks of a group that are named. Chosen.
+NAMED_RANKS_OF_LINK = 8
 #: Messages smaller than this do not reach the bandwidth of any link.
 LARGE_MESSAGE_BYTES = 4 << 20
 # ---- _names -----------------------------------------------------------------------------------------------------

@@ -21,9 +21,12 @@ from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Saving, ops_of, way
 from nsysx.findings._finding_bounds import (
     LARGE_MESSAGE_BYTES,
+    LIKE_SIZE_TIMES,
     LOOP_LAUNCHES,
     MOST_SHARE,
-    SLOW_NVLINK_BYTES_PER_S,
+    NAMED_RANKS_OF_LINK,
+    SLOW_NVLINK_SHARE,
+    SLOWER_GROUP_TIMES,
 )
 from nsysx.findings._once import edits_without
 from nsysx.model import Row
@@ -94,8 +97,15 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
 
 #: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.
 _SLOW_WAYS = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
-#: Cards whose GPUs are joined by NVLink in one host, and what its slowest way (a pair of A100s with half of their links) is far above.
-_JOINED = r"(H100|H200|B200|B300|GB\d00|A100|A800|H800|H20)(?!.*(PCIe|NVL|MIG))"
+#: What NVLink of a card moves one way (bytes a second), by the card's name: half of what NVIDIA's data sheets give for both ways. Cards
+#: with PCIe, parts of a card, and those whose bridges may be missing are none of them.
+_NVLINK_BYTES_PER_S = {
+    r"A800|H800": 200e9,
+    r"A100": 300e9,
+    r"H100|H200|H20": 450e9,
+    r"B200|B300|GB\d00": 900e9,
+}
+_WITHOUT_NVLINK = r"PCIe|NVL|MIG"
 
 
 def _of_links(case: Case) -> CommunicationCause | None:
@@ -114,19 +124,73 @@ def _of_links(case: Case) -> CommunicationCause | None:
     return None if (slow := _slowest(rows)) is None else CommunicationCause(Fix(slow), {})
 
 
-def _slowest(rows: Sequence[Row]) -> str | None:
-    """Return what to look at where large messages of ranks on one host are far slower than the links of their cards; else None."""
-    if len({row["host"] for row in rows}) != 1 or not all(re.search(_JOINED, row["gpu"]) for row in rows):
-        return None
-    rates = [
-        each["bus_bytes_per_s"]
-        for row in rows
-        for each in row["by_collective"] or ()
-        if each["bus_bytes_per_s"] and each["bytes"] and each["bytes"] >= LARGE_MESSAGE_BYTES * each["calls"]
+class _Moved(NamedTuple):
+    """Large messages of one kind in one communicator: their bytes, their bus bandwidth (bytes a second), and the ranks that were seen."""
+
+    kind: str
+    communicator: int | None
+    bytes: float
+    bandwidth: float
+    ranks: tuple[int, ...]
+
+
+def _large(rows: Sequence[Row]) -> list[_Moved]:
+    """Return what was moved in large messages, by communicator and kind: the fastest of its ranks."""
+    moved: dict[tuple[str, int | None], list[_Moved]] = {}
+    for row in rows:
+        for each in row["by_collective"] or ():
+            rate, size = each["bus_bytes_per_s"], (each["bytes"] or 0) / max(each["calls"], 1)
+            if rate and size >= LARGE_MESSAGE_BYTES:
+                key = each["kind"], each["communicator"]
+                moved.setdefault(key, []).append(_Moved(*key, size, rate, (row["rank"],)))
+    return [
+        max(same, key=lambda m: m.bandwidth)._replace(ranks=tuple(sorted({r for m in same for r in m.ranks})))
+        for same in moved.values()
     ]
-    if not rates or max(rates) >= SLOW_NVLINK_BYTES_PER_S:
+
+
+def _nvlink(card: str) -> float | None:
+    """Return what NVLink of a card moves one way (bytes a second), None where it has none or that is not known."""
+    if re.search(_WITHOUT_NVLINK, card):
         return None
+    return next((rate for names, rate in _NVLINK_BYTES_PER_S.items() if re.search(names, card)), None)
+
+
+def _slowest(rows: Sequence[Row]) -> str | None:
+    """Return what to look at where large messages of ranks on one host are far slower than what is known to be possible; else None.
+
+    That is what messages of the same kind and size reach among other ranks of the same job, or what NVLink of the cards moves.
+    """
+    moved = _large(rows)
+    if len({row["host"] for row in rows}) != 1 or not moved:
+        return None
+    fastest = max(moved, key=lambda m: m.bandwidth)
+    links = [_nvlink(row["gpu"]) for row in rows]
+    nvlink = min((rate for rate in links if rate is not None), default=0.0) if None not in links else 0.0
+    if fastest.bandwidth < SLOW_NVLINK_SHARE * nvlink:
+        return (
+            f"Find out why NCCL does not use NVLink: large messages move at {units.bandwidth(fastest.bandwidth)} at most, and NVLink of "
+            f"this card moves {units.bandwidth(nvlink)} each way (data sheet). NCCL_DEBUG=INFO says which way each pair takes (P2P is "
+            "right, SHM and NET are not), nvidia-smi topo -m which there is"
+        )
+    for slow in sorted(moved, key=lambda m: m.bandwidth):
+        for other in moved:
+            alike = slow.kind == other.kind and 1 / LIKE_SIZE_TIMES <= slow.bytes / other.bytes <= LIKE_SIZE_TIMES
+            apart = slow.communicator != other.communicator and None not in (slow.communicator, other.communicator)
+            if alike and apart and other.bandwidth >= SLOWER_GROUP_TIMES * slow.bandwidth:
+                return _unlike(slow, other)
+    return None
+
+
+def _unlike(slow: _Moved, other: _Moved) -> str:
     return (
-        f"Find out why NCCL does not use NVLink: large messages move at {units.size(max(rates))} a second at most. NCCL_DEBUG=INFO says "
-        "which way each pair takes (P2P is right, SHM and NET are not), nvidia-smi topo -m which there is"
+        f"Find out what slows {slow.kind} among ranks {_listed(slow.ranks)}: it moves at {units.bandwidth(slow.bandwidth)}, and with "
+        f"messages of like size among ranks {_listed(other.ranks)} at {units.bandwidth(other.bandwidth)} in this report. nvidia-smi topo "
+        "-m says which GPUs are joined by NVLink: the group that sends most belongs on these"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:NAMED_RANKS_OF_LINK])) + (
+        " and others" if len(ranks) > NAMED_RANKS_OF_LINK else ""
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -76,8 +76,14 @@ def test_layers_that_normalize_over_all_ranks_are_told(layer: str, tmp_path: Pat
 
 def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
     """Return a case of two ranks on one host whose exposed communication is transfer, at this bus bandwidth."""
-    large = {"bytes": 10 * (25 << 20), "calls": 10, "bus_bytes_per_s": bandwidth}
-    row = {"comm_ns": 100, "exposed_transfer_ns": 90, "host": 0, "gpu": case, "by_collective": [large]}
+    large = {
+        "bytes": 10 * (25 << 20),
+        "calls": 10,
+        "bus_bytes_per_s": bandwidth,
+        "kind": "allreduce",
+        "communicator": 0,
+    }
+    row = {"rank": 0, "comm_ns": 100, "exposed_transfer_ns": 90, "host": 0, "gpu": case, "by_collective": [large]}
     run = {"probe": [{"pid": 1, "settings": {"environment": {"values": environment}}}]}
     profile = SimpleNamespace(process=1 << 24, trace=SimpleNamespace(capture=SimpleNamespace(probe=run["probe"])))
     profile.once = lambda make: RecordedSettings(run["probe"][0]["settings"])
@@ -88,7 +94,10 @@ def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
     ("gpu", "bandwidth", "environment", "words"),
     [
         ("NVIDIA H100 80GB HBM3", 8e9, {}, "why NCCL does not use NVLink"),
-        ("NVIDIA H100 80GB HBM3", 200e9, {}, None),
+        ("NVIDIA H100 80GB HBM3", 44e9, {}, "NVLink of this card moves 450.0 GB/s each way"),
+        ("NVIDIA H100 80GB HBM3", 46e9, {}, None),
+        ("NVIDIA A100-SXM4-80GB", 31e9, {}, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 8e9, {}, None),
         ("NVIDIA H100 PCIe", 8e9, {}, None),
         ("NVIDIA L40S", 8e9, {}, None),
         ("NVIDIA L40S", 8e9, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
@@ -101,6 +110,33 @@ def test_slow_links_are_told_where_faster_ones_are_there(
     found = _meetings._of_links(linked(gpu, bandwidth, environment))
     assert (found is None) == (words is None)
     assert found is None or (words or "") in found.fix.text
+
+
+def moved(communicator: int, rate: float, size: int = 25 << 20, kind: str = "allreduce") -> dict[str, Any]:
+    return {"kind": kind, "communicator": communicator, "bytes": 10 * size, "calls": 10, "bus_bytes_per_s": rate}
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (moved(1, 60e9), True),
+        (moved(1, 25e9), False),  # beside computation
+        (moved(1, 60e9, size=200 << 20), False),  # larger messages are faster
+        (moved(1, 60e9, kind="allgather"), False),
+        (moved(0, 60e9), False),  # the same ranks: one of them was beside computation
+    ],
+)
+def test_a_group_of_ranks_that_is_slower_than_another_is_told_with_both_rates(
+    other: dict[str, Any], found: bool
+) -> None:
+    """On one host: over several the network is slower by nature."""
+    slow = moved(0, 12e9)
+    rows = [{"rank": r, "host": 0, "gpu": "NVIDIA L40S", "by_collective": [slow if r < 2 else other]} for r in range(4)]
+    text = _meetings._slowest(rows)
+    assert (text is not None) == found
+    if text is not None:
+        assert "among ranks 0, 1: it moves at 12.0 GB/s" in text and "among ranks 2, 3 at 60.0 GB/s" in text
+    assert _meetings._slowest([{**row, "host": row["rank"] // 2} for row in rows]) is None
 
 
 def gathering(program: Lined, number: int) -> None:

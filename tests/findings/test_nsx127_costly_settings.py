@@ -549,8 +549,15 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
     assert finding.saving_ns_per_step == pytest.approx(3 * 300_000, rel=0.05)
 
 
-#: Tested in test_costly_collectives: they need lines, streams or several ranks.
-OF_JOBS = {"metrics in each step", "stream of collectives", "cores of ranks", "collectives through the CPU"}
+#: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
+OF_JOBS = {
+    "metrics in each step",
+    "stream of collectives",
+    "cores of ranks",
+    "collectives through the CPU",
+    "float32 reductions",
+    "small units",
+}
 
 
 def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> None:

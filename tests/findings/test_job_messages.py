@@ -1,0 +1,132 @@
+"""NSX127: gradients that are reduced with more bytes than they need, and small modules that are gathered each by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Finding
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.findings import Program
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.ranks.test_rank_table import WORLD, member, noted
+
+US, MS = 1_000, 1_000_000
+REDUCE, SCATTER = "ncclDevKernel_AllReduce_Sum_{}_RING_LL", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL"
+GATHER = "ncclDevKernel_AllGather_RING_LL"
+STEPS, EXPOSED = 8, 300 * US
+DDP = {"kind": "DDP", "count": 1, "hook": None, "find_unused_parameters": False, "unused_parameter_bytes": 0}
+SHARDED = {"kind": "fully_shard", "count": 4, "parameter_dtype": "bfloat16", "reduce_dtype": "float32"}
+
+
+def found(findings: list[Finding], setting: str) -> Finding | None:
+    return next((f for f in findings if f.verdict == "found" and f.evidence[0]["setting"] == setting), None)
+
+
+def probes(path: Path, settings: dict[str, Any], pids: tuple[int, ...]) -> None:
+    records = [{"pid": pid, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings} for pid in pids]
+    path.write_text(json.dumps({"probe": records}))
+
+
+def reduced(
+    folder: Path, wrapper: dict[str, Any], kernel: str, *, late_us: int = 0, computes: str = "bfloat16"
+) -> list[Finding]:
+    """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later."""
+    report = Report()
+    for rank in range(2):
+        thread = report.process(100 + rank).thread(100 + rank, "python3")
+        report.gpu(rank, pids=[(100 + rank, rank)])
+        for i in range(STEPS):
+            t, late = MS + i * 2 * MS, rank * late_us * US
+            thread.add_range(f"step {i}", t, t + 2 * MS - 100, domain="nsysx")
+            thread.add_range("forward", t, t + 20 * US, domain="nsysx")
+            thread.add_range("backward", t + 30 * US, t + 80 * US, domain="nsysx")
+            thread.launch(t + 5 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=MS + late, device=rank)
+            begin = t + MS + 40 * US
+            thread.launch(
+                t + 40 * US,
+                kernel=kernel,
+                gpu_start=begin + late,
+                gpu_dur=EXPOSED + late_us * US - late,
+                stream=20,
+                device=rank,
+            )
+    kinds = {f"cuda:{computes}": 1}
+    probes(
+        folder / "r.run.json", {**changed(CLEAN, {"wrappers": [wrapper]}), "autocast": {"dtypes": kinds}}, (100, 101)
+    )
+    return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
+
+
+@pytest.mark.parametrize(("wrapper", "kernel"), [(DDP, REDUCE.format("f32")), (SHARDED, SCATTER.format("f32"))])
+def test_gradients_reduced_as_float32_where_bfloat16_would_do(
+    tmp_path: Path, wrapper: dict[str, Any], kernel: str
+) -> None:
+    finding = found(reduced(tmp_path, wrapper, kernel), "float32 reductions")
+    assert finding is not None and "8 significant bits" in finding.detail
+    assert [r.name for r in finding.remedies] == ["bf16-reductions"]
+    assert finding.saving.bound and finding.saving_ns_per_step == pytest.approx(EXPOSED / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kernel", "options"),
+    [
+        (DDP, REDUCE.format("bf16"), {}),
+        ({**DDP, "hook": "bf16_compress_hook"}, REDUCE.format("f32"), {}),
+        (DDP, REDUCE.format("f32"), {"computes": "float16"}),  # its range is too small for a sum
+        ({**SHARDED, "reduce_dtype": "bfloat16"}, SCATTER.format("f32"), {}),
+    ],
+)
+def test_reductions_that_are_small_or_have_to_be_float32(
+    tmp_path: Path, wrapper: dict[str, Any], kernel: str, options: dict[str, Any]
+) -> None:
+    assert found(reduced(tmp_path, wrapper, kernel, **options), "float32 reductions") is None
+
+
+def test_waiting_for_a_late_rank_has_no_bytes(tmp_path: Path) -> None:
+    """Rank 0 waits for 900 us and transfers for 300: half of the latter is all that fewer bytes save."""
+    finding = found(reduced(tmp_path, DDP, REDUCE.format("f32"), late_us=900), "float32 reductions")
+    assert finding is not None and (finding.saving_ns_per_step or 0) <= 1.1 * EXPOSED / 2
+
+
+def gathered(folder: Path, count: int, part_bytes: int, modules: int) -> list[Finding]:
+    """Return what is found of a rank of eight that gathers so many units in forward, each with so many bytes of its own."""
+    program = Program()
+    member(program.main, WORLD, 8, 0)
+    program.t = 10 * US
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(count):
+                noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=part_bytes)
+                program.t += US
+                program.launch(25, GATHER)
+                program.host(5)
+                program.launch(5)
+        program.sync()
+
+    probes(folder / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": modules}]}), (100,))
+    return of_settings(program.steps(body).summary(folder))
+
+
+def test_small_modules_that_are_gathered_each_by_itself(tmp_path: Path) -> None:
+    finding = found(gathered(tmp_path, 24, 4096, 24), "small units")
+    assert finding is not None and "24 modules are sharded each by itself, and 24 gathers" in finding.detail
+    assert [r.name for r in finding.remedies] == ["grouped-units"]
+    assert finding.saving.bound and (finding.saving_ns_per_step or 0) > 24 * 20 * US / 2
+
+
+@pytest.mark.parametrize(
+    ("count", "part_bytes", "modules"),
+    [
+        (24, 1 << 20, 24),  # 8 MiB each
+        (24, 4096, 4),  # four units, gathered six times
+        (6, 4096, 24),
+    ],
+)
+def test_large_units_and_few_ones_are_left_alone(tmp_path: Path, count: int, part_bytes: int, modules: int) -> None:
+    assert found(gathered(tmp_path, count, part_bytes, modules), "small units") is None
