@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Condition
 from nsysx.answer.answer_bounds import (
+    LEAST_LEADING_SHARE,
     MOST_CHANGES_BEFORE,
     MOST_SAVED_SHARE,
     REPLAY_APART_SHARE,
@@ -14,7 +15,7 @@ from nsysx.answer.answer_bounds import (
     WORK_REPEATS_SHARE,
 )
 from nsysx.catalogue import StepLimit
-from nsysx.findings import rule_of
+from nsysx.findings import for_anything, rule_of
 from nsysx.model import Finding, Summary
 from nsysx.saving import NOTABLE
 
@@ -46,8 +47,9 @@ def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -
     """Return a saving with that of the exact changes that come before (ns)."""
     if saving is None:
         return None
-    # Waits are no part of what a change for the launches saves.
-    before = [f for f in changes_before(summary, finding) if about(f) != about(finding) or _only_compiles(finding)]
+    # Waits are no part of what a change for the launches saves; of needless work its launches are.
+    counted = (StepLimit.SYNC, StepLimit.LAUNCH) if _only_compiles(finding) else (StepLimit.SYNC,)
+    before = [f for f in changes_before(summary, finding) if about(f) in counted]
     saving += sum(summary.step.saves_ns(f.saving) or 0 for f in before)
     return min(saving, summary.step.shown_ns or saving)
 
@@ -97,7 +99,8 @@ _MODEL = ("forward", "backward")
 def changes_before(summary: Summary, chosen: Finding) -> list[Finding]:
     """Return the exact changes to make before a bound for the whole program, largest saving first.
 
-    They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
+    They are lines to paste that remove a part of what the bound may remove, waits, which would end a CUDA graph, and GPU work that need not
+    be done: fewer launches leave it where it is.
     """
     step, rule = summary.step.shown_ns, rule_of(chosen.code)
     if step is None or not rule.whole or not chosen.saving.bound or rule.about != StepLimit.LAUNCH:
@@ -107,6 +110,9 @@ def changes_before(summary: Summary, chosen: Finding) -> list[Finding]:
         saving = summary.step.saves_ns(f.saving) or 0
         if f is chosen or f.saving.bound or violated_conditions(f) or saving < NOTABLE * step or _part_of(f, chosen):
             return False
+        if about(f) == StepLimit.GPU:
+            needless = rule_of(f.code).leads and bool(f.paste) and not for_anything(f.remedies[0].name)
+            return needless and saving >= LEAST_LEADING_SHARE * step
         wait = about(f) == StepLimit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
         return wait or (about(f) == rule.about and bool(f.paste))
 

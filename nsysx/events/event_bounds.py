@@ -322,6 +322,10 @@ MOST_FLOW_OPERATORS = 200_000
 #: The step before, or behind, was recorded with its operators if it has this share of those of the step. Chosen: steps differ.
 RECORDED_BESIDE_SHARE = 0.5
 
+# ---- operator_of_calls ----------------------------------------------------------------------------------------------
+#: Another step runs nearly the same operators if this share of them correspond. Chosen: what a step logs is less.
+CORRESPONDING_OPERATORS_SHARE = 0.9
+
 # ---- needless_gradients ---------------------------------------------------------------------------------------------
 #: A backward of a call of a network that is needless to this share of its API calls could be left out.
 WHOLE_BACKWARD_SHARE = 0.9
@@ -342,3 +346,9 @@ FLASH_HEAD_SIZE = 256
 # ---- narrowed_operators ---------------------------------------------------------------------------------------------
 #: Of a tensor that is narrowed no more than this share is kept.
 MOST_KEPT_SHARE = 0.9
+
+# ---- rounds_in_sequence ---------------------------------------------------------------------------------------------
+#: Fewer rounds of a line in a step are no loop. Chosen.
+FEWEST_ROUNDS_IN_SEQUENCE = 3
+#: Rounds need one another if this share of what the later ones run needs a round before. Chosen: a part of each may be independent.
+IN_SEQUENCE_SHARE = 0.5

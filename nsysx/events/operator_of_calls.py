@@ -2,7 +2,7 @@
 
 Calls of that step lie in the operators, and on autograd's thread in the nodes that these made, which carry their numbers. A call of
 another step has the operator of the call that it corresponds to. That may lie in another X-ray step than the flow: where that step runs
-the same operators, they correspond one by one.
+nearly the same operators, they correspond in their order; one may log, or end earlier.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.events.alignment import align
 from nsysx.events.code_lines import NodesAtWork, are_nodes
+from nsysx.events.event_bounds import CORRESPONDING_OPERATORS_SHARE
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, nesting
+
+#: What ``to`` is made of, where it converts.
+_CONVERTS = "aten::_to_copy"
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,10 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
     makers = dict[int, int]()
     for step in _steps_like_it(profile, flow, operators):
         nest = nesting(step["start_ns"].to_numpy(), step["end_ns"].to_numpy(), 0)
-        row_at = StepFunction(nest.top.times, np.append(np.arange(step.height), -1)[nest.top.labels])
+        row_at = StepFunction(nest.top.times, np.append(step["row"].to_numpy(), -1)[nest.top.labels])
         rows = row_at.at(start[a:b])
         forward[a:b] = np.where(rows >= 0, rows, forward[a:b])
-        makers |= _makers_of_nodes(step["number"].to_list(), flow)
+        makers |= _makers_of_nodes(step.filter(step["row"] >= 0), flow)
     _of_nodes(operators, makers, (thread, start), backward)
     if profile.ranges.repeats is not None:
         repeated = profile.ranges.repeats.of
@@ -67,7 +72,10 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
 
 
 def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the operators of each X-ray step that runs the same as that of the flow, in its order: start_ns, end_ns, number."""
+    """Yield the operators of each X-ray step that runs nearly the same as that of the flow: start_ns, end_ns, number, row.
+
+    ``row``: that of the operator of the flow that each corresponds to, -1 for none.
+    """
     steps = profile.ranges.ranges.filter(
         (pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process)
     )
@@ -75,18 +83,28 @@ def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame
     theirs = operators.with_columns(name=name).filter(
         (pl.col("thread") == flow.thread) & name.str.starts_with("aten::")
     )
-    theirs, names = theirs.sort("start_ns"), pl.Series(flow.names)
+    theirs = theirs.sort("start_ns")
+    code = {name: number for number, name in enumerate(dict.fromkeys(flow.names))}
+    of_flow = np.array([code[name] for name in flow.names], np.int64)
     for start, end in steps.select("start_ns", "end_ns").iter_rows():
         inside = theirs.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
-        if inside.height == len(names) and (inside["name"] == names).all():
-            yield inside
+        names = np.array([code.get(name, -1) for name in inside["name"].to_list()], np.int64)
+        here, like = align(names, of_flow)
+        if len(like) and len(like) >= CORRESPONDING_OPERATORS_SHARE * max(len(names), len(of_flow)):
+            row = np.full(len(names), -1)
+            row[here] = like
+            yield inside.with_columns(row=pl.Series(row))
 
 
-def _makers_of_nodes(numbers: list[int], flow: OperatorFlow) -> dict[int, int]:
-    """Return number of a node -> the operator that made it: of the outermost operators with one number the last."""
+def _makers_of_nodes(operators: pl.DataFrame, flow: OperatorFlow) -> dict[int, int]:
+    """Return number of a node -> the operator that made it: of the outermost operators with one number the last.
+
+    Where the last of all is a conversion, within an operator that autocast calls, that is the one. ``operators``: number, row.
+    """
     makers: dict[int, int] = {}
-    for row, number in enumerate(numbers):
-        if number >= 0 and (number not in makers or flow.start_ns[row] >= flow.end_ns[makers[number]]):
+    for number, row in operators.select("number", "row").iter_rows():
+        outside = number not in makers or flow.start_ns[row] >= flow.end_ns[makers[number]]
+        if number >= 0 and (outside or flow.names[row] == _CONVERTS):
             makers[number] = row
     return makers
 

@@ -105,6 +105,12 @@ _KINDS = tuple(
 )  # fmt: skip
 
 
+#: What is said about a loop of which nothing better is known.
+BATCHED = Fix.by_name("batched-operation")
+#: What is said about a loop that puts tensors together.
+PREALLOCATED = Fix.by_name("preallocated")
+
+
 def quoted(text: str) -> str:
     """Return what of a line is quoted."""
     return text if len(text) <= QUOTED_LINE_LETTERS else f"{text[: QUOTED_LINE_LETTERS - 3].rstrip()}..."
@@ -117,7 +123,7 @@ def fix_of(seen: Seen) -> Fix | None:
             continue
         if re.search(kind.text, seen.text):
             return Fix.by_name(kind.remedy)
-    return Fix.by_name("batched-operation") if seen.launches >= LOOP_LAUNCHES else None
+    return BATCHED if seen.launches >= LOOP_LAUNCHES else None
 
 
 #: What can be done about a line by what it runs of packages: the file below the folder of packages, ":" and the function; the first

@@ -15,6 +15,8 @@ from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.rounds_in_sequence import grows, in_sequence
 from nsysx.findings import _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
@@ -45,6 +47,8 @@ _MEETS = ("collective-rarely", "tensors-gathered")
 _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
 _FOR_WEIGHTS = ("backward", "zero_grad", "clip")
+#: What is done about lines that launch much as a loop, whatever it is.
+_OF_LOOPS = (_line_remedies.BATCHED, _line_remedies.PREALLOCATED)
 _EXCHANGED = ("keep-on-gpu", *_MEETS)
 
 
@@ -119,6 +123,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
         fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
+        if looping and not aside and fix in _OF_LOOPS and _in_sequence(case, code, line_row):
+            continue
         below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
         cause = None if encloses else _line_causes.of_line(case, code, line_row, text, below, launches)
         if encloses:
@@ -328,6 +334,15 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     of_layer = within & ~outside & (module != IN_STEP) & ~module.is_in(list(recurrent(case)))
     inside = theirs["call"].filter(of_layer & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
+
+
+def _in_sequence(case: Case, code: CodeLines, line_row: int) -> bool:
+    """Return whether the rounds in which a line runs need one another, and grow no tensor: no single operation can take their place."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return False
+    there = code.places_of(code.at(flow.thread, flow.start_ns)) == line_row
+    return in_sequence(flow, there) and not grows(flow, there)
 
 
 #: Rules whose findings about the time of a line are that line's.

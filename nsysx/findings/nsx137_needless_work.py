@@ -2,13 +2,16 @@
 
 What it means
     A network that is called twice on the same input in one step (for the loss and for a metric, by a helper that does not hand its
-    result on) computes the same twice. What begins with nothing that a step changes (masks, grids, filters, what a frozen
-    network says of a fixed input) comes out the same in each step. Second outputs, auxiliary heads and averages of attention
-    weights are computed even where nobody looks at them; metrics are needed when they are shown.
+    result on) computes the same twice. So does one that converts a tensor again: autocast keeps the weights that it has converted
+    until the outermost ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each.
+    What begins with nothing that a step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the
+    same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where nobody looks at them;
+    metrics are needed when they are shown.
 
 In the trace
     Operators of an X-ray step, each of which names what made its arguments: calls of a module with the same operators on the same
-    tensors; operators without a way back to anything that the step brings; results that no operator, gradient, copy to the host or
+    tensors; conversions of a tensor that one before has converted, and more conversions of trained weights of a size than gradients of
+    that size; operators without a way back to anything that the step brings; results that no operator, gradient, copy to the host or
     later step takes.
 
 Bad
@@ -26,6 +29,7 @@ Harmless when
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -34,12 +38,14 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.converted_again import Conversion, converted_again
 from nsysx.events.needless_operators import fixed_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
-from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings import nsx135_weights_in_calls
@@ -48,8 +54,10 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE, UNSEEN_LAUNCHES_SHARE
 from nsysx.findings._flow_work import copied, in_short, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
+from nsysx.replay.engine import Edit, ScaleOps
 
 RULE = Rule(
     "NSX137",
@@ -60,16 +68,22 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu")
+_COPIES = r"copy"
+_AUTOCAST = re.compile(r"\bautocast\b")
 
 
 class _Needless(NamedTuple):
-    """Operators (outermost rows of the flow) that can go, what they are in words behind their place, why, and where."""
+    """Operators (rows of the flow, none in another) that can go, what they are in words behind their place, why, and where.
+
+    ``halved``: what their gradients launch besides what goes with them takes half the time.
+    """
 
     rows: Sequence[int]
     title: str
     why: str
     fix: Fix
     where: Row
+    halved: bool = False
 
 
 def check(case: Case) -> list[Finding]:
@@ -80,12 +94,12 @@ def check(case: Case) -> list[Finding]:
     of_calls = operator_of_calls(case.profile)
     if of_calls is None or case.program.compiled or _unseen(case, flow):
         return case.cannot_tell(RULE, "what kernels outside of torch's operators read was not recorded")
-    within = of_calls.within(flow)
     findings: list[Finding] = []
     gone: set[int] = set()
-    for needless in (*_twice(flow, code), *_fixed(case, flow, code), *_unread(case, flow, code)):
+    of_line = (*_twice(flow, code), *_converted(case, flow, code, of_calls))
+    for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code)):
         rows = [row for row in needless.rows if row not in gone]
-        finding = _found(case, flow, needless._replace(rows=rows), within)
+        finding = _found(case, flow, needless._replace(rows=rows), of_calls)
         if finding is not None:
             findings.append(finding)
             gone.update(rows)
@@ -105,19 +119,28 @@ def _unseen(case: Case, flow: OperatorFlow) -> bool:
     return bool((unseen | ~np.isin(thread, theirs)).sum() > UNSEEN_LAUNCHES_SHARE * len(call))
 
 
-def _found(case: Case, flow: OperatorFlow, needless: _Needless, within: I64) -> Finding | None:
+def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: OperatorOfCalls) -> Finding | None:
     """Return the finding about operators, None where they take too little."""
-    chosen = np.append(np.isin(np.arange(len(flow.names)), list(needless.rows)), False)
-    made = case.calls.filter(pl.Series(chosen[within[case.calls["call"].to_numpy()]]))
+    around = _around(flow, needless.rows)
+    call = case.calls["call"].to_numpy()
+    outer, backward = around[of_calls.forward[call]], around[of_calls.backward[call]]
+    outer = np.where(of_calls.forward[call] < 0, backward, outer)
+    made = case.calls.filter(pl.Series(outer >= 0, dtype=pl.Boolean))
+    edits: list[Edit] = []
+    if needless.halved:
+        ops = case.ops.filter(case.ops["call"].is_in(list(calls_of(made))).fill_null(value=False))
+        sums = ops.filter(~pl.Series(lookup.matching(ops["name"], _COPIES), dtype=pl.Boolean))
+        edits = [ScaleOps(ops_of(sums), 0.5)] if sums.height else []
+        made = made.filter(~made["call"].is_in(sums["call"].to_list()))
     calls = calls_of(made)
     if not calls:
         return None
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause, bound=True)
+    worth = case.worth(*edits_without(made, case.ops), *edits, cause=RULE.cause, bound=not needless.halved)
     if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
-    launching = np.unique(within[made["call"].to_numpy()])
+    launching = np.unique(outer[outer >= 0])
     names = Counter(flow.names[row].removeprefix("aten::") for row in launching.tolist())
     listed = ", ".join(
         f"{name} ({units.several(often, 'time')})" for name, often in names.most_common(WEIGHT_OPERATORS_NAMED)
@@ -126,7 +149,8 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, within: I64) -> 
         f"{needless.why} These are {listed}: {units.duration(cost)} of the GPU's time and "
         f"{len(calls) / case.steps:.0f} calls {case.per}."
     )
-    title = f"{needless.title}: up to {units.duration(worth.likely_ns)} {case.per}"
+    most = "up to " if worth.bound else ""
+    title = f"{needless.title}: {most}{units.duration(worth.likely_ns)} {case.per}"
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
     return Found(
         RULE,
@@ -141,6 +165,15 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, within: I64) -> 
     ).as_finding(case)
 
 
+def _around(flow: OperatorFlow, rows: Sequence[int]) -> I64:
+    """Return of each operator the one of these that it lies in, itself included; -1 for none, and behind the last."""
+    around = np.full(len(flow.names) + 1, -1)
+    for row in rows:
+        around[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = row
+    around[-1] = -1
+    return around
+
+
 def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
     """Yield what calls of modules compute that a call before them has computed."""
     for repeated in repeated_calls(flow):
@@ -150,6 +183,60 @@ def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
         title = f"{in_short(again) or 'The step'} calls {repeated.again.cls} on the same input{before} again"
         why = "Both calls run the same operators on the same tensors, and nothing has written into any of their sizes in between."
         yield _Needless(rows, title, why, Fix.by_name("result-kept"), again)
+
+
+def _converted(case: Case, flow: OperatorFlow, code: CodeLines, of_calls: OperatorOfCalls) -> Iterator[_Needless]:
+    """Yield the conversions of what is converted already: those of weights together, others by line."""
+    kernels = case.ops.filter(pl.col("op_kind") == "kernel", pl.col("call").is_not_null()).select("call", "name")
+    forward = of_calls.forward[kernels["call"].to_numpy()]
+    named = kernels.select(pl.col("name").cast(pl.String), row=pl.Series(forward)).filter(pl.col("row") >= 0).unique()
+    names = {row: frozenset(theirs) for row, theirs in named.group_by("row").agg("name").iter_rows()}
+    lines: dict[tuple[object, object], tuple[Row, list[Conversion], list[Conversion]]] = {}
+    for same in converted_again(case.profile, names):
+        where = place_of_operator(code, flow, flow.start_ns[[same.again[-1].row]])
+        if not same.weights:
+            _, first, again = lines.setdefault((where.get("file"), where.get("line")), (where, [], []))
+            first += same.first
+            again += same.again
+            continue
+        rows = [each.row for each in same.again]
+        entered = _entered(case, code, flow, rows) if same.by_autocast else {}
+        every = f"{len(rows)} of {len(rows) + len(same.first)}"
+        title = (
+            f"{in_short(entered or where) or 'The step'}: {every} conversions of weights in a step make the same again"
+        )
+        why = f"Gradients of {units.several(len(same.first), 'weight')} of their sizes are accumulated, so no more are different ones."
+        why += " Autocast forgets what it has converted when it ends, and is entered anew." if same.by_autocast else ""
+        fix = Fix.by_name("autocast-once" if same.by_autocast else "converted-once")
+        yield _Needless(rows, title, why, fix, entered or where, halved=True)
+    for where, first, again in lines.values():
+        title = f"{in_short(where) or 'The step'} converts again what {_before(code, flow, where, first)} has converted"
+        why = f"{units.several(len(again), 'conversion')} of tensors that nothing has written into since they were converted."
+        yield _Needless([each.row for each in again], title, why, Fix.by_name("converted-once"), where)
+
+
+def _before(code: CodeLines, flow: OperatorFlow, where: Row, first: Sequence[Conversion]) -> str:
+    """Return the line that converts first, "it" where it is this one or not known."""
+    before = place_of_operator(code, flow, flow.start_ns[[first[0].row]])
+    return in_short(before) if before and before != where else "it"
+
+
+def _entered(case: Case, code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Row:
+    """Return the line that enters autocast last before most of these operators; empty where none is seen."""
+    open_on = code.open.get(flow.thread)
+    if open_on is None:
+        return {}
+    source = texts(case.profile)
+    names = [text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height)]
+    enters = np.array([_AUTOCAST.search(name) is not None for name in names], np.bool_)
+    line_row = code.places_of(open_on.labels.astype(np.int64))
+    there = np.flatnonzero((line_row >= 0) & np.append(enters, False)[line_row])
+    before = np.searchsorted(open_on.times[there], flow.start_ns[list(rows)], side="right") - 1
+    last = line_row[there][before[before >= 0]]
+    if not len(last):
+        return {}
+    file, line, _ = code.places.row(int(np.bincount(last).argmax()))
+    return {"file": file, "line": line}
 
 
 def _calling(code: CodeLines, flow: OperatorFlow, start_ns: int) -> Row:

@@ -52,8 +52,11 @@ UNTRIED = (
         'model = model.to("cuda"); optimizer = torch.optim.AdamW(model.parameters())', untried=_SET_BY_PROGRAM,
     ),
     Remedy(
-        "autocast-once", "Enter autocast once around forward and loss: weights are then cast once",
-        'with torch.autocast("cuda", torch.bfloat16):\n    loss = loss_of(model(x), y)', untried=_SET_BY_PROGRAM,
+        "autocast-once",
+        "Enter autocast once, around all of forward and loss, loops included: it keeps the weights that it has converted until the "
+        "outermost autocast ends",
+        'with torch.autocast("cuda", torch.bfloat16):  # once, not in each round of a loop\n    loss = loss_of(model(x), y)',
+        "What runs in between runs in autocast, too.", untried=_SET_BY_PROGRAM,
     ),
     Remedy(
         "fewer-checkpoints", "Checkpoint fewer parts, or none", "y = block(x)  # not checkpoint(block, x)",

@@ -1,0 +1,56 @@
+"""Whether the rounds of a loop need one another's results, so that no single operation can take their place.
+
+A round is what runs at one line of an X-ray step without another line in between. What only adds a round's result to those before it, or
+puts them together, is no need: a sum or a stack does it for all at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from nsysx.events.event_bounds import FEWEST_ROUNDS_IN_SEQUENCE, IN_SEQUENCE_SHARE
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.frames.intervals import I64
+
+#: Operators that put a round's result to those of others.
+_JOINS = re.compile(
+    r"^aten::(add|sub|cat|concat|stack|maximum|minimum|index_put|copy|index_copy|scatter\w*|index_add|logaddexp)_?$"
+)
+
+
+def in_sequence(flow: OperatorFlow, at_line: Flags) -> bool:
+    """Return whether most of what a line runs in its later rounds needs a result of a round before; ``at_line``: of each operator."""
+    outer = np.array(flow.outermost, np.int64)
+    there = at_line[outer]
+    begins = there & ~np.append(False, there[:-1])
+    of_round: I64 = np.where(there, np.cumsum(begins), 0)  # 1, 2, ...; 0 elsewhere
+    if of_round.max(initial=0) < FEWEST_ROUNDS_IN_SEQUENCE:
+        return False
+    index_of = {flow.number[row]: index for index, row in enumerate(outer.tolist())}
+    reached = [0] * len(outer)  # of each operator the last round before its own whose result it needs, 0 for none
+    needing = counted = 0
+    for index, row in enumerate(outer.tolist()):
+        here = int(of_round[index])
+        for number in flow.made[row]:
+            maker = index_of.get(number, index)
+            if maker < index:
+                theirs = int(of_round[maker])
+                reached[index] = max(reached[index], reached[maker], theirs if theirs != here else 0)
+        if here > 1 and not is_view(flow.names[row]) and not _JOINS.match(flow.names[row]):
+            needing, counted = needing + (reached[index] > 0), counted + 1
+    return needing > 0 and needing >= IN_SEQUENCE_SHARE * counted
+
+
+def grows(flow: OperatorFlow, at_line: Flags) -> bool:
+    """Return whether a line puts more together in its last round than in its first."""
+    joined = [
+        sum(map(math.prod, sizes_of(flow.size[row])))
+        for row in np.flatnonzero(at_line).tolist()
+        if flow.names[row] == "aten::cat"
+    ]
+    return len(joined) > 1 and joined[-1] > joined[0]

@@ -1,0 +1,70 @@
+"""Loops whose rounds need one another, and loops that one operation can do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.rounds_in_sequence import grows, in_sequence
+
+#: What runs at the line in each of four rounds, and what runs elsewhere behind it: names, and what each is given: "state" is what the
+#: round before left, "own" what the round has made so far, "item" is the round's own.
+KINDS = {
+    "recurrent cell": ([("linear", "state"), ("tanh", "own")], ("mul", "own")),
+    "layers": ([("linear", "state")], ("relu", "own")),
+    "Newton's steps": ([("linalg_solve", "state")], ("sub", "own")),
+    "segments": ([("linear", "item"), ("tanh", "own")], ("mul", "own")),
+    "a sum of losses": ([("mse_loss", "item"), ("add", "state")], ("mul", "item")),
+    "rows of a table": ([("exp", "item"), ("copy_", "state")], ("mul", "item")),
+    "a mean": ([("exp", "item"), ("log", "own"), ("add_", "state")], ("neg", "item")),
+}
+
+
+def flow(kind: str, rounds: int = 4) -> tuple[OperatorFlow, np.ndarray]:
+    line, behind = KINDS[kind]
+    names, made, there = ["randn"] * rounds, [()] * rounds, [False] * rounds
+    state = own = 0
+    for item in range(rounds):
+        for place, (name, given) in enumerate([*line, behind]):
+            made.append(({"state": state, "own": own, "item": item}[given],))
+            names.append(name)
+            there.append(place < len(line))
+            own = len(names) - 1
+            if given == "state":
+                state = own
+        state = own if behind[1] == "own" else state
+    start = np.arange(len(names)) * 10
+    operators = OperatorFlow(
+        [f"aten::{name}" for name in names],
+        range(len(names)),
+        made,
+        ["[8]"] * len(names),
+        (),
+        start_ns=start,
+        end_ns=start + 5,
+    )
+    return operators, np.array(there, np.bool_)
+
+
+@pytest.mark.parametrize("kind", list(KINDS)[:3])
+def test_rounds_that_need_one_another(kind: str) -> None:
+    assert in_sequence(*flow(kind))
+
+
+@pytest.mark.parametrize("kind", list(KINDS)[3:])
+def test_rounds_that_do_not(kind: str) -> None:
+    assert not in_sequence(*flow(kind))
+
+
+def test_two_rounds_are_no_loop() -> None:
+    assert not in_sequence(*flow("recurrent cell", 2))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grow"), [(["[4, 8], [1, 8]", "[5, 8], [1, 8]"], True), (["[4, 8], [4, 8]"] * 2, False)]
+)
+def test_what_grows_by_being_put_together(sizes: list[str], grow: bool) -> None:
+    start = np.array([0, 10])
+    operators = OperatorFlow(["aten::cat"] * 2, [1, 2], [(), ()], sizes, (), start_ns=start, end_ns=start + 5)
+    assert grows(operators, np.ones(2, np.bool_)) is grow
