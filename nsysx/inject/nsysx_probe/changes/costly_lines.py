@@ -125,12 +125,6 @@ UNTRIED = (
         "Both calls must be in the same mode, with the same Python arguments.", untried=_OWN_CODE,
     ),
     Remedy(
-        "converted-once",
-        "Convert this once, where it is made, and give all that read it the result",
-        "half = x.to(torch.bfloat16)  # once\nq, k, v = self.q(half), self.k(half), self.v(half)",
-        "Nothing may write into it in between.", untried=_OWN_CODE,
-    ),
-    Remedy(
         "left-out",
         "Leave out what nothing reads: outputs, heads, states and weights of attention that are computed and dropped",
         "y, _ = self.attention(x, x, x, need_weights=False)",

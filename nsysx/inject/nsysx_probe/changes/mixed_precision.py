@@ -40,4 +40,10 @@ UNTRIED = (
         "autocast-fp16", "torch.autocast('cuda', torch.float16) with a GradScaler",
         untried="a GradScaler is part of the program's own loop",
     ),
+    Remedy(
+        "converted-once",
+        "Convert this once, where it is made, and give all that read it the result",
+        "half = x.to(torch.bfloat16)  # once\nq, k, v = self.q(half), self.k(half), self.v(half)",
+        "Nothing may write into it in between.", untried="where it is made, the program's own code says",
+    ),
 )  # fmt: skip
