@@ -26,6 +26,7 @@ def align(a: I64, b: I64) -> Pairs:
     a long piece repeats itself too often to tell, it stays unmatched.
     """
     runs: list[tuple[int, int, int]] = []  # first row of a, of b, number of rows
+    hashed: dict[int, Pairs] = {}
     todo = [(0, len(a), 0, len(b))]
     while todo:
         low_a, high_a, low_b, high_b = todo.pop()
@@ -41,7 +42,7 @@ def align(a: I64, b: I64) -> Pairs:
             matcher = SequenceMatcher(None, a[low_a:high_a].tolist(), b[low_b:high_b].tolist(), autojunk=False)
             runs += [(low_a + m.a, low_b + m.b, m.size) for m in matcher.get_matching_blocks()]
             continue
-        anchors = _anchors(a[low_a:high_a], b[low_b:high_b])
+        anchors = _anchors((a, b), (low_a, high_a), (low_b, high_b), hashed)
         if not anchors:
             continue
         borders = [(0, 0), *anchors, (high_a - low_a, high_b - low_b)]
@@ -75,20 +76,31 @@ def _runs(values: I64, length: int) -> I64:
     return code.view(np.int64)
 
 
-def _anchors(a: I64, b: I64) -> list[tuple[int, int]]:
-    """Return places (of a, of b) where a run begins that occurs once in each, as many as stand in the same order."""
+def _anchors(
+    whole: Pairs, part_a: tuple[int, int], part_b: tuple[int, int], hashed: dict[int, Pairs]
+) -> list[tuple[int, int]]:
+    """Return places in parts of two sequences where a run begins that occurs once in each, as many as stand in the same order.
+
+    Places count from the first row of each part ([first, last)). ``hashed``: length -> what `_runs` gives for each sequence as a whole.
+    """
     for length in _RUNS:
-        once_a, once_b = _places_of_unique(_runs(a, length)), _places_of_unique(_runs(b, length))
-        pairs = sorted((row, once_b[key]) for key, row in once_a.items() if key in once_b)
-        kept = _ascending(pairs)
+        if length not in hashed:
+            hashed[length] = _runs(whole[0], length), _runs(whole[1], length)
+        (a, place_a), (b, place_b) = (
+            _unique(of_side[first : max(first, last - length + 1)])
+            for of_side, (first, last) in zip(hashed[length], (part_a, part_b), strict=True)
+        )
+        _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+        kept = _ascending(sorted(zip(place_a[in_a].tolist(), place_b[in_b].tolist(), strict=True)))
         if kept and kept != [(0, 0)]:
             return [pair for pair in kept if pair != (0, 0)]
     return []
 
 
-def _places_of_unique(keys: I64) -> dict[int, int]:
+def _unique(keys: I64) -> Pairs:
+    """Return the keys that occur once, and where."""
     values, first, count = np.unique(keys, return_index=True, return_counts=True)
-    return dict(zip(values[count == 1].tolist(), first[count == 1].tolist(), strict=True))
+    return values[count == 1], first[count == 1]
 
 
 def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

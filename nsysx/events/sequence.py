@@ -263,14 +263,19 @@ class _Repeater:
         if ask not in self._known:
             ours, others = align(these.key[cut], theirs.key[c])
             parts_a, parts_b = [ours], [others]
-            edges_a = [-1, *ours.tolist(), cut.stop - cut.start]
-            edges_b = [-1, *others.tolist(), c.stop - c.start]
+            before_a, before_b = (np.concatenate(([-1], rows)) for rows in (ours, others))
+            left_a = np.diff(before_a, append=cut.stop - cut.start) - 1
+            left_b = np.diff(before_b, append=c.stop - c.start) - 1
             plain_a, plain_b = these.name[cut], theirs.name[c]
-            for (a0, a1), (b0, b1) in zip(itertools.pairwise(edges_a), itertools.pairwise(edges_b), strict=True):
-                if a1 - a0 > 1 and b1 - b0 > 1:
-                    more_a, more_b = align(plain_a[a0 + 1 : a1], plain_b[b0 + 1 : b1])
-                    parts_a.append(more_a + a0 + 1)
-                    parts_b.append(more_b + b0 + 1)
+            single_a, single_b = (rows[(left_a == 1) & (left_b == 1)] + 1 for rows in (before_a, before_b))
+            alike = plain_a[single_a] == plain_b[single_b]
+            parts_a.append(single_a[alike])
+            parts_b.append(single_b[alike])
+            for gap in np.flatnonzero((left_a > 0) & (left_b > 0) & (left_a + left_b > 2)).tolist():
+                a, b = int(before_a[gap]) + 1, int(before_b[gap]) + 1
+                more_a, more_b = align(plain_a[a : a + left_a[gap]], plain_b[b : b + left_b[gap]])
+                parts_a.append(more_a + a)
+                parts_b.append(more_b + b)
             self._known[ask] = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
         return self._known[ask]
 

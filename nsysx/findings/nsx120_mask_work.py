@@ -131,7 +131,8 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     of_module = case.ops.select("phase", "name").filter(chosen & (case.ops["op_kind"] == "kernel"))
     loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])
     if not loss:  # a graph network scatters, a router sorts: only the kernels of the mask itself could go
-        work = work.filter(~pl.Series([_origin(n) in _NEUTRAL for n in work["name"]], dtype=pl.Boolean))
+        neutral = [name for name in work["name"].unique() if _origin(name) in _NEUTRAL]
+        work = work.filter(~pl.col("name").is_in(neutral))
     cost = case.per_step(int(work["ns"].sum()))
     if not case.notable(cost):
         return None

@@ -51,13 +51,14 @@ def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], 
         pl.col("module").replace_strict(alike_modules, default=None, return_dtype=pl.String),
         ns=pl.col("end_ns") - pl.col("start_ns"),
     ).with_columns(beside=beside)
+    runs = timed.group_by(_SAME, maintain_order=True).agg(
+        pl.col("op", "ns").filter("beside").name.prefix("beside_"), alone_ns=pl.col("ns").filter(~pl.col("beside"))
+    )
+    enough = pl.min_horizontal(pl.col("alone_ns", "beside_ns").list.len()) >= FEWEST_KERNEL_RUNS
     factors = []
-    for _, alike in timed.group_by(_SAME):
-        alone, together = alike.filter(~pl.col("beside")), alike.filter("beside")
-        if min(alone.height, together.height) < FEWEST_KERNEL_RUNS:
-            continue
-        low, usual, high = np.quantile(alone["ns"].to_numpy(), (0.1, 0.5, 0.9))
-        factor = float(usual / max(np.median(together["ns"].to_numpy()), 1))
+    for together, together_ns, alone_ns in runs.filter(enough).select("beside_op", "beside_ns", "alone_ns").iter_rows():
+        low, usual, high = np.quantile(alone_ns, (0.1, 0.5, 0.9))
+        factor = float(usual / max(np.median(together_ns), 1))
         if factor < 1 and high <= STEADY_KERNEL_TIMES * low:
-            factors.append((frozenset(together["op"].to_list()), factor))
+            factors.append((frozenset(together), factor))
     return factors
