@@ -117,7 +117,7 @@ def _per_step(profile: Profile) -> pl.DataFrame:
 
 def _places(profile: Profile) -> pl.DataFrame:
     """Return name, operator, module, file, line: what has most of the time of each kernel, null where nothing is known."""
-    ops = profile.ops.filter(profile.ops["op_kind"] == "kernel")
+    ops = profile.ops.select("op", "name", "module", "start_ns", "end_ns").filter(profile.ops["op_kind"] == "kernel")
     op, code = ops["op"].to_numpy(), profile.code()
     line_row = np.full(len(op), -1) if code is None else code.places_of(code.op[op])
     lines = pl.DataFrame(schema={"file": pl.String, "line": pl.Int64}) if code is None else code.places
@@ -126,16 +126,19 @@ def _places(profile: Profile) -> pl.DataFrame:
         operator = lookup.at(operators.rows["name"].cast(pl.String), operators.op[op])
     except NotRecorded:
         operator = pl.Series([None] * len(op), dtype=pl.String)
-    modules = ops["module"].cast(pl.String).drop_nulls().unique().to_list()
+    most = ops.select("name").unique(maintain_order=True)
+    # Summed before anything is done with names: a report has many kernels, and few combinations.
     rows = ops.select(
         "name",
-        pl.col("module").cast(pl.String),
+        "module",
         operator.alias("operator"),
-        pl.Series("place", line_row),
+        place=pl.Series(line_row),
         ns=pl.col("end_ns") - pl.col("start_ns"),
-    ).with_columns(pl.col("place").replace(-1, None))
+    )
+    rows = rows.group_by("name", "module", "operator", "place").agg(pl.col("ns").sum())
+    rows = rows.with_columns(pl.col("module").cast(pl.String), pl.col("place").replace(-1, None))
+    modules = rows["module"].drop_nulls().unique().to_list()
     rows = rows.with_columns(pl.col("module").replace(modules, [folded(m) for m in modules]).alias("pattern"))
-    most = rows.select("name").unique(maintain_order=True)
     for column in ("pattern", "operator", "place"):
         grouped = rows.filter(pl.col(column).is_not_null()).group_by("name", column)
         sums = grouped.agg(pl.col("ns").sum(), pl.col("module").n_unique().alias("alike"), pl.col("module").min())

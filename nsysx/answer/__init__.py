@@ -34,7 +34,7 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     bounded = sure.parts[0].level != "unknown"
     timed = timed_steps.timed_worth(summary, chosen) if told else None
     then = change_savings.after(summary, chosen) if told and timed is None else change_savings.After()
-    times = timed.times if timed is not None else _times(summary, chosen, told=told) if bounded else ()
+    times = timed.times if timed is not None else _times(summary, chosen, then, told=told) if bounded else ()
     worth = (
         timed.words
         if timed is not None
@@ -84,13 +84,18 @@ def _led_by_replay(answer: Answer) -> Answer:
     )
 
 
-def _times(summary: Summary, chosen: Finding | None, *, told: bool) -> tuple[float, ...]:
-    """Return the least and the most factor of a change, its own headline between them; of a bound without one, of all that it may save."""
+def _times(summary: Summary, chosen: Finding | None, then: change_savings.After, *, told: bool) -> tuple[float, ...]:
+    """Return the least and the most factor of a change, its own headline between them; of a bound those of its replay, of one without
+    a headline those of all that it may save.
+    """
     bound = change_savings.is_bound(summary, chosen)
     if chosen is not None and bound and not told:
         return factors.factor_bounds(summary, chosen, change_savings.saving_ns(summary, chosen))
     likely = None if chosen is None else change_savings.likely_ns(summary, chosen)
-    margins = None if bound else change_savings.margins_ns(summary, chosen)
+    if chosen is not None and bound:
+        margins = change_savings.margins_beside_bound_ns(summary, chosen, then)
+    else:
+        margins = change_savings.margins_ns(summary, chosen)
     return factors.factor_bounds(summary, chosen, likely, margins)
 
 

@@ -48,6 +48,9 @@ MOST_CHANGES_BEFORE = 2
 #: the replay and of the step: of every second of 51 programs 25 of 26 lie inside, of the others 23 of 25 (with 0.8 20).
 #: `tests/answer/test_tried_savings.py` holds them.
 TRIED_LEAST_POWER, TRIED_MOST_POWER = 0.75, 1.5
+#: The same upper power of remedies of which each program that was tried gained more than that holds: powers of 1.7 and 2.7 would have
+#: (in `tests/answer/tried_programs.json`). Convolutions that determinism slows down are not counted.
+WIDER_MOST_POWERS = {"not-deterministic": 3.0}
 #: The work that a change leaves takes this much less time in another run (share of it).
 WORK_REPEATS_SHARE = 0.02
 

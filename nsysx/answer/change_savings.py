@@ -12,6 +12,7 @@ from nsysx.answer.answer_bounds import (
     REPLAY_APART_SHARE,
     TRIED_LEAST_POWER,
     TRIED_MOST_POWER,
+    WIDER_MOST_POWERS,
     WORK_REPEATS_SHARE,
 )
 from nsysx.catalogue import StepLimit
@@ -159,7 +160,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         return None if chosen.saving.error_ns is None else (error, error)
     if chosen.saving.source == "limits":
         return error, max(0, (chosen.saving.most_ns or saving) - saving)
-    less, more = _of_tried(summary.step.shown_ns or saving, saving)
+    less, more = _of_tried(summary.step.shown_ns or saving, saving, _most_power(chosen))
     if chosen.saving.source == "replay":
         less, more = less + error, more + error
     else:  # what was computed from recorded times has no error of a replay besides
@@ -179,13 +180,29 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     return less, more
 
 
-def _of_tried(step_ns: int, saving_ns: int) -> tuple[int, int]:
-    """Return how much less and more (ns) a change may save of a step than is likely, by what was tried of its kind.
+def margins_beside_bound_ns(summary: Summary, chosen: Finding, then: After) -> tuple[int, int] | None:
+    """Return how much less and more (ns) a change may save than its replay says, which is told beside a bound; None where none is."""
+    alone, now, most = replayed_ns(summary, chosen, then), summary.step.shown_ns, saving_ns(summary, chosen)
+    if alone is None or now is None or most is None:
+        return None
+    saving, error = now - alone, chosen.saving.error_ns or 0
+    less, more = _of_tried(now, saving, _most_power(chosen))
+    return less + error, min(more + error, most - saving)
+
+
+def _most_power(chosen: Finding) -> float:
+    """Return the power of the likely factor that holds most of what was tried of the kind of a finding's change."""
+    remedy = chosen.remedies[0].name if chosen.remedies else ""
+    return WIDER_MOST_POWERS.get(remedy, TRIED_MOST_POWER)
+
+
+def _of_tried(step_ns: int, saving_ns: int, most_power: float) -> tuple[int, int]:
+    """Return how much less and more (ns) a change may save of a step than is likely, by what was tried of its kind (``most_power``).
 
     Factors lie as far off as they are large: on a scale of their logarithms one pair of bounds holds small and large ones.
     """
     left = max(step_ns - saving_ns, (1 - MOST_SAVED_SHARE) * step_ns) / max(step_ns, 1)
-    least, most = (round(step_ns * (1 - left**power)) for power in (TRIED_LEAST_POWER, TRIED_MOST_POWER))
+    least, most = (round(step_ns * (1 - left**power)) for power in (TRIED_LEAST_POWER, most_power))
     return max(0, saving_ns - least), max(0, most - saving_ns)
 
 

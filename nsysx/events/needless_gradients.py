@@ -227,7 +227,9 @@ def _read(recorded: pl.DataFrame) -> _Step:
 def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_Result] | None:
     """Return what nodes take or make that launch kernels outside of operators, which may read it; None where much else launches some."""
     attributed = profile.attributed
-    kernels = attributed.gpu_ops.filter((pl.col("op_kind") == "kernel") & (pl.col("process") == profile.process))
+    kernels = attributed.gpu_ops.select("call", "op_kind", "process").filter(
+        (pl.col("op_kind") == "kernel") & (pl.col("process") == profile.process)
+    )
     calls = attributed.api_calls[kernels["call"].drop_nulls().unique().sort().to_numpy()]
     calls = calls.filter(calls["start_ns"].is_between(*span))
     taken, elsewhere = set[_Result](), 0

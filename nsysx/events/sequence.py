@@ -73,8 +73,8 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     for a, b in itertools.pairwise(borders):
         reach[a + 1 : b] = np.maximum.accumulate(end[rows[a:b]])[:-1] if b > a else 0
     rows = rows[start[rows] >= reach]
-    first = correlated.gpu_ops.filter(pl.col("call").is_not_null()).unique("call", keep="first", maintain_order=True)
-    op = first.select("call", pl.col("name").alias("op"), "grid", "block")
+    launched = correlated.gpu_ops.select("call", op="name", grid="grid", block="block").drop_nulls("call")
+    op = launched.unique("call", keep="first", maintain_order=True)
     made = calls.select("call", "name")[rows].join(op, on="call", how="left", maintain_order="left")
     made = made.with_columns(pl.col("name", "op").cast(pl.String))
     key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")

@@ -112,7 +112,8 @@ def _inherits_other_sizes(attributed: Attributed, ranges: Ranges, call: I64, ste
         return unlike
     like = ranges.repeats.of
     columns = [pl.col("name").to_physical(), "grid", "block", "bytes"]
-    first = attributed.gpu_ops.filter(pl.col("call").is_not_null()).unique("call", keep="first", maintain_order=True)
+    first = attributed.gpu_ops.select("call", "name", "grid", "block", "bytes").drop_nulls("call")
+    first = first.unique("call", keep="first", maintain_order=True)
     of_call = np.full(len(like) + 1, -1)
     of_call[first["call"].to_numpy()] = np.arange(first.height)
     compared = np.flatnonzero((like >= 0) & (call >= 0) & (of_call[:-1] >= 0) & (of_call[like] >= 0))

@@ -141,6 +141,9 @@ BEYOND_LONGEST_SAMPLE_SHARE = 0.1
 SHORT_FORWARD_STEP_NS = 3_000_000
 #: Inputs of the batch for which the worth of batching requests is computed.
 BATCHED_INPUTS = 8
+# ---- _solved_systems --------------------------------------------------------------------------------------------
+#: Operations of Cholesky's factorization of a matrix, as a share of those of one with pivots (n^3 / 3 of 2 n^3 / 3).
+CHOLESKY_SHARE = 0.5
 # ---- _transform_lengths -----------------------------------------------------------------------------------------
 #: The largest prime factor of a length for which cuFFT has a kernel of its own; beyond it uses Bluestein's algorithm (cuFFT's manual).
 LARGEST_FFT_PRIME = 127
@@ -245,6 +248,8 @@ STALL_NS, STALL_TIMES = 100_000, 10
 MOST_STALL_PLACES = 3
 #: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
 STALL_STANDS_OUT_SHARE = 0.3
+#: A line that runs for this share of a stall has about all of it (chosen); a change of another saves its own share.
+WHOLE_STALL_SHARE = 0.9
 #: A pause before a pageable copy of this many bytes to the device made that data.
 STALL_MADE_BYTES = 64 << 10
 # ---- nsx115_wrong_timing ----------------------------------------------------------------------------------------

@@ -137,6 +137,15 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     return _line_with_most(code, line_row, ns) if 2 * ns[line_row >= 0].sum() >= ns.sum() else {}
 
 
+def share_running(profile: Profile, takes: Takes, line: Row) -> float:
+    """Return the share of the time that a finding takes in which a line (file, line, function) runs, as in ``running``."""
+    code = profile.code()
+    if code is None:
+        return 0.0
+    line_row, ns = _of_takes(profile, code, takes)
+    return float(ns[line_row == row_of(code, line)].sum() / max(ns.sum(), 1))
+
+
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
     """Return which stacks have a line of a module's forward among theirs, or above them."""
     inner = code.places["function"].cast(pl.String).str.contains(OF_MODULE.pattern).fill_null(value=False)

@@ -365,7 +365,10 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
             theirs = taken_by(other).idle
             if other.code in _OF_A_LINE and theirs is not None:
                 share = np.asarray(theirs, np.float64) * real
-                if float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(float(share.sum()), 1.0):
+                mostly = float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(
+                    float(share.sum()), 1.0
+                )
+                if mostly or _same_line(finding, other):
                     gone.add(id(other))
                     also.append(other.title)
             elif other.code == "NSX101" and _same_line(finding, other):

@@ -22,6 +22,8 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
@@ -77,7 +79,9 @@ def check(case: Case) -> list[Finding]:
     tiny = (
         _part(kernels.select("module", "phase", "ns").filter(single).drop_nulls("module"))
         .group_by(key)
-        .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
+        .agg(
+            pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"), pl.col("ns").sum().alias("kernel_ns")
+        )
         .filter((pl.col("launches") >= MANY_TINY_LAUNCHES * case.steps) & (pl.col("median_ns") < TINY_KERNEL_NS))
         .with_columns(pl.col(key).cast(pl.String))
     )
@@ -105,6 +109,10 @@ def check(case: Case) -> list[Finding]:
         worth = case.worth(Fuse(calls) if fuses else graph, cause=RULE.cause, bound=not fuses)
         if worth.likely_ns is not None and not case.notable(worth.likely_ns):
             continue
+        if (
+            fix.ways[0].name == _MERGED and worth.likely_ns is not None
+        ):  # kernels of single tensors mostly begin and end
+            worth = replace(worth, most_ns=worth.likely_ns + case.per_step(row["kernel_ns"]))
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
         name = called(case.profile, row["part"])
         title = f"{name}: the GPU idles {units.duration(cost)} between {each:.0f} tiny launches {case.per}"

@@ -24,6 +24,7 @@ Harmless when
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.events.sampled_lines import known_lines
 from nsysx.findings import _pauses
-from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._case import SITE, Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
     CAUSE_NAMED_SHARE,
@@ -50,11 +51,12 @@ from nsysx.findings._finding_bounds import (
     STALL_NS,
     STALL_STANDS_OUT_SHARE,
     STALL_TIMES,
+    WHOLE_STALL_SHARE,
 )
 from nsysx.findings._found import Found
 from nsysx.findings._line_causes import encloses
 from nsysx.findings._line_remedies import Seen, fix_of, of_training
-from nsysx.findings._lines import row_of, running, runs_networks
+from nsysx.findings._lines import row_of, running, runs_networks, share_running
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -290,6 +292,14 @@ def _placed(case: Case) -> pl.DataFrame:
     return stalls.with_columns(pl.when(several).then(alike).otherwise("module").alias("module"))
 
 
+def _of_the_line(worth: Saving, share: float) -> Saving:
+    """Return what a change of the line saves that runs for a share of a stall: no more goes for sure, all of it at most."""
+    if worth.likely_ns is None or share >= WHOLE_STALL_SHARE:
+        return worth
+    why = f"{worth.confidence}; the line runs in {units.share(share, 1)} of that time"
+    return replace(worth, likely_ns=round(share * worth.likely_ns), most_ns=worth.likely_ns, confidence=why)
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     stalls = _placed(case)
@@ -335,6 +345,8 @@ def check(case: Case) -> list[Finding]:
         if case.notable(after):
             detail += _AFTER_A_WAIT.format(units.duration(after))
         fix = mostly.fix if mostly else making or _move_it(case, row, line)
+        if line and not mostly and not making and not fix.unexplained:
+            worth = _of_the_line(worth, share_running(case.profile, takes, line))
         where = row | line  # the line that runs meanwhile is the cause, not the one that ends the gap
         findings.append(
             Found(

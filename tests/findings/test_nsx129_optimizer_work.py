@@ -100,4 +100,7 @@ def test_tiny_launches_of_many_groups_are_a_cause_of_their_own(tmp_path: Path, g
     whole = summary(tmp_path, changed(CLEAN, {"optimizers": [many]}), launching)
     (finding,) = [f for f in whole.findings or () if f.code == "NSX113"]
     assert finding.remedies[0].name == way and not finding.saving.bound
-    assert (finding.saving_ns_per_step or 0) > 1_000_000
+    likely = finding.saving_ns_per_step or 0
+    assert likely > 1_000_000
+    # Kernels of one tensor each mostly begin and end: merged, most of their time may go as well (100 of 4 us).
+    assert finding.saving.most_ns == (pytest.approx(likely + 400_000, rel=0.01) if way == "groups-merged" else None)
