@@ -21,6 +21,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+#: Rooms whose tests start programs, and take minutes together: where the tests are shared out, they begin, so that none is left at the end.
+PROGRAMS_FIRST = ("inject", "recording", "trying", "scripts", "serving")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that mostly wait for programs before those that compute."""
+    items.sort(key=lambda item: item.path.parent.name not in PROGRAMS_FIRST)
+
+
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=examples(50))
 settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))
 settings.load_profile("same")

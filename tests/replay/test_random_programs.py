@@ -164,7 +164,7 @@ def test_an_event_from_before_the_first_replayed_call_is_waited_for_once() -> No
     assert report.unprofiled.step_ns == pytest.approx(step_us(program) * US, abs=_LEAST_NS)
 
 
-several = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+several = settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @several
