@@ -347,7 +347,8 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
-    compared, alone_because = job_compared.compare(job.ranks, job.aligned), job_compared.reason(job.ranks)
+    compared = job_compared.compare(job.ranks, job.aligned)
+    alone_because = job_compared.reason(job.ranks, len({process for process, _ in given.ledgers.activity}))
     ranks = rank_table.table(compared, alone_because)
     alone = timeline_data.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)

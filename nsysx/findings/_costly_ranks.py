@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
@@ -9,17 +11,19 @@ from nsysx.findings import _costly_when as when
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
+#: Rows of settings that DDP acts on in backward, and of settings of FSDP.
+_in_ddp_backward = partial(Costly, set_by=("DDP",), phase="backward")
+_in_fsdp = partial(Costly, set_by=("FSDP",))
+
 OF_RANKS = (
-    Costly(
+    _in_ddp_backward(
         "find_unused_parameters",
         when.finds_unused,
         "DDP looks for unused parameters, and there are none",
         way("no-unused-search"),
         worth=collectives.unused_search,
-        set_by=("DDP",),
-        phase="backward",
     ),
-    Costly(
+    _in_ddp_backward(
         "static_graph",
         collectives.searches_again,
         "DDP looks for unused parameters in each step, always the same ones",
@@ -28,8 +32,6 @@ OF_RANKS = (
             "Let DDP look for unused parameters once: static_graph=True, without find_unused_parameters",
         ),
         worth=collectives.unused_search,
-        set_by=("DDP",),
-        phase="backward",
     ),
     Costly(
         "no_sync unused",
@@ -41,14 +43,12 @@ OF_RANKS = (
         leads=True,
         phase="backward",
     ),
-    Costly(
+    _in_ddp_backward(
         "gradient_as_bucket_view",
         jobs.copies_gradients,
         "Gradients are copied out of their buckets",
         way("ddp-bucket-view"),
         worth=jobs.bucket_view,
-        set_by=("DDP",),
-        phase="backward",
     ),
     Costly(
         "broadcast_buffers",
@@ -59,23 +59,19 @@ OF_RANKS = (
         set_by=("DDP",),
         phase="forward",
     ),
-    Costly(
+    _in_ddp_backward(
         "small buckets",
         jobs.small_buckets,
         "Gradients are reduced in many small buckets",
         way("usual-buckets"),
         worth=jobs.fewer_buckets,
-        set_by=("DDP",),
-        phase="backward",
     ),
-    Costly(
+    _in_ddp_backward(
         "one bucket",
         jobs.one_bucket,
         "Gradients are reduced in one bucket, after backward",
         way("usual-buckets"),
         worth=jobs.overlapped_buckets,
-        set_by=("DDP",),
-        phase="backward",
     ),
     Costly(
         "float32 reductions",
@@ -86,47 +82,42 @@ OF_RANKS = (
         set_by=("DDP", "FSDP"),
         phase="backward",
     ),
-    Costly(
+    _in_fsdp(
         "small units",
         jobs.small_units,
         "Many small modules are sharded each by itself",
         way("grouped-units"),
         worth=jobs.fewer_units,
-        set_by=("FSDP",),
     ),
-    Costly(
+    _in_fsdp(
         "reshard_after_forward",
         jobs.gathers_again,
         "Parameters are gathered again in backward although they would fit",
         way("no-reshard"),
         worth=jobs.kept_gathered,
         phase="backward",
-        set_by=("FSDP",),
     ),
-    Costly(
+    _in_fsdp(
         "backward_prefetch",
         collectives.gathers_late_in_backward,
         "Parameters are gathered when backward reaches them, not before",
         way("backward-prefetch"),
         worth=collectives.prefetched_backward,
         phase="backward",
-        set_by=("FSDP",),
     ),
-    Costly(
+    _in_fsdp(
         "forward_prefetch",
         collectives.gathers_late_in_forward,
         "Parameters are gathered when the host comes to them, not before",
         way("forward-prefetch"),
         worth=collectives.prefetched_forward,
         phase="forward",
-        set_by=("FSDP",),
     ),
-    Costly(
+    _in_fsdp(
         "limit_all_gathers",
         collectives.gathers_at_once,
         "More parameters are gathered at once than memory holds",
         way("limited-gathers"),
-        set_by=("FSDP",),
     ),
     Costly(
         "metrics in each step",
@@ -166,12 +157,11 @@ OF_RANKS = (
         leads=True,
         place="the launcher",
     ),
-    Costly(
+    _in_fsdp(
         "CPU offload",
         jobs.offloads,
         "A sharded model keeps its parameters on the CPU",
         way("no-offload"),
         leads=True,
-        set_by=("FSDP",),
     ),
 )

@@ -13,6 +13,7 @@ from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.job_ledger import chosen
 from nsysx.ranks.rank_bounds import MOST_COMMUNICATION_PLACES
+from nsysx.ranks.rank_columns import CoveredSteps, ExposedWait, RankNumber
 from nsysx.ranks.rank_places import Place
 from nsysx.ranks.rank_record import Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -24,8 +25,8 @@ TITLE = "Exposed communication by place"
 class PlaceRow(TypedDict):
     """Exposed communication of a rank in one kind of collective, one group of ranks and one place."""
 
-    rank: Annotated[int, Of("number of the rank")]
-    steps: Annotated[int, Of("steps that the sums cover; 0: the whole capture")]
+    rank: RankNumber
+    steps: CoveredSteps
     collective: Annotated[
         str | None,
         Of("kind of collective, or the call of MPI; null for the rest, which has many, and where none was seen"),
@@ -43,9 +44,7 @@ class PlaceRow(TypedDict):
     file: Annotated[str | None, Of("file of the line that launches it", label="Python line")]
     line: Annotated[int | None, Of("its line")]
     calls: Annotated[int, Of("collectives that are exposed at all", sums="row")]
-    wait_ns: Annotated[
-        int, Of("exposed time in which it waits for another rank", "ns", sums="row", label="waits for a rank")
-    ]
+    wait_ns: ExposedWait
     transfer_ns: Annotated[int, Of("exposed time in which data moves", "ns", sums="row", label="exposed transfer")]
     unmatched_ns: Annotated[
         int, Of("exposed and on no other rank", "ns", sums="row", label="exposed, on no other rank")

@@ -96,7 +96,12 @@ def compare(ranks: Sequence[Rank], aligned: Aligned | None = None) -> JobCompare
     return JobCompared(aligned, costs, late, on_host)
 
 
-def reason(ranks: Sequence[Rank]) -> str:
-    """Return why a rank alone is not compared."""
+def reason(ranks: Sequence[Rank], processes: int = 1) -> str:
+    """Return why a rank alone is not compared; ``processes``: so many of its report work on a GPU."""
+    if len(ranks) < processes:
+        return (
+            f"steps were found in {len(ranks) or 'none'} of {processes} processes with GPU work: nsysx run marks them where an optimizer "
+            "or a loader is used, --step-range REGEX takes ranges of the program for them"
+        )
     of_job = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
     return f"the report holds one rank{of_job}; give the reports of all ranks"

@@ -37,6 +37,14 @@ def _even_ns(compared: JobCompared, group: Sequence[int], times: OwnTimes) -> fl
     return times.even_ns()
 
 
+def _usual_ns(compared: JobCompared, group: Sequence[int], times: OwnTimes, r: int) -> float:
+    """Return what a step saves if a rank (its place in the group) is like its peers (ns): as of `_even_ns` that of the page."""
+    late = compared.late
+    if late is not None and late.by_work and late.peers == tuple(group) and late.place == group[r]:
+        return float(late.price_ns)
+    return times.price_ns(r)
+
+
 @dataclass(frozen=True)
 class JobPrices:
     """What changes of a job save of its step (ns), as the options that ask for them, from a replay of all its ``ranks``.
@@ -77,7 +85,7 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
         what = f"--usual-rank {wanted.usual_rank}: the ranks are {listed}"
         raise NsysxError(what, slug="rank-range", exit_code=EXIT_USAGE)
     usual = numbers if not asked else [n for n in numbers if n == wanted.usual_rank]
-    rows = [(f"--usual-rank {n}", times.price_ns(numbers.index(n))) for n in usual]
+    rows = [(f"--usual-rank {n}", _usual_ns(compared, group, times, numbers.index(n))) for n in usual]
     if wanted.equal_ranks or not asked:
         rows.append(("--equal-ranks", _even_ns(compared, group, times)))
     if wanted.faster_links or not asked:

@@ -12,6 +12,7 @@ from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.job_ledger import chosen
 from nsysx.ranks.rank_bounds import MOST_LISTED_STEPS
+from nsysx.ranks.rank_columns import CoveredSteps, ExposedWait, RankNumber
 from nsysx.ranks.rank_record import Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -22,12 +23,9 @@ TITLE = "Waiting by rank and step"
 class RankWaitRow(TypedDict):
     """Exposed waiting of a rank for others, step by step."""
 
-    rank: Annotated[int, Of("number of the rank")]
-    steps: Annotated[int, Of("its steady steps")]
-    wait_ns: Annotated[
-        int,
-        Of("exposed time in which it waits for another rank", "ns", sums="row", label="waits for a rank"),
-    ]
+    rank: RankNumber
+    steps: CoveredSteps
+    wait_ns: ExposedWait
     longest_ns: Annotated[int, Of("the most of it in one step", "ns", label="longest in a step")]
     longest_step: Annotated[int, Of("that step, counted from the first steady one, 0", label="in step")]
     by_step_ns: Annotated[

@@ -72,6 +72,20 @@ def test_even_work_that_tracing_hides_is_the_bound_of_the_page() -> None:
         assert job_whatif._even_ns(compared, (0, 1), times) == even
 
 
+def test_a_usual_rank_saves_what_the_page_says_where_tracing_hides_its_work() -> None:
+    times: Any = SimpleNamespace(price_ns=lambda r: 19.0)
+    by_work = SimpleNamespace(by_work=True, price_ns=86, place=5, peers=(4, 5))
+    for late, r, saved in (
+        (by_work, 1, 86.0),
+        (by_work, 0, 19.0),
+        (SimpleNamespace(by_work=True, price_ns=86, place=5, peers=(5, 6)), 1, 19.0),
+        (SimpleNamespace(by_work=False, price_ns=20, place=5, peers=(4, 5)), 1, 19.0),
+        (None, 1, 19.0),
+    ):
+        compared: Any = SimpleNamespace(late=late)
+        assert job_whatif._usual_ns(compared, (4, 5), times, r) == saved
+
+
 def test_what_saves_nothing_is_not_listed(uneven: Path) -> None:
     listed = [line.split()[0] for line in answered(uneven)[1:]]
     assert listed == ["--usual-rank"]

@@ -488,7 +488,10 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         known = source.random() < 0.9
         by_work, peers = source.random() < 0.5, source.choice(((0, 1), (0, 2)))
-        late = source.choice((None, SimpleNamespace(by_work=by_work, even_ns=source.choice((None, 17)), peers=peers)))
+        of_work = SimpleNamespace(
+            by_work=by_work, even_ns=source.choice((None, 17)), peers=peers, place=source.choice((0, 1)), price_ns=23
+        )
+        late = source.choice((None, of_work))
         monkeypatch.setattr(job_whatif, "compare", always(SimpleNamespace(ranks=None, late=late)))
         monkeypatch.setattr(job_whatif, "_replayed", always(((0, 1), times) if known else None))
         asked = JobChanges(
@@ -518,7 +521,9 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found is None
             continue
         step = times.measured or 100.0
-        told = [(f"--usual-rank {i + 3}", saves[str(i)]) for i in (0, 1) if every or asked.usual_rank == i + 3]
+        named = -1 if late is None or not late.by_work or late.peers != (0, 1) else late.place
+        like_peers = {i: 23.0 if i == named else saves[str(i)] for i in (0, 1)}
+        told = [(f"--usual-rank {i + 3}", ns) for i, ns in like_peers.items() if every or asked.usual_rank == i + 3]
         of_page = late is not None and late.by_work and late.even_ns is not None and late.peers == (0, 1)
         even = float(late.even_ns) if late is not None and of_page else saves["even"]
         told += [("--equal-ranks", even)] * (every or asked.equal_ranks)

@@ -237,6 +237,12 @@ def test_a_rank_alone_is_not_compared(size: int | None, words: str) -> None:
     assert rank_checks.job_size([*alone, rank(1)]) == (size or 0)
 
 
+def test_a_report_that_holds_other_ranks_does_not_ask_for_their_reports() -> None:
+    """Two processes work on GPUs, and steps were found in one of them alone."""
+    assert job_compared.reason([rank(0)], 2).startswith("steps were found in 1 of 2 processes with GPU work")
+    assert "give the reports of all ranks" in job_compared.reason([rank(0)], 1)
+
+
 @pytest.mark.parametrize("sized", [True, False])
 def test_a_communicator_whose_size_nccl_did_not_note_is_told(sized: bool) -> None:
     series: Any = (SimpleNamespace(communicator="w"), SimpleNamespace(communicator=""))
