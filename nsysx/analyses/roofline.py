@@ -54,8 +54,20 @@ class RooflineRow(TypedDict):
         float | None,
         Of("limit over time, of the known part: 1 is as fast as the device can be", "share", label="of its limit"),
     ]
+    counted_share: Annotated[
+        float | None,
+        Of(
+            "largest share of memory bandwidth, tensor cores or instructions that counters saw it use; null where sizes tell its limit",
+            "share",
+            label="used, by counters",
+        ),
+    ]
     roof: Annotated[
-        str | None, Of("what most of limit_ns is: products, memory, or link for copies from and to the host")
+        str | None,
+        Of(
+            "what most of limit_ns is: products, memory, instructions (arithmetic outside of tensor cores, by counters), or link for "
+            "copies from and to the host"
+        ),
     ]
     backward_ns: Annotated[
         int, Of("part of gpu_ns that nodes of autograd run", "ns", sums="scope", label="in backward")
@@ -92,8 +104,8 @@ SHOWN = TableSpec(
         "From the operators' sizes: what they must compute and move, at the fastest product and the speed of the memory. What is above "
         "that could go at most."
     ),
-    first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "tflops", "bytes_per_s", "backward_ns",
-           "kernels", "number_format", "kernel", "why_not", "rates"),
+    first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "counted_share", "tflops",
+           "bytes_per_s", "backward_ns", "kernels", "number_format", "kernel", "why_not", "rates"),
     hide=("flops", "moved_bytes", "peak_tflops", "peak_bytes_per_s"),
     unknown="outside of all",
     bar="gpu_ns",
@@ -157,7 +169,8 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         pl.when(limited.any()).then(limit.sum().round().cast(pl.Int64)).alias("limit_ns"),
         ns.filter(~limited).sum().alias("unknown_ns"),
         ns.filter(pl.col("backward")).sum().alias("backward_ns"),
-        ns.filter(pl.col("by_counters")).sum().alias("counters_ns"),
+        ns.filter(pl.col("by_counters") & limited).sum().alias("counters_ns"),
+        (pl.col("counted_ns").filter("by_counters").sum() / ns.filter("by_counters").sum()).alias("counted_share"),
         pl.when(limited.any()).then(pl.col("flops").filter(limited).sum()).alias("flops"),
         pl.when(limited.any()).then(pl.col("moved_bytes").filter(limited).sum()).alias("moved_bytes"),
         ns.filter(products).sum().alias("_products"),
@@ -178,6 +191,7 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         by=pl.lit(by),
         could_go_ns=time - pl.col("limit_ns"),
         limit_share=pl.when(time > 0).then(pl.col("limit_ns") / time),
+        counted_share=pl.col("counted_share").fill_nan(None),
         tflops=pl.when(pl.col("_products") > 0).then(pl.col("flops") / pl.col("_products") / 1e3),
         bytes_per_s=pl.when(time > 0).then(pl.col("moved_bytes") / time * 1e9),
         rates=pl.lit(None, dtype=pl.String),

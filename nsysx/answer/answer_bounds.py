@@ -79,9 +79,6 @@ LEAST_LEADING_SHARE = 0.05
 NEAR_LIMIT_STEP_SHARE = 0.05
 #: Work whose limits are known for less of its time than this is not told by its limits.
 KNOWN_LIMITS_SHARE = 0.5
-#: By its counters, work below this share of the bandwidth and of the tensor cores is bound by neither (chosen): by latency, by what it
-#: waits for, or by arithmetic that no counter here measures. How much of it could go is then not known.
-NEITHER_LIMIT_SHARE = 0.25
 #: Kernels of a step that together take longer than it by this share overlap.
 OVERLAPPING_SHARE = 0.02
 #: From this share of its limit on there is nothing to gain by the same operators.

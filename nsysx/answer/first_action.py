@@ -258,7 +258,9 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         return (Action(unnamed.by_a_clock(summary, waiting), where=waiting.where),)
     if chosen is None:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
-        largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
+        # A bound of what whatever stands there could gain is none: every program has such work.
+        options = [f for f in unsure if not (f.saving.bound and _for_anything(f) and not f.paste)]
+        largest, step = max(options, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= LEAST_LEADING_SHARE * step
         little = step is not None and any(
             _advisable(summary, f) and (likely_alone_ns(summary, f) or 0) >= NOTABLE * step for f in by_saving(summary)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.analyses import roofline
+from nsysx.analyses.helpers.limits_of_work import FAR_FROM_ROOFS
 from nsysx.analyses.roofline import RooflineRow
 from nsysx.answer.answer_bounds import (
     KNOWN_LIMITS_SHARE,
     LEAST_LEADING_SHARE,
     NEAR_LIMIT_SHARE,
     NEAR_LIMIT_STEP_SHARE,
-    NEITHER_LIMIT_SHARE,
     OVERLAPPING_SHARE,
 )
 from nsysx.findings._float64 import NOT_MEANT
 from nsysx.model import Finding, Summary
 
 #: What a roof is called, with the share of it that the work reaches.
-_ROOFS = {"products": "is compute-bound (at {} of peak)", "memory": "is memory-bound (at {} of peak bandwidth)"}
+_ROOFS = {
+    "products": "is compute-bound (at {} of peak)",
+    "memory": "is memory-bound (at {} of peak bandwidth)",
+    "instructions": "computes outside of tensor cores (SMs issue in {} of cycles)",
+}
 #: The rule that asks for counters of kernels of the program's own.
 _OWN_KERNEL = "NSX128"
 
@@ -27,20 +31,23 @@ def sentence(summary: Summary) -> str:
     rows = summary.typed_rows(roofline.ROWS)
     step = next((r for r in rows if r["by"] == roofline.STEP), None)
     scope = summary.tables[roofline.KEY].scope if roofline.KEY in summary.tables else None
-    if step is None or scope is None or step["limit_ns"] is None or step["could_go_ns"] is None:
+    if step is None or scope is None:
         return unseen_kernel(summary)
     whole_ns = step["gpu_ns"]
+    neither = next((r for r in rows if r["by"] == roofline.NOT_KNOWN and r["name"] == FAR_FROM_ROOFS), None)
+    reached = (
+        ""
+        if neither is None
+        else f"its counters reach {units.share(neither['counted_share'] or 0, 1)} of memory or tensor cores"
+    )
+    if neither is not None and 2 * neither["gpu_ns"] >= whole_ns:
+        share = units.share(neither["gpu_ns"], whole_ns)
+        return f"{share} of the GPU time is bound by latency, dependencies or plain arithmetic: {reached}."
+    if step["limit_ns"] is None or step["could_go_ns"] is None:
+        return unseen_kernel(summary)
     if whole_ns - step["unknown_ns"] < KNOWN_LIMITS_SHARE * whole_ns:
         return unseen_kernel(summary)
     under = {r["name"]: r for r in rows if r["by"] == roofline.ROOF}
-    neither = [r for r in under.values() if _uses_neither(r)]
-    if 2 * sum(r["gpu_ns"] for r in neither) >= whole_ns:
-        share = units.share(sum(r["gpu_ns"] for r in neither), whole_ns)
-        reached = sum(r["limit_ns"] or 0 for r in neither) / max(1, sum(r["gpu_ns"] for r in neither))
-        return (
-            f"{share} of the GPU time is bound by latency, dependencies or plain arithmetic: its counters reach "
-            f"{units.share(reached, 1)} of memory or tensor cores."
-        )
     operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     parts = [part for roof in _ROOFS if roof in under and (part := _part(roof, under[roof], whole_ns))]
     could_go = units.duration(scope.per_step(step["could_go_ns"]))
@@ -51,13 +58,9 @@ def sentence(summary: Summary) -> str:
         text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"
     if step["unknown_ns"] >= NEAR_LIMIT_STEP_SHARE * whole_ns:
         text += f"; for {units.share(step['unknown_ns'], whole_ns)} no limit is known"
+        if neither is not None and 2 * neither["gpu_ns"] >= step["unknown_ns"]:
+            text += f": {reached}, so it waits for memory or for its own results"
     return f"{text}."
-
-
-def _uses_neither(row: RooflineRow) -> bool:
-    """Return whether counters saw work under a roof that is far from it."""
-    counted = 2 * row["counters_ns"] > row["gpu_ns"] > 0
-    return counted and row["limit_share"] is not None and row["limit_share"] < NEITHER_LIMIT_SHARE
 
 
 def _work(summary: Summary, whole_ns: float) -> str:

@@ -31,7 +31,8 @@ METRICS = (
 class ChosenKernel:
     """A kernel that is worth a look. ``per_step`` launches; ``before``: those from the start of the program to the steady steps.
 
-    ``gpu_ns`` and ``could_go_ns`` are per step; ``could_go_ns`` is gpu_ns where no limit is known. ``roof``: null then.
+    ``gpu_ns`` and ``could_go_ns`` are per step; ``could_go_ns`` is gpu_ns where no limit is known. ``roof``: null then, and
+    ``why_not`` says why most of its time has none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ChosenKernel:
     gpu_ns: float
     could_go_ns: float
     roof: str | None
+    why_not: str | None = None
 
 
 def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[ChosenKernel]:
@@ -55,7 +57,7 @@ def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[Chos
     before = _launches_before(profile)
     rows = counts.join(costs, on="name", how="inner").sort("could_go_ns", "name", descending=[True, False])
     kernels = []
-    for name, count, gpu_ns, could_go_ns, roof in rows.head(most).iter_rows():
+    for name, count, gpu_ns, could_go_ns, roof, why_not in rows.head(most).iter_rows():
         per_step = max(round(count / steps), 1)
         first = before.get(name)
         skipped = per_step * START_STEPS if first is None else first + per_step * SETTLING_STEPS
@@ -68,23 +70,28 @@ def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[Chos
                 gpu_ns=gpu_ns / steps,
                 could_go_ns=could_go_ns / steps,
                 roof=roof,
+                why_not=why_not,
             )
         )
     return kernels
 
 
 def _costs(profile: Profile) -> pl.DataFrame:
-    """Return name, gpu_ns, could_go_ns and roof of each kernel, of all its time where no operator was recorded."""
+    """Return name, gpu_ns, could_go_ns, roof and why_not of each kernel, of all its time where no operator was recorded."""
     try:
         done = profile.once(limits_of_work.executions).filter(pl.col("family").is_not_null())
     except NotRecorded:
         ops = profile.steady_ops.filter(pl.col("op_kind") == "kernel")
         ns = pl.col("end_ns") - pl.col("start_ns")
         sums = ops.group_by(pl.col("name").cast(pl.String)).agg(ns.sum().alias("gpu_ns"))
-        return sums.with_columns(could_go_ns="gpu_ns", roof=pl.lit(None, dtype=pl.String))
+        nothing = pl.lit(None, dtype=pl.String)
+        return sums.with_columns(could_go_ns="gpu_ns", roof=nothing, why_not=nothing)
     could_go = (pl.col("gpu_ns") - pl.col("limit_ns").fill_null(0.0)).sum()
     return done.group_by(name="kernel").agg(
-        pl.col("gpu_ns").sum(), could_go.alias("could_go_ns"), pl.col("roof").drop_nulls().mode().sort().first()
+        pl.col("gpu_ns").sum(),
+        could_go.alias("could_go_ns"),
+        pl.col("roof").drop_nulls().mode().sort().first(),
+        pl.col("why_not").drop_nulls().mode().sort().first(),
     )
 
 
@@ -149,9 +156,11 @@ def described(kernels: Sequence[ChosenKernel]) -> list[str]:
     """Return what is profiled, a line for each kernel."""
     text = []
     for kernel in kernels:
-        could_go = (
-            f", of which {units.duration(round(kernel.could_go_ns))} could go" if kernel.roof else ", no limit known"
-        )
+        could_go = ", no limit known"
+        if kernel.roof:
+            could_go = f", of which {units.duration(round(kernel.could_go_ns))} could go"
+        elif kernel.why_not == limits_of_work.FAR_FROM_ROOFS:
+            could_go += f": {kernel.why_not}"
         launched = units.several(kernel.per_step, "launch", "launches")
         text.append(f"{kernel.name[:100]}: {launched} and {units.duration(round(kernel.gpu_ns))} a step{could_go}")
     return text

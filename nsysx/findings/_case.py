@@ -24,6 +24,7 @@ from nsysx.findings._fix import way as way
 from nsysx.findings._names import called
 from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
+from nsysx.findings._roof_room import within_roofs
 from nsysx.findings._rule import Rule as Rule
 from nsysx.frames import lookup
 from nsysx.judging import waiting
@@ -258,6 +259,7 @@ class Case:
             return Saving(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         if not any(map(self._reaches, edits)):
             return Saving(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
+        edits = within_roofs(self.profile, edits)
         outcome = self.replay.saving(*edits)
         cap = self.taken_by(cause) if cause and self.rows(gpu_ledger.KEY) else self.step_ns
         saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))

@@ -7,6 +7,9 @@ from __future__ import annotations
 REPORTED_SHARE = 0.05
 #: What has this share of a time, a count or a size has most of it: it is the cause, the place, or the kind of the whole. Chosen.
 MOST_SHARE = 0.5
+#: Kernels that reach this share of the roof that holds for them gain no more than what is left to it, whatever is done about them, unless
+#: the change leaves less work (chosen: the fastest products and copies of each card reach 0.8 to 1).
+NEAR_ROOF_SHARE = 0.75
 #: A cause of a longer step or gap is mentioned from this share of the difference on, and named in the title if it is most of it.
 CAUSE_NAMED_SHARE = 0.1
 # ---- _anomaly ---------------------------------------------------------------------------------------------------

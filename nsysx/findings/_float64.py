@@ -156,7 +156,7 @@ def halved(case: Case, settings: RecordedSettings | None) -> Saving:
     of_products, others = ops_of(doubles.filter(products)), ops_of(doubles.filter(~products))
 
     def worth(product: float, other: float) -> Saving:
-        edits = [ScaleOps(ops, by) for ops, by in ((of_products, product), (others, other)) if ops]
+        edits = [ScaleOps(ops, by, less_work=True) for ops, by in ((of_products, product), (others, other)) if ops]
         return case.worth(*edits, cause=(StepPart.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
 
     likely, best = (

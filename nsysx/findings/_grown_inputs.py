@@ -74,7 +74,9 @@ def grows(case: Case, settings: RecordedSettings) -> str:
 
 def cached(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if each call computes its new token alone."""
-    return case.worth(ScaleOps(taken(case).ops, CACHED_WORK_STAYS_SHARE), cause=(StepPart.WORK,), bound=True)
+    return case.worth(
+        ScaleOps(taken(case).ops, CACHED_WORK_STAYS_SHARE, less_work=True), cause=(StepPart.WORK,), bound=True
+    )
 
 
 def taken(case: Case) -> Takes:

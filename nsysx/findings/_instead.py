@@ -39,7 +39,8 @@ class Instead(NamedTuple):
         ops = frozenset(self.gone["op"].to_list())
         most, least = (min(ns / whole, 1.0) for ns in (self.most_ns, self.least_ns))
         low, likely, high = (
-            [ScaleOps(ops, share) if share else RemoveOps(ops)] for share in (most, math.sqrt(most * least), least)
+            [ScaleOps(ops, share, less_work=True) if share else RemoveOps(ops)]
+            for share in (most, math.sqrt(most * least), least)
         )
         shortest, longest = (units.duration(case.per_step(ns)) for ns in (self.least_ns, self.most_ns))
         why = f"what replaces it takes {shortest} (its limit) to {longest}"

@@ -68,8 +68,14 @@ def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
     ops = taken(case).ops
     if not ops:
         return None
-    likely = case.worth(ScaleOps(ops, seen["longest"] / seen["length"]), cause=(StepPart.WORK,), bound=True)
-    best = case.worth(ScaleOps(ops, seen["real"] / (seen["rows"] * seen["length"])), cause=(StepPart.WORK,), bound=True)
+    likely = case.worth(
+        ScaleOps(ops, seen["longest"] / seen["length"], less_work=True), cause=(StepPart.WORK,), bound=True
+    )
+    best = case.worth(
+        ScaleOps(ops, seen["real"] / (seen["rows"] * seen["length"]), less_work=True),
+        cause=(StepPart.WORK,),
+        bound=True,
+    )
     return replace(likely, most_ns=best.most_ns) if likely.likely_ns is not None and best.most_ns else likely
 
 

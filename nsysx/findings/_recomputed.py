@@ -120,7 +120,7 @@ def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
 
     def edits(part: float) -> list[Edit]:
         left = max(0.0, 1 - part * share * between / whole)
-        return [*products, ScaleOps(ops_of(backward), left)] if left < 1 else products
+        return [*products, ScaleOps(ops_of(backward), left, less_work=True)] if left < 1 else products
 
     why = "the repeated products go for sure, what lies between them perhaps"
     return case.worth_between(edits(0.0), edits(0.5), edits(1.0), why, cause=(StepPart.WORK,))
@@ -132,7 +132,7 @@ def _removed(case: Case) -> list[Edit]:
     edits: list[Edit] = []
     for (share,), rows in repeated.group_by("share", maintain_order=True):
         ops = ops_of(operator_work.work_of(case.profile, rows))
-        edits.append(RemoveOps(ops) if share == 1 else ScaleOps(ops, 1 - float(str(share))))
+        edits.append(RemoveOps(ops) if share == 1 else ScaleOps(ops, 1 - float(str(share)), less_work=True))
     return edits
 
 

@@ -98,7 +98,7 @@ def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             f"[[{long}, {long}], [{long}, {long}]]": part**3,
             f"[[{long}, {long}], [{long}, {short}]]": part,
         }
-        edits += [ScaleOps(_of_products(case, shapes), share) for shapes, share in left.items()]
+        edits += [ScaleOps(_of_products(case, shapes), share, less_work=True) for shapes, share in left.items()]
     if given_back:
         long, short = max(given_back)
         title = f"Products of {long} x {long} for matrices of {long} x {short}: {short} x {short} are enough"
@@ -145,7 +145,7 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             work = there.filter(there["family"].cast(pl.String).is_in(_OF_RESAMPLING))
             title = f"{weight[1]} channels are resampled, and {weight[0]} are left of them"
             fix = Fix.by_name("mixed-before-resampled")
-            yield _Smaller(title, fix, (ScaleOps(ops_of(work), weight[0] / weight[1]),))
+            yield _Smaller(title, fix, (ScaleOps(ops_of(work), weight[0] / weight[1], less_work=True),))
 
 
 def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
@@ -162,7 +162,9 @@ def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
         longest = max(share_of, key=lambda row: taken[row])
         edits = [
             ScaleOps(
-                ops_of(work.filter(pl.col("row").is_in([row for row in share_of if share_of[row] == share]))), share
+                ops_of(work.filter(pl.col("row").is_in([row for row in share_of if share_of[row] == share]))),
+                share,
+                less_work=True,
             )
             for share in sorted(set(share_of.values()))
         ]

@@ -62,7 +62,7 @@ def factors(number: int) -> list[int]:
 
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what transforms of a length with small factors save."""
-    return case.worth(ScaleOps(taken(case).ops, BLUESTEIN_LEFT_SHARE), cause=(StepPart.WORK,))
+    return case.worth(ScaleOps(taken(case).ops, BLUESTEIN_LEFT_SHARE, less_work=True), cause=(StepPart.WORK,))
 
 
 def taken(case: Case) -> Takes:

@@ -190,7 +190,9 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     if needless_gradients(case.profile) is not None:
         return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
-    return case.worth(ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share), cause=(StepPart.WORK,))
+    return case.worth(
+        ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share, less_work=True), cause=(StepPart.WORK,)
+    )
 
 
 def of_unheld(case: Case) -> Takes:

@@ -110,7 +110,7 @@ def check(case: Case) -> list[Finding]:
     times = BF16_CORES_TIMES if inside else TENSOR_CORES_TIMES
     formats = "FP16" if old else "BF16" if inside else "TF32 and BF16"
     why = f"if these kernels run {times} times as fast"
-    faster = ScaleOps(ops_of(fp32_kernels), 1 / times)
+    faster = ScaleOps(ops_of(fp32_kernels), 1 / times, less_work=True)
     worth = case.worth_or_time(taken * (1 - 1 / times), why, faster, cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")

@@ -58,7 +58,7 @@ def check(case: Case) -> list[Finding]:
     norms = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _PLANES), dtype=pl.Boolean))
     edits: list[Edit] = [RemoveOps(ops_of(conversions))]
     if norms.height:
-        edits.append(ScaleOps(ops_of(norms), CHANNELS_LAST_NORM_LEFT))
+        edits.append(ScaleOps(ops_of(norms), CHANNELS_LAST_NORM_LEFT, less_work=True))
     worth = case.worth_or_time(taken, "the conversions themselves", *edits, cause=RULE.cause)
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps

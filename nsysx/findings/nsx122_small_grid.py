@@ -29,6 +29,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import concurrency
+from nsysx.events.kernel_libraries import library_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import MOST_SMALL_GRID_KERNELS, SMALL_GRID_ALONE_SHARE, SMALL_GRID_KERNEL_NS
 from nsysx.findings._found import Found
@@ -40,6 +41,8 @@ RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(S
 REQUIRES = ("kernel_limits",)
 #: Whose kernels they are decides how more blocks come about: by whether the program is Python's or PyTorch's.
 _OWN_KERNEL = {True: "a fused or Triton kernel", False: "a launch of more blocks, in a kernel"}
+#: Libraries of matrices, whose calls a compiler leaves as they are.
+_CALLED_AS_THEY_ARE = ("cuSOLVER", "MAGMA", "cuBLAS", "cuSPARSE", "cuDNN", "CUTLASS")
 
 
 def check(case: Case) -> list[Finding]:
@@ -107,15 +110,13 @@ def _finding_of_kernels(case: Case, rows: pl.DataFrame, cost: int, worth: Saving
         f"The most expensive one{case.in_module(worst)} runs {units.several(worst['blocks'], 'block')} on {worst['sm_count']} SMs. "
         f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."
     )
-    ways = [
-        (
-            "own-kernel",
-            f"{_OWN_KERNEL[case.program.python or case.program.torch]} that splits the work along another axis",
-        ),
-        ("larger-batches", "a larger batch, if the grid grows with it"),
-    ]
-    if case.program.compilable and not case.program.compiled:
-        ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
+    ways = [("larger-batches", "a larger batch, if the grid grows with it")]
+    libraries = library_of(rows["name"].cast(pl.Categorical)).is_in(_CALLED_AS_THEY_ARE).fill_null(value=False)
+    if 2 * float(rows["lost"].filter(libraries).sum()) <= float(rows["lost"].sum()):
+        own = _OWN_KERNEL[case.program.python or case.program.torch]
+        ways.insert(0, ("own-kernel", f"{own} that splits the work along another axis"))
+        if case.program.compilable and not case.program.compiled:
+            ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
     fix = Fix.listed("Give these kernels more blocks: ", ways, ", or ")
     where = {"module": worst["module"]}
     return Found(

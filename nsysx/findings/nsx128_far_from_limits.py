@@ -95,6 +95,8 @@ def _limited(case: Case) -> pl.DataFrame:
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded:
         done = pl.DataFrame(schema=frame_columns.schema(limits_of_work.COLUMNS))
+    # What counters saw of the program's own kernels counts here, however little that is.
+    done = done.with_columns(limit_ns=pl.coalesce("limit_ns", "counted_ns"), roof=pl.coalesce("roof", "counted_roof"))
     done = done.filter(pl.col("limit_ns").is_not_null())
     return done.group_by(name="kernel").agg(
         pl.col("gpu_ns", "limit_ns").sum(),

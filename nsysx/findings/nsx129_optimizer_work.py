@@ -72,7 +72,7 @@ def check(case: Case) -> list[Finding]:
     left = SPARSE_UPDATE_LEFT if embeds else FUSED_UPDATE_LEFT
     why = "what fewer passes over the same numbers save"
     updates, written = ops_of(kernels), ops_of(_dense_gradients(case)) if embeds else frozenset[int]()
-    edits: list[Edit] = [ScaleOps(updates, left)]
+    edits: list[Edit] = [ScaleOps(updates, left, less_work=True)]
     if written:
         edits.append(RemoveOps(written))
     worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)

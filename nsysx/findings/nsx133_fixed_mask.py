@@ -61,8 +61,8 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, "no fused attention is given a fixed mask of all queries and keys")
-    worth = case.worth(ScaleOps(ops_of(ops), CAUSAL_SCORES_LEFT), cause=RULE.cause)
-    best = case.worth(ScaleOps(ops_of(ops), _at_limit(case)), cause=RULE.cause, bound=True)
+    worth = case.worth(ScaleOps(ops_of(ops), CAUSAL_SCORES_LEFT, less_work=True), cause=RULE.cause)
+    best = case.worth(ScaleOps(ops_of(ops), _at_limit(case), less_work=True), cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and best.most_ns:
         worth = replace(worth, most_ns=best.most_ns)
     length = int(ops["length"].max())  # type: ignore[arg-type]

@@ -76,12 +76,16 @@ class RemoveOps:
 
 @dataclass(frozen=True)
 class ScaleOps:
-    """These GPU ops take ``factor`` times as long; those of them in ``bound`` take at least ``least`` times as long."""
+    """These GPU ops take ``factor`` times as long; those of them in ``bound`` take at least ``least`` times as long.
+
+    ``less_work``: the change leaves fewer operations, or fewer bytes. Else none of them gets past the device's limits.
+    """
 
     ops: frozenset[int]
     factor: float
     bound: frozenset[int] = frozenset()
     least: float = 0.0
+    less_work: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.advice import Alternative, Answer, Bar, BarPart, Certainty, Condition, Sure, Tried
 from nsysx.analyses import data_loader, kernel_families, kernel_limits, kernels, modules, roofline, stopwatch
+from nsysx.analyses.helpers import limits_of_work
 from nsysx.answer import bars, certainty, change_savings, clock_bars, first_action, measured, near_limits, unnamed
 from nsysx.catalogue import Paint, StepLimit
 from nsysx.model import Check, Finding, Row, Summary, Table
@@ -681,14 +682,16 @@ def test_what_could_go_is_told_where_limits_are_known(step: Row, operators: list
     assert near_limits.sentence(of_20_ms(StepLimit.GPU)) == ""
 
 
-@pytest.mark.parametrize(("share", "counters_ms", "told"), [(0.09, 900, True), (0.3, 900, False), (0.09, 0, False)])
-def test_work_far_from_both_roofs_by_counters_has_no_bound(share: float, counters_ms: int, told: bool) -> None:
+@pytest.mark.parametrize(("far_ms", "told"), [(900, True), (400, False), (0, False)])
+def test_work_far_from_both_roofs_by_counters_has_no_bound(far_ms: int, told: bool) -> None:
     """By sizes alone it may move more than it must: what could go is told then."""
-    row = roof(roofline.ROOF, "memory", 900, share) | {"counters_ns": counters_ms * MS}
-    summary = with_rows(of_20_ms(StepLimit.GPU), roofline.KEY, [STEP, row, *OPS])
+    far = roof(roofline.NOT_KNOWN, limits_of_work.FAR_FROM_ROOFS, far_ms, None) | {"counted_share": 0.09}
+    step = {**STEP, "unknown_ns": far_ms * MS, **({"limit_ns": None, "could_go_ns": None} if far_ms == 900 else {})}
+    summary = with_rows(of_20_ms(StepLimit.GPU), roofline.KEY, [step, *ROOFS, *([far] if far_ms else []), *OPS])
     text = near_limits.sentence(summary)
     assert ("could go" not in text) == told != ("at most" in text)
     assert (text.startswith("90 % of the GPU time is bound by latency") and "reach 9.0 % of" in text) == told
+    assert ("no limit is known: its counters reach 9.0 %" in text) == (far_ms == 400)
 
 
 @pytest.mark.parametrize(
@@ -743,6 +746,19 @@ def test_a_compiler_leads_where_it_saves_a_twentieth_of_the_step_at_least(least_
     assert (chosen is not None) is leads
     if not leads:
         assert "What may help: fuse kernels; nsysx try" in first_action.to_do(summary, chosen)[0].text
+
+
+@pytest.mark.parametrize(("bound", "told"), [(True, False), (False, True)])
+def test_a_bound_for_whatever_stands_there_is_no_option_of_a_healthy_program(bound: bool, told: bool) -> None:
+    """Every program has kernels that more blocks, or a larger batch, might make shorter; a likely saving is worth a try."""
+    batches = (Alternative("larger-batches", "a larger batch"),)
+    small = found("NSX122", 4, error_ns=4 * MS, most_ns=4 * MS, remedies=batches)
+    small = replace(
+        small, paste="", fix="Give them more blocks", saving=replace(small.saving, bound=bound, source="replay")
+    )
+    summary = of_20_ms(StepLimit.GPU, small)
+    assert first_action.first(summary) is None
+    assert ("What may help: give them" in first_action.to_do(summary, None)[0].text) is told
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.findings import Program, empty, healthy
 
 
 def small(
-    us: float = 330, blocks: int = 16, *, stream: int = 7, beside: bool = False
+    us: float = 330, blocks: int = 16, *, stream: int = 7, beside: bool = False, kernel: str = "reduce"
 ) -> Callable[[Program, int], None]:
     """Return a step of 4 ms of full kernels and one of ``blocks`` blocks; ``beside``: while another one runs."""
 
@@ -22,7 +22,7 @@ def small(
             if beside:
                 program.launch(2 * us, "other", stream=13)
                 program.host(20)
-            program.launch(us, "reduce", stream=stream)
+            program.launch(us, kernel, stream=stream)
             program.report.rows["CUPTI_ACTIVITY_KIND_KERNEL"][-1]["gridX"] = blocks
         program.sync()
 
@@ -71,3 +71,13 @@ def test_a_device_that_is_not_described_cannot_be_told(tmp_path: Path) -> None:
     program.report.drop("TARGET_INFO_GPU")
     assert program.finding(tmp_path, "NSX122").verdict == "cannot_tell"
     assert empty().finding(tmp_path, "NSX122").verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "compiled"), [("reduce", True), ("void kernel<potrf_params_<float, 0, 256>>(T1)", False)]
+)
+def test_calls_of_libraries_get_more_blocks_by_larger_batches_alone(
+    tmp_path: Path, kernel: str, compiled: bool
+) -> None:
+    finding = Program().steps(small(kernel=kernel)).finding(tmp_path, "NSX122")
+    assert ("kernel that splits" in finding.fix) is compiled and "a larger batch" in finding.fix

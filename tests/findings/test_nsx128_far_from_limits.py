@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.analyses.helpers import limits_of_work
 from tests.analyses import rows
-from tests.analyses.test_gpu_metrics import report, true, working
+from tests.analyses.test_gpu_metrics import NAMES, report, true, working
 from tests.findings.test_nsx124_memory_bound import finding
 
 MS = 1_000_000
@@ -40,11 +41,34 @@ def test_kernels_of_libraries_are_nobodys_to_rewrite(tmp_path: Path) -> None:
 
 
 def test_the_roofline_has_the_limits_of_the_counters_where_there_are_no_sizes(tmp_path: Path) -> None:
-    table = rows(report(working(99, 2, 5, 5)), tmp_path, "roofline")
+    table = rows(report(working(99, 2, 15, 15)), tmp_path, "roofline")
     step = next(r for r in table if r["by"] == "step")
     assert step["counters_ns"] == step["gpu_ns"] and step["unknown_ns"] == 0
     assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"]
-    assert step["roof"] == "memory" and 0.1 <= step["limit_share"] < 0.13
+    assert step["roof"] == "memory" and 0.3 <= step["limit_share"] < 0.39
+
+
+def test_far_from_every_roof_there_is_no_limit_and_a_reason(tmp_path: Path) -> None:
+    table = rows(report(working(99, 2, 5, 5)), tmp_path, "roofline")
+    step, unknown = (next(r for r in table if r["by"] == by) for by in ("step", "not known"))
+    assert (step["unknown_ns"], step["could_go_ns"], step["counters_ns"]) == (step["gpu_ns"], None, 0)
+    assert unknown["name"] == limits_of_work.FAR_FROM_ROOFS and 0.1 <= unknown["counted_share"] < 0.13
+
+
+@pytest.mark.parametrize(("issue", "known"), [(85, True), (50, False)])
+def test_sms_that_issue_nearly_always_are_at_a_limit(tmp_path: Path, issue: int, known: bool) -> None:
+    """What has no sizes and uses neither the memory nor the tensor cores computes on ordinary ones, or waits."""
+
+    def sample(at: int) -> list[int]:
+        shares = working(99, 2, 5, 5)(at)
+        shares[NAMES.index("SM Issue [Throughput %]")] = issue if shares[3] else 0
+        return shares
+
+    table = rows(report(sample), tmp_path, "roofline")
+    step = next(r for r in table if r["by"] == "step")
+    assert (step["roof"] == "instructions") is known and (step["unknown_ns"] == 0) is known
+    if known:
+        assert step["limit_share"] == pytest.approx(0.85, abs=0.02)
 
 
 def test_a_kernel_of_too_few_blocks_is_left_to_the_rule_of_small_grids(tmp_path: Path) -> None:

@@ -60,6 +60,12 @@ BLOCKED_LAUNCH_TIMES = 5
 CACHES_MOVED_TIMES = 4
 #: The longer of limit and time may be the limit by this much: clocks of kernels are read to 32 ns.
 KERNEL_CLOCK_TOLERANCE_NS = 64
+#: By its counters, work below this share of every roof is bound by none of them (chosen): by latency, by what it waits for, or by
+#: arithmetic that no counter here measures. How much of it could go is then not known.
+NEITHER_ROOF_SHARE = 0.25
+#: SMs that issue instructions in this share of their cycles or more are limited by that: FP32 products of cuBLAS do in 81 to 90 %
+#: (H200), and Nsight Compute calls a unit highly used from 60 % on.
+ISSUE_ROOF_SHARE = 0.6
 
 # ---- helpers/module_names ---------------------------------------------------------------------------------------
 #: Letters of a kernel's name in a sentence.

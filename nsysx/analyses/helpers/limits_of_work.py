@@ -12,7 +12,12 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters, operator_work
-from nsysx.analyses.helpers.analysis_bounds import CACHES_MOVED_TIMES, KERNEL_CLOCK_TOLERANCE_NS
+from nsysx.analyses.helpers.analysis_bounds import (
+    CACHES_MOVED_TIMES,
+    ISSUE_ROOF_SHARE,
+    KERNEL_CLOCK_TOLERANCE_NS,
+    NEITHER_ROOF_SHARE,
+)
 from nsysx.events import work_operators
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.operator_flops import sizes
@@ -29,6 +34,8 @@ from nsysx.rows import Column
 
 #: Which roof is higher over an execution.
 PRODUCTS, MEMORY, LINK = "products", "memory", "link"
+#: The roof of work whose counters show that its SMs issue instructions most of the time: arithmetic outside of the tensor cores.
+INSTRUCTIONS = "instructions"
 #: Kernels that do fewer operations than the sizes say: Winograd's minimal filtering.
 _FEWER = re.compile("winograd", re.IGNORECASE)
 #: Attention counts in full, but a causal mask, which is no tensor, leaves half.
@@ -50,8 +57,17 @@ COLUMNS = (
     Column("flops", "Int64", "FLOP", "operations of its products; null where unknown, 0 where there are none"),
     Column("moved_bytes", "Int64", "bytes", "bytes that it must move; null where unknown"),
     Column("limit_ns", "Float64", "ns", "least time for both; null where one is unknown"),
-    Column("roof", "String", "", "which of both takes longer: products, memory, link; null without limit"),
-    Column("by_counters", "Boolean", "", "the limit is what the GPU's counters saw it do, for want of sizes"),
+    Column(
+        "roof", "String", "", "which of both takes longer: products, memory, link, instructions; null without limit"
+    ),
+    Column("by_counters", "Boolean", "", "for want of sizes its limit, if any, is what the GPU's counters saw it do"),
+    Column(
+        "counted_ns",
+        "Float64",
+        "ns",
+        "time that the device needs for what counters saw; null where they were not sampled",
+    ),
+    Column("counted_roof", "String", "", "which roof counted_ns is of"),
     Column("why_not", "String", "", "why there is no limit"),
 )
 _SCHEMA = frame_columns.schema(COLUMNS)
@@ -103,8 +119,9 @@ def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _counters(profile: Profile) -> pl.DataFrame | None:
-    """Return op -> busy, the larger share of memory bandwidth and of tensor cores over all samples of its kernel and launch, and
-    counted_roof, which it is. None where nothing was sampled. The bandwidth is that which copies reach.
+    """Return op -> busy, the largest share of memory bandwidth and of tensor cores over all samples of its kernel and launch, and
+    counted_roof, which it is. None where nothing was sampled. The bandwidth is that which copies reach. Where SMs issue an instruction
+    in most of their cycles, that is a roof as well: the same instructions take as long.
     """
     try:
         means = gpu_counters.of_kernels(profile)
@@ -115,11 +132,17 @@ def _counters(profile: Profile) -> pl.DataFrame | None:
     reached = rates_of(_device_name(profile), profile.trace.limits.get(key, DeviceLimits()), {}, None)
     nominal = reached.nominal_memory or 0.0
     most = min(reached.memory.per_s / nominal, 1.0) if reached.memory and nominal else 1.0
-    memory, tensor = pl.col("dram") / most, pl.col("tensor_active").fill_null(0.0)
+    issue = pl.col("sm_issue").fill_null(0.0)
+    shares = {
+        MEMORY: pl.col("dram") / most,
+        PRODUCTS: pl.col("tensor_active").fill_null(0.0),
+        INSTRUCTIONS: pl.when(issue >= ISSUE_ROOF_SHARE).then(issue).otherwise(0.0),
+    }
+    largest = pl.concat_list(*shares.values()).list.arg_max()
     means = means.drop_nulls("dram").select(
         "name", "grid", "block",
-        busy=pl.max_horizontal(memory, tensor).clip(0.0, 1.0),
-        counted_roof=pl.when(memory >= tensor).then(pl.lit(MEMORY)).otherwise(pl.lit(PRODUCTS)),
+        busy=pl.max_horizontal(*shares.values()).clip(0.0, 1.0),
+        counted_roof=largest.replace_strict(dict(enumerate(shares)), return_dtype=pl.String),
     )  # fmt: skip
     joined = launched.join(means, on=["name", "grid", "block"], how="inner", nulls_equal=True)
     return joined.select("op", "busy", "counted_roof")
@@ -319,13 +342,14 @@ def _with_limits(rows: pl.DataFrame, rates: DeviceRates, links: Mapping[str, flo
         roof=pl.when(possible).then("_roof"),
         why_not=pl.when(pl.col("_limit").is_null()).then("_why").when(~possible).then(pl.lit(TOO_FAST)),
     )
-    # What has no sizes has what the counters saw it do: it need not do more.
+    # What has no sizes has what the counters saw it do: it need not do more. Far from every roof that says nothing.
     counted = pl.col("limit_ns").is_null() & pl.col("counted_ns").is_not_null()
+    far = pl.col("counted_ns") < NEITHER_ROOF_SHARE * pl.col("gpu_ns")
     return rows.with_columns(
         by_counters=counted,
-        limit_ns=pl.coalesce("limit_ns", "counted_ns"),
-        roof=pl.coalesce("roof", pl.when(counted).then("counted_roof")),
-        why_not=pl.when(~counted).then("why_not"),
+        limit_ns=pl.coalesce("limit_ns", pl.when(~far).then("counted_ns")),
+        roof=pl.coalesce("roof", pl.when(counted & ~far).then("counted_roof")),
+        why_not=pl.when(~counted).then("why_not").when(far).then(pl.lit(FAR_FROM_ROOFS)),
     )
 
 
@@ -354,4 +378,5 @@ def _limit(
 #: Copies that stay on devices, by their direction.
 _INSIDE = ("DtoD", "PtoP")
 NO_FORMULA = "no formula for its bytes"
+FAR_FROM_ROOFS = "counters see it far from memory and tensor cores: bound by latency, dependencies or plain arithmetic"
 TOO_FAST = "it was faster than its sizes allow: not all of them are read or written"
