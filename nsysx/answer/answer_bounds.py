@@ -79,6 +79,9 @@ LEAST_LEADING_SHARE = 0.05
 NEAR_LIMIT_STEP_SHARE = 0.05
 #: Work whose limits are known for less of its time than this is not told by its limits.
 KNOWN_LIMITS_SHARE = 0.5
+#: A line that launches this share of the GPU's work is where most of it is (chosen: two or three such lines are a part of a program that
+#: one can look at).
+LINE_OF_WORK_SHARE = 0.25
 #: Kernels of a step that together take longer than it by this share overlap.
 OVERLAPPING_SHARE = 0.02
 #: From this share of its limit on there is nothing to gain by the same operators.

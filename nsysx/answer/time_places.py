@@ -6,9 +6,10 @@ import itertools
 from typing import NamedTuple
 
 from nsysx import units
-from nsysx.analyses import api_calls, kernels, modules
+from nsysx.analyses import api_calls, kernels, lines, modules
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import subject
+from nsysx.answer.answer_bounds import LINE_OF_WORK_SHARE
 from nsysx.events.kernel_names import computes
 from nsysx.model import Row, Summary
 
@@ -39,8 +40,21 @@ def longest_kernel(summary: Summary) -> LongestKernel | None:
     )
 
 
+def _line_of_most(summary: Summary) -> Row | None:
+    """Return file and line that launch most of the GPU's work, None where none launches much of it.
+
+    A line that calls the whole network is none of these: the work is that of the lines inside.
+    """
+    rows = summary.typed_rows(lines.ROWS)
+    most = max((r for r in rows if r["line"] is not None), key=lambda r: r["gpu_self_ns"], default=None)
+    whole = sum(r["gpu_self_ns"] for r in rows)
+    if most is None or whole <= 0 or most["gpu_self_ns"] < LINE_OF_WORK_SHARE * whole:
+        return None
+    return {"file": most["file"], "line": most["line"]}
+
+
 def of_most(summary: Summary) -> Row:
-    """Return the line with most of the GPU's work; where none has much, the module or range, and the kernel; without GPU work the call
+    """Return the line with most of the GPU's work; where none has a quarter, the module or range, and the kernel; without GPU work the call
     that takes longest.
 
     Keys: file, line, or module, near. Empty where the capture names nothing, and of a program that measures: most of its time may be
@@ -50,6 +64,8 @@ def of_most(summary: Summary) -> Row:
         return {}
     if summary.verdict.line:
         return summary.verdict.line
+    if (line := _line_of_most(summary)) is not None:
+        return line
     inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
     longest = longest_kernel(summary)
     where = {}

@@ -16,6 +16,7 @@ from nsysx.analyses import (
     gpu_ledger,
     kernel_families,
     kernels,
+    lines,
     modules,
     waits,
 )
@@ -680,15 +681,24 @@ def test_where_most_of_the_time_is(monkeypatch: pytest.MonkeyPatch) -> None:
         of_calls = [
             {"name": f"c{i}", "calls": 2, "total_ns": source.choice((1, 5))} for i in range(source.choice((0, 2)))
         ]
+        of_lines = [
+            {"file": "t.py", "line": source.choice((None, i)), "gpu_self_ns": source.choice((0, 1, 4))}
+            for i in range(source.choice((0, 0, 5)))
+        ]
         summary = limited_by(StepLimit.GPU)
         summary = replace(summary, verdict=replace(summary.verdict, line=line))
-        for key, table in ((modules.KEY, of_modules), (kernels.KEY, of_kernels), (api_calls.KEY, of_calls)):
+        of_each = {modules.KEY: of_modules, kernels.KEY: of_kernels, api_calls.KEY: of_calls, lines.KEY: of_lines}
+        for key, table in of_each.items():
             summary = with_rows(summary, key, table)
         told: Row = {}
+        launched = {r["line"]: r["gpu_self_ns"] for r in of_lines[::-1] if r["line"] is not None}
+        much = max(launched.values(), default=0)
         if measuring:
             pass
         elif line:
             told = {**line}
+        elif much and 4 * much >= sum(r["gpu_self_ns"] for r in of_lines):
+            told = {"file": "t.py", "line": min(n for n, ns in launched.items() if ns == much)}
         else:
             inside = max(of_modules, key=lambda r: int(str(r["self_gpu_ns"] or 0)))
             if inside["path"] and inside["self_gpu_ns"]:
