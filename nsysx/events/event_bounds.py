@@ -332,6 +332,10 @@ WHOLE_BACKWARD_SHARE = 0.9
 #: What reads a gradient is not known where a larger share of a step's kernels is launched outside of operators.
 UNSEEN_READERS_SHARE = 0.01
 
+# ---- earlier_nodes ----------------------------------------------------------------------------------------------
+#: Nodes are those of a flow's operators, numbered earlier, if this share of them has the name of theirs: products have several. Chosen.
+LIKE_NODES_SHARE = 0.7
+
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
 #: seldom twice as fast.

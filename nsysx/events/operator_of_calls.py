@@ -15,6 +15,7 @@ import polars as pl
 
 from nsysx.events.alignment import align
 from nsysx.events.code_lines import NodesAtWork, are_nodes
+from nsysx.events.earlier_nodes import numbers_in_flow
 from nsysx.events.event_bounds import CORRESPONDING_OPERATORS_SHARE
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import Profile
@@ -63,7 +64,14 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
         rows = row_at.at(start[a:b])
         forward[a:b] = np.where(rows >= 0, rows, forward[a:b])
         makers |= _makers_of_nodes(step.filter(step["row"] >= 0), flow)
-    _of_nodes(operators, makers, (thread, start), backward)
+    numbered = operators.filter(pl.col("number") >= 0)
+    nodes = numbered.filter(are_nodes(numbered["name"]))
+    its_own = pl.DataFrame({"number": pl.Series(flow.sequence, dtype=pl.Int64), "row": range(len(flow.names))})
+    of_flow = _makers_of_nodes(its_own, flow)
+    for number, later in numbers_in_flow(nodes, flow).items():
+        if later in of_flow:
+            makers.setdefault(number, of_flow[later])
+    _of_nodes(nodes, operators, makers, (thread, start), backward=backward)
     if profile.ranges.repeats is not None:
         repeated = profile.ranges.repeats.of
         like = np.where(repeated >= 0, repeated, np.arange(len(repeated)))
@@ -109,13 +117,13 @@ def _makers_of_nodes(operators: pl.DataFrame, flow: OperatorFlow) -> dict[int, i
     return makers
 
 
-def _of_nodes(operators: pl.DataFrame, makers: dict[int, int], calls: tuple[I64, I64], backward: I64) -> None:
+def _of_nodes(
+    nodes: pl.DataFrame, operators: pl.DataFrame, makers: dict[int, int], calls: tuple[I64, I64], *, backward: I64
+) -> None:
     """Fill in the operators whose nodes make calls (thread, start_ns)."""
-    numbered = operators.filter(pl.col("number") >= 0)
-    nodes = are_nodes(numbered["name"])
-    if not makers or not nodes.any():
+    if not makers or not nodes.height:
         return
-    at_work, (thread, start) = NodesAtWork(numbered.filter(nodes), operators), calls
+    at_work, (thread, start) = NodesAtWork(nodes, operators), calls
     for key in np.unique(thread).tolist():
         a, b = np.searchsorted(thread, [key, key + 1])  # calls are sorted by thread and time
         distinct, index = np.unique(at_work.numbers(key, start[a:b]), return_inverse=True)

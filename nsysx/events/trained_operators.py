@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events.earlier_nodes import numbers_in_flow
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
@@ -27,7 +28,7 @@ def _trained(profile: Profile) -> Flags:
     ranges = profile.ranges.ranges
     chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)
     backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.starts_with("aten::"))
-    nodes = frozenset(backward["number"].to_list())
+    nodes = frozenset([*backward["number"].to_list(), *numbers_in_flow(backward, flow).values()])
     trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()
     for row in flow.outermost:
         if flow.sequence[row] in nodes:

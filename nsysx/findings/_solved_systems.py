@@ -27,9 +27,9 @@ from nsysx.model import Finding
 
 _INVERSES = re.compile(r"^aten::(linalg_pinv|pinverse|linalg_inv|linalg_inv_ex|inverse)$")
 _DETERMINANTS = re.compile(r"^aten::(logdet|slogdet|_?linalg_slogdet|_?linalg_det|det)$")
+_FULL_RANK = "For pinv the matrices must be of full rank, as with a multiple of the unit matrix added; "
 _MULTIPLIES = re.compile(r"^aten::(matmul|mm|bmm|linear|einsum|mv)$")
-_SOLVED = Fix.by_name("solved-for-inverse")
-_FACTORIZED_ONCE = _SOLVED.but(
+_FACTORIZED_ONCE = Fix.by_name("solved-for-inverse").but(
     text="Factorize once: the Cholesky factor of a positive matrix gives both the solution, without an inverse, and the determinant, which "
     "now factorizes the matrix again",
     paste="factor = torch.linalg.cholesky(a)\nx = torch.cholesky_solve(b, factor)  # not torch.linalg.inv(a) @ b\n"
@@ -38,15 +38,19 @@ _FACTORIZED_ONCE = _SOLVED.but(
 )
 
 
-def findings_of(case: Case, rule: Rule) -> list[Finding]:
-    """Return the finding about inverses that are only multiplied on, if these with their gradients take 5 % of the step or more."""
+def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
+    """Return the finding about inverses that are only multiplied on, if these with their gradients take 5 % of the step or more.
+
+    ``claimed``: GPU ops of other findings.
+    """
     flow, code, of_calls = flow_of(case.profile), case.profile.code(), operator_of_calls(case.profile)
     if flow is None or code is None or of_calls is None:
         return []
-    rows = list(_only_multiplied(flow))
+    rows = list(inverses_only_multiplied(flow))
     of_call = of_calls.within(flow)[case.calls["call"].to_numpy()]
     made = case.calls.filter(np.isin(of_call, rows))
-    if not made.height:
+    launched = case.ops.filter(case.ops["call"].is_in(list(calls_of(made))).fill_null(value=False))
+    if not made.height or claimed & ops_of(launched):
         return []
     worth = case.worth(*edits_without(made, case.ops), cause=rule.cause, bound=True)
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
@@ -62,7 +66,6 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     count = sum(int(np.prod(sizes_of(flow.size[row])[0][:-2])) for row in rows)
     taken = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
     there = f"{in_short(where)}: " if where else ""
-    fix = _FACTORIZED_ONCE if again.height else _SOLVED
     title = f"{there}{name} of {units.several(count, 'matrix', 'matrices')} of {size} that only products read"
     title += ", and a determinant of the same" if again.height else ""
     detail = (
@@ -70,6 +73,11 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         "takes a part of both."
     )
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
+    pseudo = "pinv" in name or name == "pinverse"
+    paste = f"x = torch.linalg.solve(a, b)  # not torch.{'linalg.pinv' if pseudo else 'linalg.inv'}(a) @ b"
+    condition = f"{_FULL_RANK if pseudo else ''}cholesky_solve for positive definite ones."
+    solved = Fix.by_name("solved-for-inverse", paste=paste, condition=units.capitalized(condition))
+    fix = _FACTORIZED_ONCE if again.height else solved
     return [
         Found(
             rule, title, detail, worth=worth, cost_ns=worth.likely_ns or 0, fix=fix,
@@ -104,7 +112,7 @@ def _factorized_once(inverse: Saving, both: Saving) -> Saving:
     )
 
 
-def _only_multiplied(flow: OperatorFlow) -> Iterator[int]:
+def inverses_only_multiplied(flow: OperatorFlow) -> Iterator[int]:
     """Yield the outermost operators (rows) that invert square matrices, of whose results a product is made and nothing else."""
     ends = [*flow.outermost[1:], len(flow.names)]
     read = {

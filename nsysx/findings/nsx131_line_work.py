@@ -25,7 +25,7 @@ Harmless when
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
-from nsysx.findings import _neighbour_orders, _product_forms, _smaller_operators, _solved_systems
+from nsysx.findings import _neighbour_orders, _product_forms, _shared_factors, _smaller_operators, _solved_systems
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
 from nsysx.findings._found import Found
@@ -92,13 +92,18 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
-    findings += [*_smaller_operators.findings_of(case, RULE), *_solved_systems.findings_of(case, RULE)]
-    findings += _neighbour_orders.findings_of(case, RULE)
-    claimed = frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
-    findings += _product_forms.findings_of(case, RULE, claimed)
+    findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
+    factorized = _shared_factors.findings_of(case, RULE)
+    findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
+    findings += _product_forms.findings_of(case, RULE, _ops_of(findings))
     return findings or case.clear(
         RULE, f"no lines whose kernels only move memory can save {units.bound(REPORTED_SHARE)} of the step"
     )
+
+
+def _ops_of(findings: Sequence[Finding]) -> frozenset[int]:
+    """Return the GPU ops that findings claim."""
+    return frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
 
 
 def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:

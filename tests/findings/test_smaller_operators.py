@@ -184,6 +184,9 @@ def test_an_inverse_that_is_only_multiplied_on_is_solved_for(tmp_path: Path, inv
     (found,) = solved(tmp_path, inverse=inverse, network=network)
     assert found.where["line"] == LINE and "512 matrices of 8 x 8" in found.title and found.saving.bound
     assert found.saving_ns_per_step == pytest.approx(200_000, rel=0.1)
+    assert inverse.replace("linalg_", "linalg.") in found.paste and ("full rank" in found.condition) is (
+        inverse == "linalg_pinv"
+    )
 
 
 def fitting(program: Lined, step: int, *, determinant: str, of: int) -> None:

@@ -1,0 +1,62 @@
+"""Products and factorizations of matrices in another form. None of it can be tried: what the line makes is the program's own code."""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_OWN_CODE = "what the line makes is the program's own code"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "shorter-side",
+        "Transpose a tall matrix first (x.T), and back at the end: the products then have its shorter side's size, as in torch.optim.Muon",
+        "tall = x.size(0) > x.size(1)\nx = x.T if tall else x   # before the rounds\nx = x.T if tall else x   # after them",
+        "The result must be the same for the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "other-order",
+        "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
+        "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
+        "Nothing but factors of whole rows or columns may stand between the two products; the sum of a row of A @ B is A @ B.sum(-1).",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "layer-before-neighbours",
+        "Multiply by the layer's weights first, then sum over neighbours: A @ (x @ W) equals (A @ x) @ W, and sums shorter rows",
+        "y = torch.sparse.mm(adjacency, layer(x))  # not layer(torch.sparse.mm(adjacency, x))",
+        "Only factors of whole rows (a degree, edge weights) may stand between; a bias of the layer is added behind the sum.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "neighbours-before-layer",
+        "Sum over neighbours first, then multiply by the layer's weights: (A @ x) @ W equals A @ (x @ W), and sums shorter rows",
+        "y = layer(torch.sparse.mm(adjacency, x))  # not torch.sparse.mm(adjacency, layer(x))",
+        "Only factors of whole rows (a degree, edge weights) may stand between.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "factorized-once",
+        "Factorize this matrix once: solutions, inverse and log-determinant all come from one factor",
+        "L = torch.linalg.cholesky(K)\nx = torch.cholesky_solve(y, L)  # not torch.linalg.inv(K) @ y: y has columns\n"
+        "logdet = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # not torch.logdet(K)",
+        "The matrix must be positive definite, as a covariance is; for others torch.linalg.lu_factor once, then lu_solve.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "solved-for-inverse",
+        "Solve instead of inverting: torch.linalg.solve(A, B) gives inv(A) @ B, in fewer and shorter kernels",
+        "x = torch.linalg.solve(a, b)  # not torch.linalg.inv(a) @ b",
+        "For pinv the matrices must be of full rank, as with a multiple of the unit matrix added; cholesky_solve for positive ones.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "blocks-at-once",
+        "Multiply the blocks by themselves, as a batch (torch.bmm): a matrix with blocks on its diagonal is mostly zeros",
+        "y = torch.bmm(x.view(rows, blocks, size).transpose(0, 1), weights).transpose(0, 1)  # not x @ torch.block_diag(*weights)",
+        "The blocks are of one size, or of few.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "factors-in-turn",
+        "Multiply by the factors of the Kronecker product in turn: (A kron B) x is the same as B X A.T with x as a matrix",
+        "y = (a @ x.view(batch, p, q) @ b.T).flatten(1)  # not x @ torch.kron(a, b).T", untried=_OWN_CODE,
+    ),
+)  # fmt: skip
