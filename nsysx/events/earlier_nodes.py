@@ -35,7 +35,7 @@ def numbers_in_flow(nodes: pl.DataFrame, flow: OperatorFlow) -> Mapping[int, int
         return {}
     later = max(names) - max(before)
     like = sum(
-        any(known.startswith(made) or made.startswith(known) for known in names.get(number + later, ()))
+        any(other.startswith(made) or made.startswith(other) for other in names.get(number + later, ()))
         for number, name in before.items()
         if (made := _plain(_NODE.sub("", name)))
     )

@@ -103,7 +103,7 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, group: list[_Factorized])
     size = " x ".join(map(str, sizes_of(flow.size[group[0].factor])[0][-2:]))
     there = f"{in_short(places[0])}: " if places[0] else ""
     title = f"{there}one matrix of {size} is factorized {units.several(len(group), 'time')}, for {' and '.join(names)}"
-    lines = list(dict.fromkeys(in_short(place) for place in places if place))
+    lines = list(dict.fromkeys(in_short(where) for where in places if where))
     detail = (
         f"{units.duration(case.per_step(taken))} {case.per} with the gradients{', in ' + ', '.join(lines) if len(lines) > 1 else ''}. "
         f"One factorization takes {units.duration(case.per_step(once))}, and half of it by Cholesky."

@@ -113,8 +113,8 @@ def _finding_of_kernels(case: Case, rows: pl.DataFrame, cost: int, worth: Saving
     ways = [("larger-batches", "a larger batch, if the grid grows with it")]
     libraries = library_of(rows["name"].cast(pl.Categorical)).is_in(_CALLED_AS_THEY_ARE).fill_null(value=False)
     if 2 * float(rows["lost"].filter(libraries).sum()) <= float(rows["lost"].sum()):
-        own = _OWN_KERNEL[case.program.python or case.program.torch]
-        ways.insert(0, ("own-kernel", f"{own} that splits the work along another axis"))
+        kernel = _OWN_KERNEL[case.program.python or case.program.torch]
+        ways.insert(0, ("own-kernel", f"{kernel} that splits the work along another axis"))
         if case.program.compilable and not case.program.compiled:
             ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
     fix = Fix.listed("Give these kernels more blocks: ", ways, ", or ")
