@@ -30,7 +30,7 @@ _LAYERS = {"aten::linear": (0, 1), "aten::matmul": (0, 1), "aten::mm": (0, 1), "
 
 class _Sum(NamedTuple):
     """A sum over neighbours: the outermost operators of it, the first and the last, which argument of the first has the rows, their
-    sizes, how many rows it gives, and how many it adds.
+    sizes, how many rows it gives, and how many it adds, 0 where no size says so.
     """
 
     rows: frozenset[int]

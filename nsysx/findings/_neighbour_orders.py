@@ -79,9 +79,10 @@ def _found(
         if dearest.layer_first
         else f"{there}A linear layer makes rows of {dearest.wide} numbers out of {dearest.narrow}, which are summed over neighbours"
     )
+    edges = f"of {units.count(dearest.edges)} edges" if dearest.edges else "edge"
     layer = "as many as now" if dearest.grows <= 1 else f"{dearest.grows:.1f} times as many"
     detail = (
-        f"{units.duration(cost)} {case.per}, {case.share(cost)} of the step. Of each of {units.count(dearest.edges)} edges "
+        f"{units.duration(cost)} {case.per}, {case.share(cost)} of the step. Of each {edges} "
         f"{dearest.wide} numbers are read and added; in the other order {dearest.narrow}, {dearest.wide / dearest.narrow:.1f} times fewer "
         f"bytes and operations, and the layer itself takes {layer}."
     )

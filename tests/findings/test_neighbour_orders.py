@@ -140,6 +140,7 @@ def test_what_the_other_order_saves_follows_the_width(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, first=False)
     assert finding.remedies[0].name == "layer-before-neighbours" and finding.where["line"] == LINE
     assert "512" in finding.title and "64" in finding.title and "8.0 times fewer bytes" in finding.detail
+    assert "Of each edge 512 numbers" in finding.detail, "no size says how many there are"
     # An eighth of 800 us is left, to a quarter; nothing is trained here.
     saved = finding.saving
     assert saved.likely_ns == pytest.approx(800_000 * (1 - 2**0.5 / 8), rel=0.03)
