@@ -13,6 +13,9 @@ from nsysx.answer.answer_bounds import LINE_OF_WORK_SHARE
 from nsysx.events.kernel_names import computes
 from nsysx.model import Row, Summary
 
+#: How the first line of a function begins.
+_FUNCTIONS = ("def ", "async def ", "@")
+
 
 class LongestKernel(NamedTuple):
     """All kernels that one function runs: its name, their time in the capture and in a step (ns; None without steps), its share of all."""
@@ -43,12 +46,14 @@ def longest_kernel(summary: Summary) -> LongestKernel | None:
 def _line_of_most(summary: Summary) -> Row | None:
     """Return file and line that launch most of the GPU's work, None where none launches much of it.
 
-    A line that calls the whole network is none of these: the work is that of the lines inside.
+    The first line of a function stands for all that a compiler made of it: the module and the kernel say more.
     """
     rows = summary.typed_rows(lines.ROWS)
     most = max((r for r in rows if r["line"] is not None), key=lambda r: r["gpu_self_ns"], default=None)
     whole = sum(r["gpu_self_ns"] for r in rows)
     if most is None or whole <= 0 or most["gpu_self_ns"] < LINE_OF_WORK_SHARE * whole:
+        return None
+    if (most["text"] or "").startswith(_FUNCTIONS):
         return None
     return {"file": most["file"], "line": most["line"]}
 
