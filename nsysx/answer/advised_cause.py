@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
+from typing import NamedTuple
+
 from nsysx.answer import subject
-from nsysx.answer.answer_bounds import WHOLE_CAUSE_SHARE
+from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, WHOLE_CAUSE_SHARE
 from nsysx.answer.change_savings import about
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
-from nsysx.model import Finding, Summary
+from nsysx.model import Finding, Row, Summary
+
+#: What a line of the program says, where a title quotes it behind its place.
+_QUOTED = re.compile(r"(:\d+) `.*`(?= )")
 
 
-def of_first_advice(summary: Summary) -> str:
-    """Return what the first advice is for, "" where the headline says that, or there is no advice for a step."""
-    do, findings = summary.answer.do, summary.findings or ()
-    index = do[-1].finding if do else None
-    if index is None or summary.step.shown_ns is None or subject.measures(summary):
-        return ""
-    chosen = findings[index]
+class AdvisedCause(NamedTuple):
+    """What the first advice is for: a title, "" where the headline says that already, and a place that neither names; {} for none."""
+
+    title: str
+    where: Row
+
+
+#: The headline says all of it, or there is no advice for a step.
+NOTHING = AdvisedCause("", {})
+
+
+def of_first_advice(summary: Summary) -> AdvisedCause:
+    """Return what the first advice is for and where, as far as the headline does not say it."""
+    chosen = _first(summary)
+    if chosen is None or summary.step.shown_ns is None or subject.measures(summary):
+        return NOTHING
     if subject.rank_waited_for(summary) is not None or chosen.unexplained:
-        return ""
+        return NOTHING
     if rule_of(chosen.code).whole and about(chosen) == summary.verdict.code:
-        return ""
+        return NOTHING
+    place, sentence = _line_of(chosen.where), summary.verdict.sentence
+    if place and place in sentence and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
+        return NOTHING  # that the host holds the device up there is all that its title says, too
     if _is_the_limit(summary, chosen):
-        return ""
-    return summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded)
+        return NOTHING if not place or place in sentence else AdvisedCause("", _short(chosen.where))
+    # The line itself stands in the advice.
+    title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))
+    shown = not place or place in title or place in sentence
+    return AdvisedCause(title, {} if shown else _short({key: chosen.where[key] for key in ("file", "line")}))
+
+
+def _first(summary: Summary) -> Finding | None:
+    """Return the finding of the first change, where it wins much of what all win together; else that of the last, which wins most."""
+    do, answer, findings = summary.answer.do, summary.answer, summary.findings or ()
+    if not do:
+        return None
+    wins = (answer.now_ns or 0) - (answer.then_ns or 0) if answer.then_ns is not None else 0
+    first = do[0] if wins and (do[0].saving_ns or 0) >= FIRST_OF_SEVERAL_SHARE * wins else do[-1]
+    return None if first.finding is None else findings[first.finding]
+
+
+def _line_of(where: Row) -> str:
+    """Return a line as "train.py:31", "" for none."""
+    return f"{PurePath(str(where['file'])).name}:{where['line']}" if where.get("file") and where.get("line") else ""
+
+
+def _short(where: Row) -> Row:
+    """Return a place with its file as the headline names it, without folders."""
+    return {**where, "file": PurePath(str(where["file"])).name} if where.get("file") else where
 
 
 def _is_the_limit(summary: Summary, chosen: Finding) -> bool:

@@ -9,6 +9,8 @@ NOTHING_LEFT_SHARE = 0.1
 # ---- advised_cause ----------------------------------------------------------------------------------------------
 #: A finding that costs this share of the time that limits the step is about all of it (chosen).
 WHOLE_CAUSE_SHARE = 0.9
+#: Of several changes the first one names what is to be fixed if it wins this share of what all of them win (chosen).
+FIRST_OF_SEVERAL_SHARE = 0.25
 
 # ---- bars -------------------------------------------------------------------------------------------------------
 #: Parts of a bar below this share are shown together.

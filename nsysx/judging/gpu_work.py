@@ -9,7 +9,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import FAMILIES, DeviceActivity
-from nsysx.events.kernel_names import function_of
+from nsysx.events.kernel_names import computes
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.judging.judging_bounds import (
@@ -77,6 +77,8 @@ def most(profile: Profile, process: int, device: int) -> str:
         for f, t in _sums(work, "family")
         if f not in _UNKNOWN and t >= KIND_OF_WORK_SHARE * whole
     ][:3]
+    # One function may be many kernels, one for each type or lambda; so the bar below counts them, too.
+    work = work.with_columns(lookup.changed(work["name"], computes).alias("name"))
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
     of_known = work.filter(~pl.col("family").cast(pl.String).is_in(_UNKNOWN))["name"].cast(pl.String).unique().to_list()
     unknown_ns = next((ns for name, ns in kernels if name not in of_known), 0)
@@ -84,8 +86,7 @@ def most(profile: Profile, process: int, device: int) -> str:
         return _sentence(what, [units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     if not kernels or kernels[0][1] < KIND_OF_WORK_SHARE * whole:
         return ""
-    name = function_of(kernels[0][0])[:60]
-    return _sentence(what, [units.share(kernels[0][1], whole)], [f"the kernel {name}"])
+    return _sentence(what, [units.share(kernels[0][1], whole)], [f"the kernel {kernels[0][0][:60]}"])
 
 
 def _sentence(what: str, shares: list[str], work: list[str]) -> str:

@@ -36,6 +36,9 @@ ALL_IDLE_OF_CAUSE_SHARE = 0.98
 #: A line with this share of the idle time, or of the GPU's work, is named as where it is; one with the last share of the work
 #: calls the whole model, which says nothing.
 IDLE_AT_LINE_SHARE, GPU_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE = 0.4, 0.4, 0.9
+#: Of a function that has as much together, the lines from the first to the last with this share of it are named; further apart than
+#: this (a screen of an editor) they are no place. Chosen.
+MUCH_OF_FUNCTION_SHARE, LINES_OF_A_PLACE = 0.1, 40
 
 # ---- limits -----------------------------------------------------------------------------------------------------
 #: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and

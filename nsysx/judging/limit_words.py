@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import polars as pl
-
 from nsysx import units
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.profile import Profile
-from nsysx.judging import gpu_work, line_of_most
+from nsysx.judging import gpu_work, limit_causes, line_of_most
 from nsysx.judging.judging_bounds import (
     ALL_IDLE_OF_CAUSE_SHARE,
     LIMITING_SHARE,
-    MOST_COPIES_SHARE,
-    NEARLY_ALL_COPIES_SHARE,
     NOTABLE_PART_SHARE,
 )
 from nsysx.judging.limits import WindowLimits
@@ -59,11 +55,12 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
     if code in _WORKING:
         noun = _noun(profile, limits, code)
         verb = "take" if noun.startswith(StepPart.COPY.label) else "takes"
-        text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}"
+        line = None
         if code == StepLimit.COMM:
-            text += _at_line(
-                limits, line_of_most.communication(profile, limits.process, limits.device), limits.lost[code]
-            )
+            line = line_of_most.communication(profile, limits.process, limits.device)
+        elif noun.startswith(StepPart.COPY.label):
+            line = line_of_most.copies(profile, limits.process, limits.device)
+        text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}{_at_line(limits, line, limits.lost[code])}"
         return f"{text}{_second_cause(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
@@ -164,10 +161,12 @@ def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the work that nothing hides, which a verdict code accounts for."""
     if code == StepLimit.COMM:
         on_host = limits.parts[StepPart.HOST_COMM] > limits.parts[StepPart.COMM]
-        return StepPart.HOST_COMM.label if on_host else StepPart.COMM.label
+        return (
+            StepPart.HOST_COMM.label if on_host else f"{StepPart.COMM.label}{limit_causes.collective(profile, limits)}"
+        )
     if limits.parts[StepPart.MIGRATION] >= limits.parts[StepPart.COPY]:
         return StepPart.MIGRATION.label
-    return f"{StepPart.COPY.label}{_direction(profile, limits)}"
+    return f"{StepPart.COPY.label}{limit_causes.direction(profile, limits)}"
 
 
 def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
@@ -175,17 +174,17 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     host, parts = program_of(profile).host, limits.parts
     match code:
         case StepLimit.LAUNCH if parts[StepPart.HOST] >= parts[StepPart.LAUNCH]:
-            return " waiting for kernel launches"
+            return f" waiting for kernel launches{limit_causes.launches(profile, limits)}"
         case StepLimit.LAUNCH:
-            return f" in kernel launch latency{_launches(profile, limits)}"
+            return f" in kernel launch latency{limit_causes.launches(profile, limits, 'launches')}"
         case StepLimit.INPUT:
-            return " waiting for input data"
+            return f" waiting for input data{limit_causes.loader(profile)}"
         case StepLimit.SYNC:
             if 2 * other_gpus(profile).meanwhile_ns > limits.lost[code]:
-                return f" while another GPU works and {host} waits{_site(profile)} for both"
-            return f" after host syncs{_site(profile)}"
+                return f" while another GPU works and {host} waits{limit_causes.site(profile)} for both"
+            return f" after host syncs{limit_causes.site(profile)}"
         case StepLimit.ALLOC:
-            return f" while memory is allocated and freed{_calls(profile, *Call.ALLOCATOR)}"
+            return f" while memory is allocated and freed{limit_causes.calls(profile, *Call.ALLOCATOR)}"
         case _:
             return " in loading of kernels and libraries and other first calls"
 
@@ -206,13 +205,14 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     if parts[StepPart.DEPENDENCY] >= LIMITING_SHARE * real:
         held = _bare(limits, parts[StepPart.DEPENDENCY])
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
+    most = gpu_work.most(profile, limits.process, limits.device)
     if sum(limits.lost.values()) >= LIMITING_SHARE * real:
         single = any(ns >= LIMITING_SHARE * real for ns in limits.lost.values())
         rest = "the rest" if single else "no single cause takes the rest"
-        return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
+        others = divided(limits, [p for p in StepPart if p.limit])
+        return f"{works}; {rest}: {others}.{f' {most}.' if most else ''}"
     line = line_of_most.gpu_work(profile, limits.process, limits.device)
     at_line = _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
-    most = gpu_work.most(profile, limits.process, limits.device)
     return f"{busy}{at_line}{between}.{f' {most}.' if most else ''}"
 
 
@@ -226,59 +226,9 @@ def _usually_busy(profile: Profile, limits: WindowLimits) -> str:
     return f"GPU busy {busy} of the usual {short(limits.per_step(usual))}; {added}"
 
 
-def _at_line(limits: WindowLimits, line: line_of_most.LineShare | None, ns: int) -> str:
-    """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31"; "" without a line."""
-    return f", {_bare(limits, line.share * ns)} of it in {line.short}" if line is not None else ""
-
-
-def _launches(profile: Profile, limits: WindowLimits) -> str:
-    """Return how many launches that are, in brackets, "" where none was recorded."""
-    count = int(profile.steady_calls["kind"].is_in(Call.LAUNCHES).sum())
-    if not count:
+def _at_line(limits: WindowLimits, line: line_of_most.Place | None, ns: int) -> str:
+    """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31", ", in train.py:31" for all; "" without a line."""
+    if line is None:
         return ""
-    each = (
-        f"{units.count(count)} launches" if limits.whole else f"{units.count(limits.per_step(count))} launches a step"
-    )
-    return f" ({each})"
-
-
-def _site(profile: Profile) -> str:
-    """Name the call after which the device idles most, "" if none is known."""
-    sites = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
-    if not sites.height:
-        return ""
-    cost = pl.col("idle_caused_ns").sum().alias("ns")
-    key = ["api", "module", "file", "line"]
-    worst = sites.group_by(key).agg(cost).sort("ns", *key, descending=[True] + [False] * 4, nulls_last=True)
-    api, module, file, line, ns = worst.row(0)
-    if not ns:
-        return ""
-    if file:
-        return f" in {api} ({file.rpartition('/')[2]}:{line})"[:120]
-    return f" in {api}" + (f" in {module}"[:80] if module and module not in profile.attributed.without_path else "")
-
-
-def _calls(profile: Profile, *kinds: str) -> str:
-    """Name the two functions of these kinds that take most time."""
-    calls = profile.steady_calls
-    shown = calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process)
-    of_kind = calls.select("name", "start_ns", "end_ns").filter(shown)
-    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    names = (
-        of_kind.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]
-    )
-    return f" ({', '.join(names.head(2).to_list())})" if len(names) else ""
-
-
-def _direction(profile: Profile, limits: WindowLimits) -> str:
-    """Say which way the copies go, or most of them by duration."""
-    words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
-    ops = profile.steady_ops
-    copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
-    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
-    grouped = copies.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
-    way = words.get(str(grouped["name"][0]), "") if grouped.height else ""
-    whole = int(grouped["ns"].sum())
-    if not way or grouped["ns"][0] >= NEARLY_ALL_COPIES_SHARE * whole:
-        return way
-    return f" (mostly{way})" if grouped["ns"][0] >= MOST_COPIES_SHARE * whole else ""
+    much = f"{_bare(limits, line.share * ns)} of it " if line.share < ALL_IDLE_OF_CAUSE_SHARE else ""
+    return f", {much}in {line.short}"

@@ -1,10 +1,14 @@
-"""The line of the program that has most of the idle time, GPU work or exposed communication of the steady steps, for the headline."""
+"""The line of the program that has most of the idle time, GPU work, copies or exposed communication of the steady steps, for the headline.
+
+Where no line has much of it, the lines of one function may have it together.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
@@ -13,7 +17,16 @@ from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, IDLE_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
+from nsysx.judging.judging_bounds import (
+    GPU_AT_LINE_SHARE,
+    IDLE_AT_LINE_SHARE,
+    LINES_OF_A_PLACE,
+    MUCH_OF_FUNCTION_SHARE,
+    WHOLE_AT_LINE_SHARE,
+)
+
+#: What Python calls the code of a file outside of functions.
+TOP_OF_FILE = "<module>"
 
 
 class LineShare(NamedTuple):
@@ -29,23 +42,44 @@ class LineShare(NamedTuple):
         return f"{self.file.rpartition('/')[2][:80]}:{self.line}"
 
 
-def idle(profile: Profile) -> LineShare | None:
-    """Return the line at which the device idles most, of all its idle time.
+class FunctionShare(NamedTuple):
+    """Lines of one function of the program, from ``first`` to ``last``, and their share of the whole; ``line`` has most of it."""
 
-    None where no line has 40 % of it, or lines were not recorded.
+    file: str
+    line: int
+    share: float
+    first: int
+    last: int
+    function: str
+
+    @property
+    def short(self) -> str:
+        """The lines as "train.py:31-35 (Norm.forward)"."""
+        there = f"{self.first}-{self.last}" if self.last > self.first else f"{self.first}"
+        return f"{self.file.rpartition('/')[2][:80]}:{there} ({self.function[:60]})"
+
+
+Place = LineShare | FunctionShare
+
+
+def idle(profile: Profile) -> Place | None:
+    """Return the line at which the device idles most, of all its idle time; else the function.
+
+    None where neither has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):
         return None
     divided = profile.once(shares)
     stack, ns = divided.idle["stack"].to_numpy(), divided.idle["ns"].to_numpy()
-    return _line_with_share(lines, stack, ns, int(ns.sum()) + divided.own_idle_ns, IDLE_AT_LINE_SHARE)
+    return _place_with_share(lines, stack, ns, int(ns.sum()) + divided.own_idle_ns, IDLE_AT_LINE_SHARE)
 
 
-def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
+def gpu_work(profile: Profile, process: int, device: int) -> Place | None:
     """Return the line that launches most of the work of a device, backward included, communication excluded, and its share of all.
 
-    None where no line has 40 % of it or one has all but 10 %, which is the call of the whole model, or lines were not recorded.
+    Else the function. None where neither has 40 % of it or one has all but 10 %, which is the call of the whole model, or lines were
+    not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):
@@ -53,16 +87,16 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     compute = (ops["cls"] != DeviceActivity.COMM.value).to_numpy()
-    most = _line_with_share(
+    most = _place_with_share(
         lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE
     )
     return most if most is not None and most.share < WHOLE_AT_LINE_SHARE else None
 
 
-def communication(profile: Profile, process: int, device: int) -> LineShare | None:
-    """Return the line that launches most of the communication of a device that no compute hides, and its share of that.
+def communication(profile: Profile, process: int, device: int) -> Place | None:
+    """Return the line that launches most of the communication of a device that no compute hides, and its share of that; else the function.
 
-    Where several run at once the time is that of the first. None where no line has 40 % of it, or lines were not recorded.
+    Where several run at once the time is that of the first. None where neither has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):
@@ -75,7 +109,50 @@ def communication(profile: Profile, process: int, device: int) -> LineShare | No
     comm, compute = (1 << CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
     alone = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
     exposed = activity.within(alone, begin, np.maximum(begin, end))
-    return _line_with_share(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
+    return _place_with_share(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
+
+
+def copies(profile: Profile, process: int, device: int) -> Place | None:
+    """Return the line that makes most of the copies of a device, by their time, and its share of that; else the function.
+
+    None where neither has 40 % of it, or lines were not recorded.
+    """
+    lines = profile.code()
+    if lines is None or not profile.recorded("runtime"):
+        return None
+    ops = lookup.having(profile.steady_ops, process=process, device=device)
+    ops = ops.filter(ops["op_kind"] == "memcpy")
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    return _place_with_share(lines, lines.op[ops["op"].to_numpy()], ns, int(ns.sum()), GPU_AT_LINE_SHARE)
+
+
+def _place_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> Place | None:
+    line = _line_with_share(lines, stack, ns, whole, least_share)
+    return line if line is not None else _function_with_share(lines, stack, ns, whole, least_share)
+
+
+def _function_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> FunctionShare | None:
+    """Return the function that has most of some time in its own lines; of these it names those that have much of that.
+
+    Code at the top of a file is no function, and lines far apart are no place.
+    """
+    row = lines.places_of(stack)
+    noted = row >= 0
+    if not whole or not noted.any():
+        return None
+    sums = lookup.totals(row[noted], ns[noted], lines.places.height)
+    of_lines = lines.places.with_columns(ns=pl.Series(sums)).filter(pl.col("ns") > 0)
+    functions = of_lines.group_by("file", "function", maintain_order=True).agg(pl.col("ns").sum())
+    functions = functions.sort("ns", "file", "function", descending=[True, False, False])
+    if not functions.height:
+        return None
+    file, function, most = functions.row(0)
+    inside = of_lines.filter((pl.col("file") == file) & (pl.col("function") == function))
+    named = inside.filter(pl.col("ns") >= MUCH_OF_FUNCTION_SHARE * most)["line"].to_numpy()
+    if most < least_share * whole or function == TOP_OF_FILE or named.max() - named.min() > LINES_OF_A_PLACE:
+        return None
+    longest = inside.sort("ns", "line", descending=[True, False])["line"][0]
+    return FunctionShare(file, longest, float(most / whole), int(named.min()), int(named.max()), function)
 
 
 def _line_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> LineShare | None:

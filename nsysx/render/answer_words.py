@@ -224,6 +224,14 @@ def _in_a_sentence(title: str) -> str:
     return re.sub(r"^[A-Z](?=[a-z]* )", lambda letter: letter[0].lower(), title)
 
 
+def _first_to_fix(summary: Summary, texts: CellTexts) -> str:
+    """Return what the first advice is for and where, as far as the headline does not say it."""
+    title, where = advised_cause.of_first_advice(summary)
+    there = place(where, texts)
+    title = _in_a_sentence(texts(title, HEADLINE_LETTERS))
+    return f"{title} ({there})" if title and there else title or there
+
+
 def _sequence(do: Sequence[Action], now_ns: int | None, texts: CellTexts) -> str:
     """Return what to do as one text: several changes are numbered, each but the last with its place and why it comes first."""
     if len(do) == 1:
@@ -270,8 +278,8 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
     texts, answer = CellTexts(redact), summary.answer
     first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
-    if part := texts(advised_cause.of_first_advice(summary), 150):
-        sentence += f" First to fix: {_in_a_sentence(part)}."
+    if part := _first_to_fix(summary, texts):
+        sentence += f" First to fix: {part}."
     return Worded(
         facts=facts_line.facts_line(summary, texts),
         sentence=sentence,

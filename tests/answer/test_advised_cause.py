@@ -20,7 +20,7 @@ def advised(title: str, cost_ms: int, code: str = "NSX106", limit: StepLimit = S
     index = full.answer.do[-1].finding
     assert index is not None and full.findings
     chosen = replace(full.findings[index], code=code, title=title, cost_ns_per_step=cost_ms * MS, unexplained=False)
-    part = {StepLimit.INPUT: "input", StepLimit.LAUNCH: "host"}[limit]
+    part = {StepLimit.INPUT: "input", StepLimit.LAUNCH: "host", StepLimit.COPY: "copy"}[limit]
     verdict = replace(
         full.verdict,
         code=limit.value,
@@ -46,7 +46,7 @@ def test_the_part_of_the_limit_that_an_advice_is_for(
 ) -> None:
     """All of the limit, a part of it, another limit, what the host does, slow steps, a change for the whole program."""
     summary = advised(title, cost_ms, code, limit)
-    assert advised_cause.of_first_advice(summary) == part
+    assert advised_cause.of_first_advice(summary).title == part
     shown = answer_words.build(summary).sentence
     assert ("First to fix: " in shown) == bool(part)
 
@@ -54,6 +54,54 @@ def test_the_part_of_the_limit_that_an_advice_is_for(
 def test_what_the_host_cannot_explain_and_no_advice_are_no_part() -> None:
     summary = advised("GPU idle before x; CPU cause not recorded", 3, "NSX114", StepLimit.LAUNCH)
     unexplained = tuple(replace(f, unexplained=True) for f in summary.findings or ())
-    assert advised_cause.of_first_advice(replace(summary, findings=unexplained)) == ""
+    assert advised_cause.of_first_advice(replace(summary, findings=unexplained)) == advised_cause.NOTHING
     nothing = tuple(replace(a, finding=None) for a in summary.answer.do)
-    assert advised_cause.of_first_advice(replace(summary, answer=replace(summary.answer, do=nothing))) == ""
+    assert (
+        advised_cause.of_first_advice(replace(summary, answer=replace(summary.answer, do=nothing)))
+        == advised_cause.NOTHING
+    )
+
+
+#: Where the change of the first advice is made.
+PLACE = {"file": "/job/train.py", "line": 31}
+HOLDS = "train.py:31 `a = f(` and 2 lines beside it hold the CPU for 3 ms"
+
+
+@pytest.mark.parametrize(
+    ("title", "cost_ms", "code", "limit", "headline", "told"),
+    [
+        # A cause has its line behind it, unless the title or the headline names that.
+        ("Gradients that nothing reads", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "gradients that nothing reads (train.py:31)"),
+        ("Train.py:31: an inverse", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "Train.py:31: an inverse (train.py:31)"),
+        ("train.py:31: an inverse", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "train.py:31: an inverse"),
+        ("Gradients that nothing reads", 3, "NSX127", StepLimit.LAUNCH, "3 ms of it in train.py:31.", "gradients that nothing reads"),
+        # Where all of the limit is meant, the line alone.
+        ("Copies to the GPU", 10, "NSX105", StepLimit.COPY, "Copy-bound.", "train.py:31"),
+        ("Copies to the GPU", 10, "NSX105", StepLimit.COPY, "Copy-bound: in train.py:31.", ""),
+        # The source of a line stands in the advice; of host code in the line of the headline nothing more is known.
+        (HOLDS, 3, "NSX123", StepLimit.LAUNCH, "Host-bound.", "train.py:31 and 2 lines beside it hold the CPU for 3 ms"),
+        (HOLDS, 3, "NSX123", StepLimit.LAUNCH, "Host-bound: 3 ms of it in train.py:31.", ""),
+        (HOLDS, 3, "NSX123", StepLimit.INPUT, "Input-bound: in train.py:31.", "train.py:31 and 2 lines beside it hold the CPU for 3 ms"),
+    ],
+)  # fmt: skip
+def test_the_line_of_what_is_to_be_fixed_first_is_named_once(
+    title: str, cost_ms: int, code: str, limit: StepLimit, headline: str, told: str
+) -> None:
+    summary = advised(title, cost_ms, code, limit)
+    index = summary.answer.do[-1].finding
+    findings = tuple(replace(f, where=PLACE) if i == index else f for i, f in enumerate(summary.findings or ()))
+    summary = replace(summary, findings=findings, verdict=replace(summary.verdict, sentence=headline))
+    shown = answer_words.build(summary).sentence
+    assert shown == f"{headline} First to fix: {told}." if told else shown == headline
+
+
+@pytest.mark.parametrize(("saves_ms", "first"), [(2.5, True), (2.4, False)])
+def test_the_first_of_several_changes_is_named_where_it_wins_much_of_all(saves_ms: float, first: bool) -> None:
+    """A quarter of what both win, here of 10 ms."""
+    summary = advised("The last", 3, "NSX123", StepLimit.LAUNCH)
+    last, findings = summary.answer.do[-1], summary.findings or ()
+    other = replace(findings[0], title="The first", code="NSX127", unexplained=False, where={})
+    before = replace(last, finding=len(findings), saving_ns=round(saves_ms * MS))
+    answer = replace(summary.answer, do=(before, last), now_ns=30 * MS, then_ns=20 * MS)
+    summary = replace(summary, findings=(*findings, other), answer=answer)
+    assert advised_cause.of_first_advice(summary).title == ("The first" if first else "The last")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.judging import limit_words, limits, line_of_most, program, sample_checks, verdict, waiting
+from nsysx.judging import limit_causes, limit_words, limits, line_of_most, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
 from nsysx.pipeline import summarize
 from tests.builder import Report
@@ -31,10 +31,12 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verdict, "worth", lambda *_: None)
     monkeypatch.setattr(limit_words, "program_of", lambda _: SimpleNamespace(host="Python"))
     monkeypatch.setattr(limit_words, "other_gpus", lambda _: SimpleNamespace(meanwhile_ns=0))
-    monkeypatch.setattr(limit_words, "_site", lambda _: "")
-    monkeypatch.setattr(limit_words, "_calls", lambda *_: "")
-    monkeypatch.setattr(limit_words, "_launches", lambda *_: "")
-    monkeypatch.setattr(limit_words, "_direction", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "site", lambda _: "")
+    monkeypatch.setattr(limit_causes, "calls", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "launches", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "direction", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "collective", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "loader", lambda *_: "")
     monkeypatch.setattr(limit_words.gpu_work, "most", lambda *_: "")
     monkeypatch.setattr(limit_words.gpu_work, "kernels", lambda *_: (40, 2000))
     return SimpleNamespace(steps=SimpleNamespace(source="probe"), code=lambda: None)
@@ -109,6 +111,30 @@ def test_what_runs_between_steps_is_told_where_it_could_limit_the_loop(
         assert sentence.endswith(words) == told, sentence
         # A line's part is one of the step, so it stands before what is none.
         assert code != StepLimit.GPU or "of 25.0 ms, 12.5 ms of it in train.py:31" in sentence
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.5, "Copy-bound: exposed copies take 40.0 of 100.0 ms, 20.0 ms of it in train.py:31."),
+        (0.98, "Copy-bound: exposed copies take 40.0 of 100.0 ms, in train.py:31."),
+    ],
+)  # fmt: skip
+def test_copies_have_the_line_that_makes_most_of_them(
+    profile: Any, monkeypatch: pytest.MonkeyPatch, share: float, words: str
+) -> None:
+    monkeypatch.setattr(line_of_most, "copies", lambda *_: line_of_most.LineShare("train.py", 31, share))
+    assert limit_words.headline(profile, window(work=60, copy=40), StepLimit.COPY) == words
+    moved = limit_words.headline(profile, window(work=60, migration=40), StepLimit.COPY)
+    assert "train.py" not in moved  # pages move where they are touched
+
+
+def test_a_step_with_several_small_causes_says_what_the_gpu_works_on(
+    profile: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit_words.gpu_work, "most", lambda *_: "78 % of GPU time is the kernel k")
+    sentence = limit_words.headline(profile, window(work=80, copy=10, alloc=10), StepLimit.GPU)
+    assert sentence.endswith("exposed copies 10.0 ms, allocator calls 10.0 ms. 78 % of GPU time is the kernel k.")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from nsysx.judging import gpu_work, limit_words, verdict, window_checks
+from nsysx.judging import gpu_work, limit_causes, verdict, window_checks
 from nsysx.scope import Scope
 
 SHOWN, OTHER = 1, 2
@@ -33,7 +33,7 @@ def test_the_call_that_is_named_is_one_of_the_shown_process() -> None:
         steps=SimpleNamespace(process=SHOWN),
         attributed=SimpleNamespace(without_path=()),
     )
-    assert limit_words._site(profile) == " in cudaStreamSynchronize"
+    assert limit_causes.site(profile) == " in cudaStreamSynchronize"
 
 
 def test_passes_are_counted_on_each_thread() -> None:

@@ -19,6 +19,7 @@ from nsysx.frames.intervals import StepFunction, coverage
 from nsysx.judging import (
     capture_checks,
     idle_parts,
+    limit_causes,
     limit_words,
     limits,
     line_of_most,
@@ -161,7 +162,7 @@ def test_the_wait_after_which_the_device_idles_most() -> None:
                 told += f" (t.py:{line})"
             elif module == "m":
                 told += " in m"
-        assert limit_words._site(shown) == told
+        assert limit_causes.site(shown) == told
 
 
 # --- idle time by part ----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from nsysx.judging import (
     gpu_work_checks,
     growth,
     idle_parts,
+    limit_causes,
     limit_words,
     limits,
     line_of_most,
@@ -446,8 +447,8 @@ def test_the_two_functions_that_take_most_time_are_named() -> None:
         name=["a", "b", "a", "c", "d", "e"], kind=[*[Call.ALLOC] * 5, Call.SYNC], process=[1, 1, 1, 1, 2, 1],
         start_ns=[0] * 6, end_ns=[3, 5, 3, 4, 99, 99],
     )  # fmt: skip
-    assert limit_words._calls(profile, Call.ALLOC) == " (a, b)"
-    assert limit_words._calls(profile, Call.COPY) == ""
+    assert limit_causes.calls(profile, Call.ALLOC) == " (a, b)"
+    assert limit_causes.calls(profile, Call.COPY) == ""
 
 
 @pytest.mark.parametrize(
@@ -466,9 +467,123 @@ def test_which_way_most_copies_go(ways: dict[str, int], words: str) -> None:
     """In two copies each; kernels and another process's copies are none of them."""
     rows = [(name, "memcpy", 1, ns) for name, whole in ways.items() for ns in (whole - whole // 2, whole // 2)]
     rows += [("DtoD", "kernel", 1, 900), ("DtoD", "memcpy", 2, 900)]
-    names, kinds, processes, ends = (list(column) for column in zip(*rows, strict=True))
-    profile = steady(name=names, op_kind=kinds, process=processes, start_ns=[0] * len(rows), end_ns=ends)
-    assert limit_words._direction(profile, window(work=1)) == words
+    assert limit_causes.direction(copies(rows), window(work=1)) == words
+
+
+def copies(rows: list[tuple[str, str, int, int]], kinds: list[tuple[int | None, int | None]] | None = None) -> Any:
+    """Return steps with copies (way, kind, process, ns) between memory of kinds, pinned (1) and of the device (2) by default."""
+    names, op_kinds, processes, ends = (list(column) for column in zip(*rows, strict=True))
+    source, target = (list(column) for column in zip(*(kinds or [(1, 2)] * len(rows)), strict=True))
+    return steady(
+        name=names, op_kind=op_kinds, process=processes, start_ns=[0] * len(rows), end_ns=ends, src_kind=source, dst_kind=target
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ways", "kinds", "words"),
+    [
+        ([("HtoD", 95), ("HtoD", 5)], [(0, 2), (1, 2)], " from pageable host memory to the GPU"),
+        ([("HtoD", 94), ("HtoD", 6)], [(0, 2), (1, 2)], " from the host to the GPU"),
+        ([("DtoH", 100)], [(2, 0)], " from the GPU to pageable host memory"),
+        ([("DtoH", 100)], [(0, 1)], " from the GPU to the host"),
+        ([("HtoD", 100)], [(None, None)], " from the host to the GPU"),
+        ([("HtoD", 80), ("DtoH", 20)], [(0, 2), (2, 1)], " (mostly from pageable host memory to the GPU)"),
+        ([("DtoD", 100)], [(0, 0)], " inside the GPU"),
+    ],
+)  # fmt: skip
+def test_memory_of_the_host_that_is_pageable_is_named(
+    ways: list[tuple[str, int]], kinds: list[tuple[int | None, int | None]], words: str
+) -> None:
+    profile = copies([(way, "memcpy", 1, ns) for way, ns in ways], kinds)
+    assert limit_causes.direction(profile, window(work=1)) == words
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ({"ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)": 95, "ncclDevKernel_AllGather_RING_LL(x)": 5}, " (all-reduce)"),
+        ({"ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)": 94, "ncclDevKernel_AllGather_RING_LL(x)": 6}, " (mostly all-reduce)"),
+        ({"a_AllGather": 50, "b_AllGather": 10, "ncclKernel_SendRecv": 40}, " (mostly all-gather)"),
+        ({"a_AllGather": 40, "ncclKernel_SendRecv": 30, "ReduceScatter": 30}, ""),
+        ({"some_kernel": 100}, ""),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_the_collective_that_takes_most_is_named(kernels: dict[str, int], words: str) -> None:
+    """Compute, and what runs on another device or for another process, is none of it."""
+    rows = [*((name, "comm", 1, 0, ns) for name, ns in kernels.items()),
+            ("Broadcast", "compute", 1, 0, 900), ("Broadcast", "comm", 1, 1, 900), ("Broadcast", "comm", 2, 0, 900)]  # fmt: skip
+    name, cls, process, device, ends = (list(column) for column in zip(*rows, strict=True))
+    profile = steady(name=name, cls=cls, process=process, device=device, start_ns=[0] * len(rows), end_ns=ends)
+    assert limit_causes.collective(profile, window(work=1)) == words
+
+
+@pytest.mark.parametrize(
+    ("loaders", "words"),
+    [
+        ([{"workers": 8, "iterators": 3}, {"workers": 0, "iterators": 1}], " (DataLoader with 8 workers)"),
+        ([{"workers": 0, "iterators": 3}, {"workers": 8, "iterators": 1}], " (DataLoader without workers)"),
+        ([{"workers": None}], ""),
+        ([], ""),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_the_workers_of_the_loader_that_is_used_most(
+    monkeypatch: pytest.MonkeyPatch, loaders: list[dict[str, Any]] | None, words: str
+) -> None:
+    read = None if loaders is None else SimpleNamespace(rows=lambda kind: loaders if kind == "loaders" else None)
+    monkeypatch.setattr(limit_causes, "settings_of", lambda _: read)
+    profile: Any = None
+    assert limit_causes.loader(profile) == words
+
+
+def test_launches_are_those_of_the_shown_process_in_a_step() -> None:
+    profile = steady(kind=[next(iter(Call.LAUNCHES))] * 7 + [Call.SYNC], process=[1] * 6 + [2, 1])
+    assert limit_causes.launches(profile, window(steps=3, work=1)) == " (2 a step)"
+    assert limit_causes.launches(profile, window(steps=3, work=1), "launches") == " (2 launches a step)"
+    assert limit_causes.launches(profile, window(whole=True, work=1)) == " (6)"
+    assert limit_causes.launches(steady(kind=[Call.SYNC], process=[1]), window(work=1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("ns", "place"),
+    [
+        # Lines 3, 5 and 9 of one function: together enough, though none alone; line 9 has too little to be named.
+        ({0: 250, 1: 200, 2: 10, 3: 300, -1: 240}, "net.py:3-5 (Norm.forward)"),
+        ({0: 410, 1: 200, 3: 390}, "net.py:3"),
+        ({0: 250, 1: 130, 2: 10, 3: 300, -1: 310}, None),
+        # Code at the top of a file, and lines a screen apart, are no place.
+        ({4: 300, 5: 300, 3: 390}, None),
+        ({6: 300, 7: 300, 3: 390}, None),
+        ({0: 390, 1: 20, 3: 390, -1: 200}, "net.py:3 (Norm.forward)"),
+        ({0: 500, 1: 450, 3: 50}, "net.py:3"),
+    ],
+)  # fmt: skip
+def test_a_function_is_named_where_no_line_has_much(ns: dict[int, int], place: str | None) -> None:
+    places = pl.DataFrame(
+        [("/a/net.py", 3, "Norm.forward"), ("/a/net.py", 5, "Norm.forward"), ("/a/net.py", 9, "Norm.forward"), ("/a/net.py", 20, "f"),
+         ("/a/top.py", 1, "<module>"), ("/a/top.py", 2, "<module>"), ("/a/far.py", 1, "main"), ("/a/far.py", 42, "main")],
+        schema=["file", "line", "function"], orient="row",
+    )  # fmt: skip
+    lines: Any = SimpleNamespace(places=places, places_of=lambda stacks: stacks)
+    stack, times = np.array(list(ns)), np.array(list(ns.values()))
+    found = line_of_most._place_with_share(lines, stack, times, int(times.sum()), 0.4)
+    assert (found.short if found else None) == place
+    assert found is None or found.line == 3
+
+
+def test_the_line_that_makes_most_copies_is_named() -> None:
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7], "function": ["f", "g"]})
+    rows = {"op": [0, 1, 2, 3], "process": 1, "device": [0, 0, 0, 1], "op_kind": ["memcpy", "memcpy", "kernel", "memcpy"],
+            "start_ns": 0, "end_ns": [30, 70, 900, 900]}  # fmt: skip
+    profile: Any = SimpleNamespace(
+        code=lambda: SimpleNamespace(places=places, places_of=lambda stacks: stacks, op=np.array([0, 1, 0, 0])),
+        recorded=lambda _: True,
+        steady_ops=pl.DataFrame(rows),
+    )
+    assert line_of_most.copies(profile, 1, 0) == ("/job/net.py", 7, 0.7)
+    profile.code = lambda: None
+    assert line_of_most.copies(profile, 1, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -479,7 +594,7 @@ def test_waits_for_another_gpu_are_named_where_it_works_for_half_of_them(
 ) -> None:
     monkeypatch.setattr(limit_words, "program_of", lambda _: SimpleNamespace(host="Python"))
     monkeypatch.setattr(limit_words, "other_gpus", lambda _: SimpleNamespace(meanwhile_ns=meanwhile_ms * MS))
-    monkeypatch.setattr(limit_words, "_site", lambda _: "")
+    monkeypatch.setattr(limit_causes, "site", lambda _: "")
     profile: Any = None
     assert words in limit_words._clause(profile, window(work=10, sync=25), StepLimit.SYNC)
 
@@ -709,7 +824,7 @@ def test_the_line_with_much_of_the_idle_time_is_named(stacks: dict[int, int], ow
     idle = pl.DataFrame(
         {"stack": list(stacks), "ns": list(stacks.values())}, schema={"stack": pl.Int64, "ns": pl.Int64}
     )
-    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7], "function": ["f", "g"]})
     code = SimpleNamespace(places=places, places_of=lambda stack: stack)
     profile: Any = SimpleNamespace(
         code=lambda: code, recorded=lambda _: True, once=lambda _: SimpleNamespace(idle=idle, own_idle_ns=own_ns)
@@ -735,7 +850,7 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
     ns: dict[int, int], line: str | None
 ) -> None:
     """The work of another device counts for nothing."""
-    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7], "function": ["f", "g"]})
     stack = np.array([*ns, 1])
     rows = {
         "op": range(len(stack)),
@@ -759,7 +874,7 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
 
 def test_the_line_with_most_of_the_communication_that_nothing_hides_is_named() -> None:
     """That of line 3 is longer and hidden, that of line 7 is not; what two of them share is the first one's, and counts once."""
-    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7], "function": ["f", "g"]})
     rows = {
         "op": [0, 1, 2, 3], "process": 1, "device": 0, "cls": ["comm", "compute", "comm", "comm"],
         "start_ns": [0, 0, 100, 130], "end_ns": [90, 80, 150, 160],

@@ -122,9 +122,9 @@ def test_the_sentence_has_two_numbers_and_the_cause(tmp_path: Path) -> None:
     said = judged(loop(copy_bound), tmp_path).sentence
     assert said == "Copy-bound: exposed copies from the host to the GPU take 0.60 of 1.00 ms."
     said = judged(loop(comm_bound), tmp_path).sentence
-    assert said == "Communication-bound: exposed communication takes 0.60 of 1.00 ms."
+    assert said == "Communication-bound: exposed communication (all-reduce) takes 0.60 of 1.00 ms."
     said = judged(loop(launch_bound), tmp_path).sentence
-    assert said == "Host-bound: the GPU idles 0.80 of 1.00 ms waiting for kernel launches."
+    assert said == "Host-bound: the GPU idles 0.80 of 1.00 ms waiting for kernel launches (10 a step)."
     said = judged(loop(input_bound), tmp_path).sentence
     assert said == "Input-bound: the GPU idles 0.75 of 1.00 ms, 0.70 ms of it waiting for input data."
     said = judged(loop(alloc_bound), tmp_path).sentence

@@ -38,7 +38,7 @@ NAMED = (
     (rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? after host syncs", "idle after host syncs"),
     (rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? while memory is allocated", "allocator calls"),
     (rf"; exposed copies[^:;.]*: {D}", "exposed copies"),
-    (rf"; exposed communication: {D}", "exposed communication"),
+    (rf"; exposed communication[^:;.]*: {D}", "exposed communication"),
     (rf"The GPU idles {D} per step waiting for kernel launches", "waiting for kernel launches"),
     (rf"The GPU idles {D} per step waiting for input data", "waiting for input data"),
     (rf"Exposed communication takes {D}", "exposed communication"),

@@ -46,7 +46,7 @@ TABLE = {
     "gpt_graph": Expected("unfused", r"GPU busy 97 %.*elementwise", r"torch\.compile", (29.5, 31), (19, 24), "likely"),
     "varlen": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
     "varlen_memory": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
-    "copies": Expected("copies", r"exposed copies from the host", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
+    "copies": Expected("copies", r"copies from pageable host memory", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
     # Spread evenly: the work of the late rank does not go away. (With less of it, as in the pair, a step takes 37 ms.)
     "ddp": Expected("late rank", r"waits 30\.\d of 72\.\d ms for rank 1", r"same work", (72, 73.5), (50, 58), "likely"),
 }  # fmt: skip
