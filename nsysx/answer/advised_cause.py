@@ -38,8 +38,9 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
     if rule_of(chosen.code).whole and about(chosen) == summary.verdict.code:
         return NOTHING
     place, sentence = _line_of(chosen.where), summary.verdict.sentence
-    if place and place in sentence and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
-        return NOTHING  # that the host holds the device up there is all that its title says, too
+    busy_there = place and place in sentence and place in chosen.title
+    if busy_there and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
+        return NOTHING  # that the host holds the device up at this line is all that the title says, too
     if _is_the_limit(summary, chosen):
         return NOTHING if not place or place in sentence else AdvisedCause("", _short(chosen.where))
     # The line itself stands in the advice.

@@ -81,6 +81,7 @@ HOLDS = "train.py:31 `a = f(` and 2 lines beside it hold the CPU for 3 ms"
         # The source of a line stands in the advice; of host code in the line of the headline nothing more is known.
         (HOLDS, 3, "NSX123", StepLimit.LAUNCH, "Host-bound.", "train.py:31 and 2 lines beside it hold the CPU for 3 ms"),
         (HOLDS, 3, "NSX123", StepLimit.LAUNCH, "Host-bound: 3 ms of it in train.py:31.", ""),
+        ("It waits 16 times", 3, "NSX126", StepLimit.LAUNCH, "Host-bound: 3 ms of it in train.py:31.", "it waits 16 times"),
         (HOLDS, 3, "NSX123", StepLimit.INPUT, "Input-bound: in train.py:31.", "train.py:31 and 2 lines beside it hold the CPU for 3 ms"),
     ],
 )  # fmt: skip
