@@ -37,15 +37,15 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
         return NOTHING
     if rule_of(chosen.code).whole and about(chosen) == summary.verdict.code:
         return NOTHING
-    place, sentence = _line_of(chosen.where), summary.verdict.sentence
-    in_sentence, in_title = (_names(text, place) for text in (sentence, chosen.title))
+    line, sentence = _line_of(chosen.where), summary.verdict.sentence
+    in_sentence, in_title = (_names(text, line) for text in (sentence, chosen.title))
     if in_sentence and in_title and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
         return NOTHING  # that the host holds the device up at this line is all that the title says, too
     if _is_the_limit(summary, chosen):
-        return NOTHING if not place or in_sentence else AdvisedCause("", _short(chosen.where))
+        return NOTHING if not line or in_sentence else AdvisedCause("", _short(chosen.where))
     # The line itself stands in the advice.
     title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))
-    shown = not place or in_title or in_sentence
+    shown = not line or in_title or in_sentence
     return AdvisedCause(title, {} if shown else _short({key: chosen.where[key] for key in ("file", "line")}))
 
 
@@ -64,9 +64,9 @@ def _line_of(where: Row) -> str:
     return f"{PurePath(str(where['file'])).name}:{where['line']}" if where.get("file") and where.get("line") else ""
 
 
-def _names(text: str, place: str) -> bool:
+def _names(text: str, line: str) -> bool:
     """Return whether a text names a line, and not another one whose number begins alike."""
-    return bool(place) and re.search(rf"{re.escape(place)}(?!\d)", text) is not None
+    return bool(line) and re.search(rf"{re.escape(line)}(?!\d)", text) is not None
 
 
 def _short(where: Row) -> Row:

@@ -12,6 +12,7 @@ from nsysx.frames import lookup
 from nsysx.judging.judging_bounds import MOST_COPIES_SHARE, NEARLY_ALL_COPIES_SHARE
 from nsysx.judging.limits import WindowLimits
 from nsysx.reading.nccl_notes import kind_of
+from nsysx.reading.schema import MEMORY_KINDS
 
 #: What communication kernels of a kind do, as people write it.
 _COLLECTIVES = {
@@ -19,7 +20,7 @@ _COLLECTIVES = {
     "sendrecv": "send and receive", "alltoall": "all-to-all",
 }  # fmt: skip
 #: A copy's kind of memory that is pageable, in the columns ``src_kind`` and ``dst_kind``.
-_PAGEABLE = 0
+_PAGEABLE = next(code for code, name in MEMORY_KINDS.items() if name == "pageable")
 
 
 def launches(profile: Profile, limits: WindowLimits, noun: str = "") -> str:
