@@ -100,7 +100,8 @@ class _Reads:
 
     def __init__(self, flow: OperatorFlow) -> None:
         self._flow = flow
-        self._sizes = [sizes_of(text) for text in flow.size]
+        distinct = {text: sizes_of(text) for text in set(flow.size)}
+        self._sizes = [distinct[text] for text in flow.size]
         self._result = result_sizes(flow, self._sizes)
         self._kept: dict[int, Kept | None] = dict.fromkeys(flow.read_later)
         self._written: set[int] = set()

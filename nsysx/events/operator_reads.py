@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import polars as pl
 
-from nsysx.events.operator_flops import sizes
+from nsysx.events.operator_flops import Shape, sizes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
@@ -25,10 +27,11 @@ def read_once(rows: pl.DataFrame, used: I64) -> pl.Series:
     the source's size for one that was expanded. Null where sizes were not recorded.
     """
     expanded = _expanded(rows)
+    parsed = cache(sizes)  # many operators have the same
     processes, texts = rows["process"].to_list(), rows["label"].cast(pl.String)[used].to_list()
     return pl.Series(
         "read",
-        [_read(text, processes[row], expanded) for text, row in zip(texts, used.tolist(), strict=True)],
+        [_read(text, processes[row], expanded, parsed) for text, row in zip(texts, used.tolist(), strict=True)],
         dtype=pl.String,
     )
 
@@ -48,9 +51,14 @@ def _expanded(rows: pl.DataFrame) -> dict[tuple[int, int], list[int]]:
     return sources
 
 
-def _read(text: str | None, process: int, expanded: dict[tuple[int, int], list[int]]) -> str | None:
+def _read(
+    text: str | None,
+    process: int,
+    expanded: dict[tuple[int, int], list[int]],
+    parsed: Callable[[str], list[Shape] | None],
+) -> str | None:
     match = _TEXT.search(text or "")
-    given = sizes(match[2]) if match else None
+    given = parsed(match[2]) if match else None
     if match is None or given is None:
         return None
     made = [(int(a), int(b)) for a, b in _MADE.findall(match[3] or "")]
