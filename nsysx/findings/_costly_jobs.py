@@ -13,6 +13,7 @@ from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import (
     FEWEST_SMALL_UNITS,
     MOST_SHARE,
+    ROUNDED_FOR_SHARE,
     SMALL_BUCKETS_TIMES,
     SMALL_UNIT_BYTES,
     SPARE_MEMORY_SHARE,
@@ -268,7 +269,7 @@ def reduces_float32(case: Case, settings: RecordedSettings) -> str:
         low = all(r.get("parameter_dtype") == "bfloat16" for r in units_of) or autocast
         rounded = bool(units_of) and low and all(r.get("reduce_dtype") in ("float32", None) for r in units_of)
     transfer = _float32_transfer(case) if rounded else 0
-    if not case.notable(transfer // 2):
+    if transfer < 2 * ROUNDED_FOR_SHARE * case.step_ns:
         return ""
     return (
         f"the network computes in bfloat16 and its gradients are reduced as float32: {units.duration(transfer)} of a step is their "
