@@ -17,7 +17,7 @@ from tests.examples import examples
 US = 1000
 PROCESS = 1 << 24  # vm 1; + pid
 
-slow = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+slow = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def data_of(report: Report) -> oracle.Data:

@@ -334,7 +334,7 @@ def test_the_ledger_of_a_known_program(made: Callable[[str], Summary]) -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.reports())
 def test_any_report_adds_up(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     try:

@@ -319,7 +319,7 @@ def test_phases_are_disjoint_and_the_inner_one_has_the_time(tmp_path: Path) -> N
 # --- properties ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.reports())
 def test_rows_in_are_rows_out_in_their_order(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     trace = load(report.write(tmp_path_factory.mktemp("a") / "r.sqlite"))

@@ -502,7 +502,7 @@ def test_a_step_without_gpu_work_is_an_empty_tile(tmp_path: Path) -> None:
     assert lengths[1] == 2 * PERIOD
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.programs())
 def test_tiles_tile(tmp_path_factory: pytest.TempPathFactory, report: Report) -> None:
     table = read(report, tmp_path_factory.mktemp("s"))
