@@ -8,6 +8,7 @@ from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
+from nsysx.findings import _reduced_twice as again
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -118,6 +119,17 @@ OF_RANKS = (
         collectives.gathers_at_once,
         "More parameters are gathered at once than memory holds",
         way("limited-gathers"),
+    ),
+    Costly(
+        "gradients reduced again",
+        again.reduced_again,
+        "Gradients are reduced that the wrapper has reduced",
+        way("not-reduced-again"),
+        worth=again.without,
+        seen=again.reduced_again,
+        takes=again.taken,
+        leads=True,
+        at=again.place_of_line,
     ),
     Costly(
         "metrics in each step",

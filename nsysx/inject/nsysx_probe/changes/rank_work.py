@@ -8,6 +8,13 @@ _ALL_RANKS = "how work and parameters are divided among the ranks, the program s
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "not-reduced-again",
+        "Delete this reduction: the wrapper (DistributedDataParallel) has averaged the gradients when backward ends, and averaging what "
+        "is equal on all ranks changes nothing",
+        condition="It must be the gradients (or weights) that are reduced, and the wrapper's forward must be what was called.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "equal-work", "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
         "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,

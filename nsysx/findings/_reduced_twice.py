@@ -1,0 +1,124 @@
+"""When a line of the program reduces over all ranks what a wrapper of the network has reduced in the same backward.
+
+A wrapper (DDP) reduces each gradient while backward runs. A loop that averages gradients over the ranks, from before there was a wrapper,
+then moves the same bytes again, and changes nothing: the mean of equal numbers.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import DeviceActivity
+from nsysx.events import line_runs
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import SAME_BYTES_SHARE, SAME_LOOP_SHARE
+from nsysx.findings._once import Takes, edits_without, ops_of
+from nsysx.model import Row
+from nsysx.reading import nccl_notes
+
+_ALL_REDUCE = "allreduce"
+
+
+class _Again(NamedTuple):
+    """A line (row of the places) that reduces again, the lines that run as often beside it, its GPU ops, and its bytes in a step."""
+
+    line_row: int
+    beside: list[int]
+    ops: frozenset[int]
+    calls: int
+    bytes: int
+
+
+def _find(profile: Profile) -> _Again | None:
+    """Return the line that reduces as many bytes behind backward as were reduced in it; None where there is none, or bytes are not known."""
+    code, steps = profile.code(), profile.scope.steps
+    ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
+    comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
+    if code is None or not steps or not comm.height:
+        return None
+    members = nccl_notes.members(profile.trace).get(profile.process, {})
+    messages = nccl_notes.messages(profile.trace, comm, members)
+    reduces = np.array([message.kind == _ALL_REDUCE for message in messages], np.bool_)
+    size = np.array([message.bytes or 0 for message in messages], np.int64)
+    backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    of_wrapper = int(size[reduces & backward].sum())
+    behind = _behind_backward(ops, comm) & comm["phase"].is_null().to_numpy() & reduces
+    line_of_op = np.where(behind, code.places_of(code.op[comm["op"].to_numpy()]), -1)
+    if not of_wrapper or not (line_of_op >= 0).any():
+        return None
+    of_line = np.bincount(line_of_op[line_of_op >= 0], size[line_of_op >= 0], minlength=code.places.height)
+    most = int(of_line.argmax())
+    if abs(of_line[most] - of_wrapper) > SAME_BYTES_SHARE * of_wrapper:
+        return None
+    theirs = comm["op"].to_numpy()[line_of_op == most]
+    beside = _beside(profile, most)
+    return _Again(most, beside, frozenset(theirs.tolist()), round(len(theirs) / steps), round(of_line[most] / steps))
+
+
+def _behind_backward(ops: pl.DataFrame, comm: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which collectives were launched behind a backward and before the next forward."""
+    phase, start = ops["phase"].cast(pl.String), ops["call_start_ns"]
+    last = []
+    for name in ("forward", "backward"):
+        times = np.sort(start.filter((phase == name).fill_null(value=False)).to_numpy())
+        place = np.searchsorted(times, comm["call_start_ns"].to_numpy())
+        last.append(np.append(-1, times)[place])
+    return np.asarray(last[1] > last[0], np.bool_)
+
+
+def _beside(profile: Profile, line_row: int) -> list[int]:
+    """Return the lines of its function that run about as often as a line: they are of its loop."""
+    code = profile.code()
+    if code is None:
+        return []
+    runs = profile.once(line_runs.of_lines).runs
+    file, _, function = code.places.row(line_row)
+    return [
+        other
+        for other, (of_file, _, of_function) in enumerate(code.places.iter_rows())
+        if (of_file, of_function) == (file, function)
+        and SAME_LOOP_SHARE * runs[line_row] <= runs[other] <= runs[line_row] / SAME_LOOP_SHARE
+    ]
+
+
+def reduced_again(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that a line reduces the bytes of the gradients again, which were reduced in backward."""
+    again, code = case.profile.once(_find), case.profile.code()
+    if again is None or code is None:
+        return ""
+    file, line, _ = code.places.row(again.line_row)
+    return (
+        f"{PurePath(str(file)).name}:{line} reduces {units.size(again.bytes)} over all ranks behind each backward, in "
+        f"{units.several(again.calls, 'call')}: as much as the wrapper has reduced in it. The mean of what is equal on all ranks is the same"
+    )
+
+
+def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what it saves if the line, and what runs as often beside it, is not run."""
+    again, code = case.profile.once(_find), case.profile.code()
+    if again is None or code is None:
+        return None
+    calls = code.made_at(case.calls, [again.line_row, *again.beside])
+    return case.worth(*edits_without(calls, case.ops))
+
+
+def taken(case: Case) -> Takes:
+    """Return the collectives of the line."""
+    again = case.profile.once(_find)
+    return Takes(frozenset() if again is None else again.ops)
+
+
+def place_of_line(case: Case) -> Row:
+    """Return the line."""
+    again, code = case.profile.once(_find), case.profile.code()
+    if again is None or code is None:
+        return {}
+    file, line, _ = code.places.row(again.line_row)
+    return {"file": file, "line": line}

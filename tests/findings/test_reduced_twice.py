@@ -1,0 +1,85 @@
+"""NSX127: gradients that a line reduces again behind backward, and reductions that only look like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.ranks.test_rank_table import KERNELS, noted
+
+BACKWARD, LOOP, REDUCES, DIVIDES, STEP = 21, 30, 31, 32, 40
+SOURCE = {
+    BACKWARD: "loss.backward()",
+    LOOP: "for p in model.parameters():",
+    REDUCES: "dist.all_reduce(p.grad)",
+    DIVIDES: "p.grad /= world",
+    STEP: "opt.step()",
+}
+WEIGHTS = 10
+BYTES = 4_000_000
+
+
+class Job(Lined):
+    """A rank whose NCCL notes what it sends."""
+
+    def reduce(self, size: int, us: float, stream: int, name: str = "ncclAllReduce") -> None:
+        self.host(2)
+        begin = self.t
+        self.launch(us, KERNELS[name], stream=stream)
+        noted(self.main, name, begin, self.t, comm=5, size=size)
+
+
+def step(program: Lined, number: int, *, kind: str) -> None:
+    """A backward that reduces the gradients in two buckets; a loop that reduces each gradient, and halves it."""
+    assert isinstance(program, Job)
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
+    if kind == "before the forward":
+        average(program, kind)
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(BACKWARD), program.range("backward"):
+        program.launch(1500)
+        if kind != "no wrapper":
+            for _ in range(2):
+                program.reduce(WEIGHTS * BYTES // 2, 100, 20, "ncclAllGather" if kind == "sharded" else "ncclAllReduce")
+    if kind != "before the forward":
+        average(program, kind)
+    with program.line(STEP), program.range("optimizer Adam"):
+        program.launch(200)
+    program.sync()
+
+
+def average(program: Job, kind: str) -> None:
+    """Reduce each gradient, or what ``kind`` says."""
+    for number in range(WEIGHTS):
+        with program.line(LOOP, "average"):
+            program.host(1)
+        with program.line(REDUCES, "average"):
+            program.reduce(64 if kind == "metrics" else BYTES, 50, 7)
+        with program.line(DIVIDES, "average"):
+            program.launch(10, "vectorized_elementwise_kernel")
+        if kind == "some of them" and number == 3:
+            break
+
+
+def found(folder: Path, kind: str) -> list[Finding]:
+    program = Job(SOURCE).run(lambda program, number: step(program, number, kind=kind))
+    of_settings = program.found(folder, "NSX127")
+    return [f for f in of_settings if f.evidence[0]["setting"] == "gradients reduced again"]
+
+
+def test_gradients_that_a_line_reduces_again(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, "again")
+    assert (finding.where["file"], finding.where["line"]) == (FILE, REDUCES)
+    assert [way.name for way in finding.remedies] == ["not-reduced-again"]
+    # All of the loop goes: ten reductions of 50 us and the halving of what they leave.
+    assert finding.saving_ns_per_step == pytest.approx(600_000, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", ["no wrapper", "metrics", "some of them", "before the forward", "sharded"])
+def test_reductions_that_are_needed(kind: str, tmp_path: Path) -> None:
+    assert not found(tmp_path, kind)
