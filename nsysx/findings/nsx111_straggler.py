@@ -34,6 +34,7 @@ from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
+from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -44,7 +45,7 @@ _NO_FIX = Fix("")
 
 def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
-    late, alone = of_ranks(case.ranks), _evaluating_alone(case)
+    late, alone = without_sampler(case, of_ranks(case.ranks)), _evaluating_alone(case)
     return [late, *alone] if late.verdict == "found" or not alone else alone
 
 

@@ -20,6 +20,12 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "mixed-shares",
+        "Give every rank a mix of the data (every n-th item, or a random share), not one stretch of it: as many items are not as much work",
+        "own = data[rank::world]  # not data[rank * n : (rank + 1) * n]",
+        "It must be the items that differ: masks, lengths, or what of each is computed.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "equal-attention",
         "Give every rank the same share of attention, which grows with how far back each token looks: of one sequence over n ranks under "
         "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "
