@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,6 +45,11 @@ _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
 
 
+_LIMIT = "What limits it"
+#: What is advised about a line of which nothing better is known.
+_OUT_OF_THE_LOOP = "out-of-the-loop"
+#: The halves of an answer whose change is for whatever stands there: that the time is lost is measured, that the change wins it is not.
+LOST, GAINED = "Where time is lost", "What this change wins"
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 
 
@@ -51,13 +57,15 @@ def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
     cause = _cause(summary, chosen)
     parts = (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
+    if chosen is not None and cause.about == _LIMIT and _for_whatever_stands_there(chosen):
+        parts = (replace(cause, about=LOST), *(replace(part, about=GAINED) for part in parts[1:]))
     least = min(parts, key=lambda s: _ORDER.index(s.level))
     return Certainty(least.level, least.reason, parts)
 
 
 def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     """Return how sure the cause is, from the share that it takes in each steady step."""
-    about = "What limits it"
+    about = _LIMIT
     if summary.steps.source == "capture" and chosen is not None and rule_of(chosen.code).reading:
         return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
     if subject.ledger_row(summary) is None:
@@ -103,6 +111,13 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     return _of_all_steps(summary, steady, spread, more)
 
 
+def _for_whatever_stands_there(chosen: Finding) -> bool:
+    """Return whether a change makes launches or passes fewer, or moves work, for whatever stands there: no cause is named with it."""
+    if not chosen.remedies:
+        return False
+    return not subject.names_its_change(chosen) or chosen.remedies[0].name == _OUT_OF_THE_LOOP
+
+
 def _share_of(summary: Summary) -> tuple[str, tuple[str, ...]]:
     """Return the share of a step in which the limit shows, and its columns: in communication on the host the GPU idles."""
     parts = summary.verdict.parts
@@ -121,7 +136,7 @@ def _bare_wait(chosen: Finding | None) -> str:
 
 def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str) -> Sure:
     """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of."""
-    about, count, warned = "What limits it", len(steady), bool(more)
+    about, count, warned = _LIMIT, len(steady), bool(more)
     name, columns = _share_of(summary)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > UNEVEN_STEPS_TIMES * short

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.advice import Action, Alternative, Answer, Certainty, Sure, Tried, in_words
+from nsysx.answer import certainty
 from nsysx.model import Finding, Summary
 
 _IN_VAIN = ("slower", "same", "fails", "changes_results")
@@ -99,7 +100,7 @@ def with_measured_change(answer: Answer, won: Tried, adviser: Finding | None, in
     both = f"{units.duration(won.now_ns)} to {units.duration(won.then_ns or 0)} a step"
     how = "without the profiler" if won.by == "try" else "from a recording before the change and one after it"
     reason = f"Measured by nsysx {won.by} on this program, {how}: {both}."
-    cause = tuple(s for s in answer.certainty.parts if s.about != "How much")
+    cause = tuple(s for s in answer.certainty.parts if s.about not in ("How much", certainty.GAINED))
     return replace(
         answer,
         do=(do,),

@@ -19,7 +19,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import SAME_BYTES_SHARE, SAME_LOOP_SHARE
-from nsysx.findings._once import Takes, edits_without, ops_of
+from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
@@ -37,7 +37,7 @@ class _Again(NamedTuple):
 
 
 def _find(profile: Profile) -> _Again | None:
-    """Return the line that reduces as many bytes behind backward as were reduced in it; None where there is none, or bytes are not known."""
+    """Return the line that reduces as many bytes behind backward as were reduced in it; None without one, or where bytes are not known."""
     code, steps = profile.code(), profile.scope.steps
     ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
     comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
@@ -96,7 +96,7 @@ def reduced_again(case: Case, settings: RecordedSettings | None = None) -> str:
     file, line, _ = code.places.row(again.line_row)
     return (
         f"{PurePath(str(file)).name}:{line} reduces {units.size(again.bytes)} over all ranks behind each backward, in "
-        f"{units.several(again.calls, 'call')}: as much as the wrapper has reduced in it. The mean of what is equal on all ranks is the same"
+        f"{units.several(again.calls, 'call')}: as much as the wrapper has reduced in it. The mean of equal numbers is the same"
     )
 
 

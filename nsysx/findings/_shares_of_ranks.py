@@ -31,7 +31,11 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
     line = _share_line(case)
     known = "" if line else " The line at which a rank takes its share is not among those that the X-ray noted."
     where = dict(finding.where) | line if line and not finding.where.get("file") else finding.where
-    told = replace(finding, where=where, detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{known}")
+    told = replace(
+        finding,
+        where=where,
+        detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{known}",
+    )
     return Fix.by_name("mixed-shares").into(told)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
-from nsysx.answer import advised_cause, subject
+from nsysx.answer import advised_cause, certainty, subject
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
@@ -256,9 +256,13 @@ def reasons(do: Sequence[Action], now_ns: int | None, texts: CellTexts) -> list[
     return [*map(reason, do[:-1]), ""]
 
 
+#: The halves of the answer in one word.
+_HALVES = {"How much": "Size", certainty.LOST: "Lost time", certainty.GAINED: "Gain"}
+
+
 def _half_in_words(sure: Sure, why: str) -> tuple[str, str]:
     """Return which half is how sure, as "Cause certain", and why in one sentence."""
-    return f"{'Size' if sure.about == 'How much' else 'Cause'} {sure.level}", f"{why[:1].upper()}{why[1:]}"
+    return f"{_HALVES.get(sure.about, 'Cause')} {sure.level}", f"{why[:1].upper()}{why[1:]}"
 
 
 def _worth(answer: Answer) -> str:

@@ -303,6 +303,24 @@ def test_without_a_size_the_answer_is_as_sure_as_its_cause() -> None:
 
 
 @pytest.mark.parametrize(
+    ("remedy", "generic"),
+    [
+        ("compile", True),
+        ("batched-operation", True),
+        ("out-of-the-loop", True),
+        ("autocast-once", False),
+        ("frozen", False),
+    ],
+)
+def test_of_a_change_for_whatever_stands_there_only_the_lost_time_is_certain(remedy: str, generic: bool) -> None:
+    """A program that loses time for certain may win it by another change than by fewer launches."""
+    advised = found("NSX102", remedies=(Alternative(remedy, "Do this"),))
+    parts = certainty.certainty_of_advice(limited([10, 20, 30]), advised).parts
+    halves = ["Where time is lost", "What this change wins"] if generic else ["What limits it", "How much"]
+    assert [s.about for s in parts] == halves
+
+
+@pytest.mark.parametrize(
     ("measured_steps", "high_ms", "slower"), [(20, 20.7, True), (20, 20.5, False), (0, 20.7, False)]
 )
 def test_a_host_that_was_slower_without_the_profiler_is_told(measured_steps: int, high_ms: float, slower: bool) -> None:

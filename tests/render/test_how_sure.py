@@ -34,5 +34,5 @@ def test_cause_and_size_are_apart_with_their_reasons_in_each_output(name: str, r
 
 def test_samples_of_which_the_size_is_known_have_both_lines(recorded: Samples) -> None:
     said = answer_words.build(recorded.summary("tiny_stack"))
-    assert [half for half, _ in said.halves] == ["Cause certain", "Size unknown"]
+    assert [half for half, _ in said.halves] == ["Lost time certain", "Gain unknown"]
     assert said.halves[1][1].startswith("The unprofiled step was not measured")
