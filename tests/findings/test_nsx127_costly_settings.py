@@ -551,6 +551,7 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
+    "gradients reduced again",
     "metrics in each step",
     "stream of collectives",
     "cores of ranks",
