@@ -112,7 +112,12 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
 
 
 def _for_whatever_stands_there(chosen: Finding) -> bool:
-    """Return whether a change makes launches or passes fewer, or moves work, for whatever stands there: no cause is named with it."""
+    """Return whether a change makes launches or passes fewer, or moves work, for whatever stands there: no cause is named with it.
+
+    Nor is one where what to change is not known yet.
+    """
+    if chosen.unexplained or rule_of(chosen.code).striking:
+        return True
     if not chosen.remedies:
         return False
     return not subject.names_its_change(chosen) or chosen.remedies[0].name == _OUT_OF_THE_LOOP

@@ -302,6 +302,11 @@ def test_without_a_size_the_answer_is_as_sure_as_its_cause() -> None:
     assert [s.about for s in whole.parts] == ["What limits it", "How much"] and whole.level == "unknown"
 
 
+def test_a_striking_line_whose_cause_is_not_known_has_lost_time_alone() -> None:
+    parts = certainty.certainty_of_advice(limited([10, 20, 30]), found("NSX136")).parts
+    assert [s.about for s in parts] == ["Where time is lost", "What this change wins"]
+
+
 @pytest.mark.parametrize(
     ("remedy", "generic"),
     [
