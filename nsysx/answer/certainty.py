@@ -56,7 +56,9 @@ _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
     cause = _cause(summary, chosen)
-    parts = (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
+    parts: tuple[Sure, ...] = (
+        (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
+    )
     if chosen is not None and cause.about == _LIMIT and _for_whatever_stands_there(chosen):
         parts = (replace(cause, about=LOST), *(replace(part, about=GAINED) for part in parts[1:]))
     least = min(parts, key=lambda s: _ORDER.index(s.level))

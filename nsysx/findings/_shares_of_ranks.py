@@ -30,7 +30,7 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
         return finding
     line = _share_line(case)
     known = "" if line else " The line at which a rank takes its share is not among those that the X-ray noted."
-    where = dict(finding.where) | line if line and not finding.where.get("file") else finding.where
+    where = {**finding.where, **line} if line and not finding.where.get("file") else finding.where
     told = replace(
         finding,
         where=where,
