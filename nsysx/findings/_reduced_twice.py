@@ -68,8 +68,8 @@ def _behind_backward(ops: pl.DataFrame, comm: pl.DataFrame) -> np.ndarray[tuple[
     last = []
     for name in ("forward", "backward"):
         times = np.sort(start.filter((phase == name).fill_null(value=False)).to_numpy())
-        place = np.searchsorted(times, comm["call_start_ns"].to_numpy())
-        last.append(np.append(-1, times)[place])
+        launched_before = np.searchsorted(times, comm["call_start_ns"].to_numpy())
+        last.append(np.append(-1, times)[launched_before])
     return np.asarray(last[1] > last[0], np.bool_)
 
 

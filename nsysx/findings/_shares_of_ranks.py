@@ -29,12 +29,12 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
     if [way.name for way in finding.remedies] != [_EQUAL] or settings is None or settings.record.get("loaders") != []:
         return finding
     line = _share_line(case)
-    known = "" if line else " The line at which a rank takes its share is not among those that the X-ray noted."
+    not_noted = "" if line else " The line at which a rank takes its share is not among those that the X-ray noted."
     where = {**finding.where, **line} if line and not finding.where.get("file") else finding.where
     told = replace(
         finding,
         where=where,
-        detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{known}",
+        detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{not_noted}",
     )
     return Fix.by_name("mixed-shares").into(told)
 
