@@ -147,7 +147,7 @@ BEYOND_LONGEST_SAMPLE_SHARE = 0.1
 SHORT_FORWARD_STEP_NS = 3_000_000
 #: Inputs of the batch for which the worth of batching requests is computed.
 BATCHED_INPUTS = 8
-# ---- _solved_systems --------------------------------------------------------------------------------------------
+# ---- _shared_factors --------------------------------------------------------------------------------------------
 #: Operations of Cholesky's factorization of a matrix, as a share of those of one with pivots (n^3 / 3 of 2 n^3 / 3).
 CHOLESKY_SHARE = 0.5
 # ---- _transform_lengths -----------------------------------------------------------------------------------------

@@ -48,21 +48,21 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %; 44 of 49 lie inside. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %; 43 of 48 lie inside. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 49 and len(out) <= 5
+    assert len(PREDICTED) >= 48 and len(out) <= 5
 
 
 def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 30
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 32
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:

@@ -189,42 +189,6 @@ def test_an_inverse_that_is_only_multiplied_on_is_solved_for(tmp_path: Path, inv
     )
 
 
-def fitting(program: Lined, step: int, *, determinant: str, of: int) -> None:
-    """An inverse (200 us) of a covariance that a product reads, and an operator (100 us) of that or of another matrix (``of``)."""
-    at, size = 1000 * step + 10, "[64, 64]"
-    with program.line(LINE):
-        operator(program, "mul", at, [-1, -1], f"{size}, {size}", 100)
-        operator(program, "mul", at + 1, [-1, -1], f"{size}, {size}", 100)
-        operator(program, "linalg_inv", at + 2, [at], size, 200)
-        operator(program, "mv", at + 3, [at + 2, -1], f"{size}, [64]", 10)
-        operator(program, determinant, at + 4, [at + of], size, 100)
-    program.sync()
-
-
-def fitted(folder: Path, determinant: str, of: int) -> Finding:
-    program = Lined(SOURCE).run(lambda program, step: fitting(program, step, determinant=determinant, of=of))
-    (found,) = [f for f in program.found(folder, "NSX131") if "solved-for-inverse" in [way.name for way in f.remedies]]
-    return found
-
-
-@pytest.mark.parametrize("determinant", ["logdet", "linalg_slogdet"])
-def test_a_matrix_that_is_inverted_and_has_its_determinant_taken_is_factorized_once(
-    tmp_path: Path, determinant: str
-) -> None:
-    found = fitted(tmp_path, determinant, of=0)
-    assert "torch.linalg.cholesky" in found.paste and "a determinant of the same" in found.title
-    assert found.saving_ns_per_step == pytest.approx(250_000, rel=0.1) and not found.saving.bound
-    assert found.saving.most_ns == pytest.approx(300_000, rel=0.1)
-    assert (found.saving.likely_ns or 0) - (found.saving.error_ns or 0) <= 200_000
-
-
-@pytest.mark.parametrize(("determinant", "of"), [("logdet", 1), ("trace", 0)])
-def test_a_determinant_of_another_matrix_is_no_part_of_it(tmp_path: Path, determinant: str, of: int) -> None:
-    found = fitted(tmp_path, determinant, of)
-    assert "cholesky(" not in found.paste and found.saving.bound
-    assert found.saving_ns_per_step == pytest.approx(200_000, rel=0.1)
-
-
 @pytest.mark.parametrize(
     "kind", [{"read": True}, {"side": 4}, {"inverse": "linalg_cholesky"}, {"read": True, "network": False}], ids=str
 )
