@@ -22,10 +22,10 @@ from tests import builder, oracle, samples, strategies
 from tests.builder import Report
 from tests.examples import examples
 
-slow = settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 #: When the sessions of the builder's reports start.
 EPOCH_NS = 1_795_228_332_660_273_255
-few = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Read:
@@ -214,7 +214,13 @@ def test_shifting_all_times_changes_nothing(report: Report, by: int) -> None:
         return
     report.shift(by)
     # An export that counts from 1970 is read as one that counts from the session's start.
-    assert essence(of(report), 0 if by == EPOCH_NS else by) == before
+    after = essence(of(report), 0 if by == EPOCH_NS else by)
+    if any(advice["text"].startswith("Record more") for told in (before, after) for advice in told["answer"]["do"]):
+        del (
+            before["answer"],
+            after["answer"],
+        )  # how little the GPU does of a capture depends on the time before the first event
+    assert after == before
 
 
 @few

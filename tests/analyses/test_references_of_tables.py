@@ -586,6 +586,7 @@ def test_work_and_its_limits_by_name() -> None:
         of = columns(source, 16).add("name", ("a", "b", None), pl.String).add("gpu_ns", (0, 5, 9))
         of.add("limit_ns", (None, 1.0, 4.0), pl.Float64).add("backward", (True, False), pl.Boolean)
         of.add("by_counters", (True, False), pl.Boolean).add("flops", (0.0, 8.0), pl.Float64).add("kernels", (1, 2))
+        of.add("counted_ns", (0, 3))
         of.add("moved_bytes", (2.0, 3.0), pl.Float64).add("kernel", ("k1", "k2", None), pl.String)
         of.add("number_format", ("fp32", None), pl.String).add("why_not", (None, "x"), pl.String).add(
             "roof", ("r", "s"), pl.String
@@ -611,7 +612,7 @@ def test_work_and_its_limits_by_name() -> None:
                     "kernels": sum(r["kernels"] for r in group),
                     "unknown_ns": sum(r["gpu_ns"] for r in group if r["limit_ns"] is None),
                     "backward_ns": sum(r["gpu_ns"] for r in group if r["backward"]),
-                    "counters_ns": sum(r["gpu_ns"] for r in group if r["by_counters"]),
+                    "counters_ns": sum(r["gpu_ns"] for r in limited if r["by_counters"]),
                     "could_go_ns": known - limit if limit is not None else None,
                     "limit_share": limit / known if limit is not None and known else None,
                     "flops": sum(r["flops"] for r in limited) if limited else None,

@@ -50,6 +50,19 @@ def training(count: int, *, wait: bool, backward_on: int) -> Report:
     return report
 
 
+def test_a_launch_that_is_noted_behind_the_start_of_its_kernel_adds_nothing_to_the_gap(tmp_path: Path) -> None:
+    """Another thread launched before it, and the gap ends when the kernel starts."""
+    report = Report()
+    process = report.process(100)
+    main, other = process.thread(100, "python"), process.thread(101, "pt_autograd_0")
+    other.launch(0, 1 * US, kernel="first", gpu_start=2 * US, gpu_dur=1 * US)
+    other.launch(1 * US, 1 * US, kernel="third", gpu_start=9 * US, gpu_dur=5 * US)
+    main.launch(6 * US, 1 * US, kernel="second", gpu_start=5 * US, gpu_dur=4 * US)
+    ledgers, _ = built(report, tmp_path)
+    gaps = ledgers.idle.filter(pl.col("cause") < len(CAUSES) - 1)
+    assert gaps["end_ns"].max() <= 5 * US and sum(causes(ledgers).values()) == 4 * US, gaps
+
+
 @pytest.mark.parametrize("backward_on", [100, 101])
 def test_blame_follows_the_hand_off_to_autograd(tmp_path: Path, backward_on: int) -> None:
     """The wait is to blame for the 2 ms before the backward, whatever thread launches it."""
