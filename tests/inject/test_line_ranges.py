@@ -357,12 +357,13 @@ def test_lines_may_take_as_long_as_the_step_itself_before_any_step_was_timed(pyt
         def main(run, told):
             begin, folds = told.begin, []
             told.begin = lambda usual_ns: begin(0)
-            for work in (slow, loop):
+            for work in (slow, *[loop] * 5):
                 run(lambda: work(2_000))
                 folds.append(told.folds)
             return folds
     """
-    assert run(python, tmp_path, case)["result"] == [0, 1]
+    slow, *loops = run(python, tmp_path, case)["result"]
+    assert slow == 0 and max(loops) == 1, "a busy machine may make one step long, not each"
 
 
 def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:
