@@ -88,7 +88,7 @@ def converted_again(profile: Profile, kernels: Kernels) -> list[ConvertedAgain]:
 def _conversions(flow: OperatorFlow, kernels: Kernels) -> list[Conversion]:
     """Return the operators that convert a tensor by kernels, the outermost of each; those in the operators of a conversion left out."""
     conversions = list[Conversion]()
-    for first, last in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
+    for first, last in flow.outermost_spans:
         again = flow.names[first] in flow.names[first + 1 : last]  # autocast calls it with what it has converted
         until = first
         for row in range(first, last):

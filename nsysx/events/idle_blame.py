@@ -144,9 +144,8 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     begin, ready = _ready(gaps)
     paused = _pauses(gaps, ready)
     control, taken = host.in_control(gaps)
-    taken = np.minimum(
-        taken, begin
-    )  # a launch that is noted behind the start of its kernel takes over when the gap ends
+    # A launch that is noted behind the start of its kernel takes over when the gap ends.
+    taken = np.minimum(taken, begin)
     pieces: list[Pieces] = []
     for who, start, end in ((control, g0, taken), (gaps.thread, taken, begin)):
         for thread in np.unique(who[in_gap]).tolist():

@@ -74,7 +74,7 @@ class _Sums(ResultReaders):
 
     def _sums(self) -> Iterator[_Sum]:
         flow = self.flow
-        for row, end in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
+        for row, end in flow.outermost_spans:
             sizes = self.sizes[row]
             if _SPARSE_PRODUCT.match(flow.names[row]):
                 factors, inside = sizes[:2], range(row, end)

@@ -90,6 +90,11 @@ class OperatorFlow:
         """The rows of the operators that lie in no other."""
         return outermost_rows(self.start_ns, self.end_ns)
 
+    @cached_property
+    def outermost_spans(self) -> list[tuple[int, int]]:
+        """Of each operator that lies in no other, in order: its row, and the row behind the last operator in it."""
+        return list(zip(self.outermost, [*self.outermost[1:], len(self.names)], strict=True))
+
     def outermost_of(self, first: int, last: int) -> list[int]:
         """Return the rows among these ([first, last)) that lie in no other of them."""
         return [first + row for row in outermost_rows(self.start_ns[first:last], self.end_ns[first:last])]
@@ -247,8 +252,7 @@ def _passed_on(
         while around and start >= spans[around[-1]][1]:
             around.pop()
         if around and names[around[-1]] != names[row]:
-            outer = around[-1]
-            given = passed[outer]
+            outer, given = around[-1], passed[around[-1]]
             passed[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
         around.append(row)
         dimensions = DIMENSIONS.findall(sizes[row])

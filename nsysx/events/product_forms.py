@@ -83,8 +83,7 @@ class _Forms(ResultReaders):
     def _products(self) -> dict[int, _Factors]:
         """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
         flow, products = self.flow, dict[int, _Factors]()
-        ends = [*flow.outermost[1:], len(flow.names)]
-        for row, end in zip(flow.outermost, ends, strict=True):
+        for row, end in flow.outermost_spans:
             held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
             if len(held) != 1 or "add" in flow.names[held[0]]:
                 continue
@@ -183,10 +182,7 @@ class _Forms(ResultReaders):
 
     def repeated(self) -> Iterator[ProductForm]:
         """Yield the copies of what repeats that are read only by what reads a view as well."""
-        flow, ends = (
-            self.flow,
-            dict(zip(self.flow.outermost, [*self.flow.outermost[1:], len(self.flow.names)], strict=True)),
-        )
+        flow, ends = self.flow, dict(self.flow.outermost_spans)
         for row, end in ends.items():
             name, result = flow.names[row], self.results.get(flow.number[row])
             source = self._repeated_size(row) if _COPIES.match(name) and result is not None else None
@@ -228,7 +224,7 @@ class _Forms(ResultReaders):
     def transforms(self) -> Iterator[ProductForm]:
         """Yield the whole Fourier transforms of real numbers that are transformed back, with what lies between."""
         flow = self.flow
-        for row, end in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
+        for row, end in flow.outermost_spans:
             if not _TRANSFORMS.match(flow.names[row]) or "aten::_fft_r2c" not in flow.names[row:end]:
                 continue
             gone, reader = {row}, self.only_reader(row)

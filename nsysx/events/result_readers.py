@@ -40,8 +40,7 @@ class ResultReaders:
     def readers(self) -> dict[int, set[int]]:
         """Of each operator's number the outermost operators that read its result, -1 for one behind the step."""
         flow, readers = self.flow, dict[int, set[int]]()
-        ends = [*flow.outermost[1:], len(flow.names)]
-        for row, end in zip(flow.outermost, ends, strict=True):
+        for row, end in flow.outermost_spans:
             for inner in range(row, end):
                 for number in _values_of(flow.names[inner], flow.made[inner]):
                     if number >= 0 and flow.row_of.get(number, row) < row:

@@ -38,7 +38,7 @@ class _Factorized(NamedTuple):
 def shared(flow: OperatorFlow) -> list[list[_Factorized]]:
     """Return the operators that factorize the same matrix, for each matrix of which several do."""
     readers, of_matrix = ResultReaders(flow), dict[int, list[_Factorized]]()
-    for row, end in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
+    for row, end in flow.outermost_spans:
         factor = next((i for i in range(row, end) if _FACTORIZES.match(flow.names[i])), None)
         if factor is None or not flow.made[row]:
             continue

@@ -70,10 +70,9 @@ def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding
 
 def inverses_only_multiplied(flow: OperatorFlow) -> Iterator[int]:
     """Yield the outermost operators (rows) that invert square matrices, of whose results a product is made and nothing else."""
-    ends = [*flow.outermost[1:], len(flow.names)]
     read = {
         row: {number for inner in range(row, end) for number in flow.made[inner] if number >= 0}
-        for row, end in zip(flow.outermost, ends, strict=True)
+        for row, end in flow.outermost_spans
     }
     for row in flow.outermost:
         size = [*sizes_of(flow.size[row]), ()][0]
