@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from nsysx import ids
 from nsysx.events.event_bounds import (
     BARE_FEWEST_STEPS,
     ENOUGH_BARE_STEPS,
+    FEWEST_STARVED_WAITS,
     LONG_BARE_STEP_SHARE,
     LONGEST_STEP_NS,
+    STARVED_WAIT_SHARE,
+    STOCK_GAPS,
     UNEVEN_SPREAD_SHARE,
 )
 from nsysx.events.nvtx_ranges import Flags
@@ -23,13 +27,53 @@ from nsysx.model import Capture, Row
 
 
 def lengths(record: Mapping[str, Any]) -> list[int]:
-    """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any."""
-    return _noted_numbers(record, "lengths_ns")
+    """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any.
+
+    Those that lived on batches made during the window's pause are left out: see `_starved`.
+    """
+    return _paced(record)[0][0]
 
 
 def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
     """Return the lengths (ns) of the bare steps after the second window, [] without any, or if nsys was in their calls."""
-    return _noted_numbers(record, "after_ns") if detached(record, capture) else []
+    return _paced(record)[1][0] if detached(record, capture) else []
+
+
+def loader_sets_pace(record: Mapping[str, Any]) -> bool:
+    """Return whether the bare steps wait for a loader again and again once they have used up what it made during the pause."""
+    return any(_starved(*_noted_steps(record, stretch)) is not None for stretch in ("", "after_"))
+
+
+def _starved(steps_ns: Sequence[int], fetches_ns: Sequence[int]) -> slice | None:
+    """Return the steps from behind the first wait for a batch to the last one, None where the steps before it are like the rest.
+
+    While nsys ends a window the program stands still for seconds, and a loader's workers fill their queue. Steps that use up these
+    batches are as short as with a loader that is always ready. That queue is told by its end: a stretch without a wait, over twice as
+    long as any between two waits behind it. From the end of one wait to the end of another the steps take as many batches as are made.
+    """
+    least = STARVED_WAIT_SHARE * float(np.median(steps_ns)) if steps_ns else 0.0
+    waits = [i for i, ns in enumerate(fetches_ns) if ns > least]
+    if len(waits) < FEWEST_STARVED_WAITS or len(steps_ns) != len(fetches_ns):
+        return None
+    longest_gap = max(later - earlier for earlier, later in pairwise(waits))
+    return slice(waits[0] + 1, waits[-1] + 1) if waits[0] > STOCK_GAPS * longest_gap else None
+
+
+def _noted_steps(record: Mapping[str, Any], stretch: str) -> tuple[list[int], list[int]]:
+    """Return the lengths of the noted steps of a stretch ("", "after_") and the time in loaders of each (ns)."""
+    steps_ns = _noted_numbers(record, f"{stretch}ns" if stretch else "lengths_ns")
+    return steps_ns, _noted_numbers(record, f"{stretch}fetch_ns", 0)
+
+
+def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
+    """Return lengths and times in loaders (ns) of the steps between the windows and after them, at the pace that they can hold.
+
+    Where a stretch shows that the loader sets it, one that does not has lived on the queue, and is left out.
+    """
+    stretches = [_noted_steps(record, stretch) for stretch in ("", "after_")]
+    parts = [(stretch, part) for stretch in stretches if (part := _starved(*stretch)) is not None]
+    paced = [(steps_ns[part], fetches_ns[part]) for (steps_ns, fetches_ns), part in parts] or stretches
+    return paced[0], paced[1] if len(paced) > 1 else ([], [])
 
 
 def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
@@ -37,10 +81,8 @@ def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]
 
     [] where that was not noted.
     """
-    parts = [
-        (lengths(record), _noted_numbers(record, "fetch_ns", 0)),
-        (after(record, capture), _noted_numbers(record, "after_fetch_ns", 0)),
-    ]
+    between, later = _paced(record)
+    parts = [between, later] if detached(record, capture) else [between]
     return [pair for steps, fetches in parts if len(steps) == len(fetches) for pair in zip(steps, fetches, strict=True)]
 
 
@@ -68,11 +110,13 @@ def excess_ns(capture: Capture, process: int) -> float:
 def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[int]]:
     """Return the lengths (ns) of the bare steps between the windows, and after them, each to the beginning of the next one.
 
-    So an evaluation or a rollout counts with the step that it follows. Both are [] where next to nothing ran between the steps.
+    So an evaluation or a rollout counts with the step that it follows. Both are [] where next to nothing ran between the steps, and
+    where the loader sets the pace: which of them lived on its queue is known of the steps alone.
     """
-    return _noted_numbers(record, "loop_ns"), _noted_numbers(record, "after_loop_ns") if detached(
-        record, capture
-    ) else []
+    if loader_sets_pace(record):
+        return [], []
+    later = _noted_numbers(record, "after_loop_ns") if detached(record, capture) else []
+    return _noted_numbers(record, "loop_ns"), later
 
 
 def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:

@@ -20,6 +20,10 @@ LONGEST_STEP_NS = 3_600e9
 ENOUGH_BARE_STEPS = 24
 #: A step is long if it takes this share longer than the median, and longer than the usual spread explains; of fewer steps none is.
 LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS = 0.2, 4
+#: A step waits for its batch if its loader's next takes this share of the median step. That a queue has run dry is told by at least so
+#: many waits, behind so many times the longest stretch between two of them without one. Chosen: 32 batches made ahead lasted a
+#: program for 51 steps, and its waits came every 2 to 8; a loader that waits once in an epoch waits as often before as behind.
+STARVED_WAIT_SHARE, FEWEST_STARVED_WAITS, STOCK_GAPS = 0.2, 4, 2.0
 
 # ---- batch_waits ------------------------------------------------------------------------------------------------
 #: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.

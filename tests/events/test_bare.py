@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from nsysx.events import bare
+from nsysx.model import Capture
+
+MS = 1_000_000
 
 
 @pytest.mark.parametrize(("every", "excess"), [(20, 48.5), (0, 0.0)])
@@ -21,3 +24,62 @@ def test_what_rare_long_steps_add_to_the_mean(every: int, excess: float, monkeyp
 def test_a_spread_is_no_long_step() -> None:
     assert not bare.long_steps(np.array([10, 14, 18, 22, 12, 16])).any()
     assert bare.long_steps(np.array([10, 10, 11, 10, 30])).tolist() == [False] * 4 + [True]
+
+
+CAPTURE = Capture((), None, None, (), (), 0, (), cupti_left=(None,))
+
+
+def _noted(stock: int, every: int, count: int = 90, later: int = 0) -> dict[str, object]:
+    """Return a probe's record: steps of 20 ms; those behind the first ``stock`` wait 100 ms for each ``every``-th batch, and of
+    those after the second window all behind so many.
+    """
+
+    def fetches(first: int, steps: int) -> list[int]:
+        return [100 * MS if every and i >= first and (i - first) % every == 0 else MS // 10 for i in range(steps)]
+
+    between, after = fetches(stock, count), fetches(later or stock, count if later else 0)
+    return {
+        "unrecorded_steps": {
+            "lengths_ns": [20 * MS + ns for ns in between],
+            "fetch_ns": between,
+            "loop_ns": [21 * MS + ns for ns in between],
+            "after_ns": [20 * MS + ns for ns in after],
+            "after_fetch_ns": after,
+            "after_loop_ns": [],
+            "detached": True,
+        }
+    }
+
+
+def test_steps_that_lived_on_a_full_queue_do_not_count() -> None:
+    """32 batches made during the pause last for 50 steps; from then on a batch of eight is waited for: 12.5 ms a step, not 5.6."""
+    record = _noted(stock=50, every=8)
+    lengths = bare.lengths(record)
+    assert bare.loader_sets_pace(record) and len(lengths) == 32
+    assert sum(lengths) / len(lengths) == pytest.approx(20 * MS + 100 * MS / 8, rel=0.01)
+    assert [ns for ns, _ in bare.batches(record, CAPTURE)] == lengths
+    assert bare.loop(record, CAPTURE) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("stock", "every", "count"),
+    [(50, 0, 90), (8, 8, 90), (30, 24, 126), (88, 8, 90), (0, 1, 90), (40, 30, 90)],
+    ids=["always ready", "waits from the first", "once an epoch", "one wait", "each step waits", "two waits"],
+)
+def test_steps_count_where_no_queue_was_used_up(stock: int, every: int, count: int) -> None:
+    record = _noted(stock, every, count)
+    assert not bare.loader_sets_pace(record)
+    assert len(bare.lengths(record)) == count == len(bare.loop(record, CAPTURE)[0])
+
+
+def test_a_stretch_that_never_came_to_wait_tells_nothing_where_the_other_one_did() -> None:
+    record = _noted(stock=50, every=8, later=200)
+    assert len(bare.lengths(record)) == 32 and bare.after(record, CAPTURE) == []
+    turned = _noted(stock=50, every=0, later=0)
+    turned["unrecorded_steps"] |= {  # type: ignore[operator]
+        name: record["unrecorded_steps"][other]  # type: ignore[index]
+        for name, other in (("after_ns", "lengths_ns"), ("after_fetch_ns", "fetch_ns"))
+    }
+    assert bare.lengths(turned) == bare.lengths(record)
+    both = _noted(stock=50, every=8, later=60)
+    assert len(bare.after(both, CAPTURE)) == 24

@@ -346,6 +346,29 @@ def test_the_mean_is_measured_for_three_seconds_unless_it_is_known_before(monkey
         assert real is not None and set(real["lengths_ns"]) == {10_000_000, 10_000_000 + jitter}
 
 
+@pytest.mark.parametrize(("stock", "steps"), [(90, 190), (0, 100), (None, 90)])
+def test_steps_are_measured_as_long_again_once_a_loaders_queue_is_empty(
+    stock: int | None, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of 10 ms live on ``stock`` batches made during the pause; then each tenth one waits. None: the loader is always ready."""
+    now = [0]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    told = clock.StepClock(torch)
+    told.start_bare(0)
+    index = 0
+    while not told.is_long_enough():
+        told.begin(index)
+        late = stock is not None and index >= 50 + stock and index % 10 == 0
+        told.fetch_ns = 1_000_000 + 5_000_000 * late
+        now[0] += 10_000_000 + 5_000_000 * late
+        index += 1
+        assert index < 1_000
+    real = told.bare(None)
+    assert real is not None and steps <= real["count"] <= steps + (20 if stock is None else 310)
+    assert len(real["fetch_ns"]) == real["count"]
+    assert sum(ns > 5_000_000 for ns in real["fetch_ns"]) >= (0 if stock is None else 9)
+
+
 class Event:
     """An event of a device whose clock is the host's: each step takes 20 us, and every hundredth 1 ms longer."""
 

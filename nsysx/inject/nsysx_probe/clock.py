@@ -26,6 +26,7 @@ from .probe_bounds import (
     BARE_SETTLING_NS,
     BARE_SETTLING_STEPS,
     BARE_SHORTEST_NS,
+    BARE_WAIT_SHARE,
     BETWEEN_STEPS_SHARE,
     CLOCK_BLOCKS,
     MOST_CLOCKED_STEPS,
@@ -102,6 +103,7 @@ class StepClock:
         self._bare_from: int | None = None  # the first bare step after a window that counts
         self._bare_ns = self._counted_ns = 0  # when that window closed, and when the first step that counts began
         self._counted, self._look_at = 0, BARE_ENOUGH
+        self._waited = False  # a bare step that counts has waited for its batch
         self._block = 1  # the steps between two events
         self._begun = Ring(MOST_CLOCKED_STEPS, 2)  # number and time of each step's beginning
         self.fetch_ns = 0  # how long the open step has waited for batches (`Fetches`)
@@ -114,6 +116,8 @@ class StepClock:
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
             self._periods.append(before[0], now - before[1], before[2], before[3], self.fetch_ns)
+            if self._counted_ns and not self._waited and self.fetch_ns > BARE_WAIT_SHARE * (now - before[1]):
+                self._count_anew(now)
         self.fetch_ns = 0
         if self._begun and self._begun[-1][0] == index:  # it begins at another place in the program
             self._begun.pop()
@@ -226,6 +230,14 @@ class StepClock:
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
         self._counted_ns = self._counted = 0
         self._block, self._look_at = 1, BARE_ENOUGH
+        self._waited = False
+
+    def _count_anew(self, now: int) -> None:
+        """Measure as long again from the first wait for a batch on: what workers made during the pause is used up only now.
+
+        The steps before it stay noted: where it was a single wait, they count like all others.
+        """
+        self._waited, self._counted_ns, self._counted, self._look_at = True, now, 0, BARE_ENOUGH
 
     def _settle(self, index: int, now: int) -> None:
         """Count from step ``index`` on if the device has long enough run as it does without a pause."""

@@ -86,6 +86,8 @@ BARE_SHORTEST_NS, BARE_LONGEST_NS = 1_000_000_000, 3_000_000_000
 BARE_FEWEST, BARE_ENOUGH = 3, 32
 #: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
 BARE_ERROR_SHARE, BARE_ERROR_BLOCKS = 0.01, 8
+#: A step that spends this share of its time in a loader's next has waited for its batch.
+BARE_WAIT_SHARE = 0.2
 #: What runs between steps and is none of them is told from this share of the time on.
 BETWEEN_STEPS_SHARE = 0.01
 
