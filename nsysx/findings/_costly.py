@@ -185,6 +185,13 @@ SETTINGS = (
         "other processes", when.shared_card, "Other processes use the GPU, too", way("own-gpu"), place="the machine"
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
+    Costly(
+        "busy cores",
+        when.busy_cores,
+        "The program's cores are busy with other work",
+        way("free-cores"),
+        place="the machine",
+    ),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),
     Costly(
         "debug backend",

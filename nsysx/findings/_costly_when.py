@@ -18,6 +18,7 @@ from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import (
     AUTOCAST_REGIONS,
     CONVOLUTION_TRIAL_NS,
+    CROWDED_CORES,
     FEWEST_MICRO_STEPS,
     FREE_LAUNCH_NS,
     LITTLE_POWER,
@@ -349,6 +350,20 @@ def one_core(case: Case, settings: RecordedSettings) -> str:
     if isinstance(quota, int | float) and quota <= 1 and isinstance(cores, int) and cores > 1:
         return f"the container grants {quota:g} cores of {cores}: backward, loaders and Python take turns"
     return ""
+
+
+def busy_cores(case: Case, settings: RecordedSettings) -> str:
+    ran, waited = settings.cpu("ran_ns"), settings.cpu("waited_for_core_ns")
+    if not isinstance(ran, int) or not isinstance(waited, int) or waited <= CROWDED_CORES * (ran + waited):
+        return ""
+    if (
+        case.taken_by(part for part in StepPart if part.idle) < REPORTED_SHARE * case.step_ns
+    ):  # the GPU waits for no thread
+        return ""
+    return (
+        f"the main thread has had no core for {units.duration(waited)} of the {units.duration(ran + waited)} since the start in which it "
+        f"could have run: other threads and processes take turns with it"
+    )
 
 
 def too_many_threads(case: Case, settings: RecordedSettings) -> str:

@@ -59,6 +59,8 @@ FEWEST_MICRO_STEPS = 2
 AUTOCAST_REGIONS = 8
 #: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
 LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
+#: A main thread that has no core for more than this share of the time in which it could run is slowed by what else runs there.
+CROWDED_CORES = 0.1
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
 #: An operator that takes less (ns) has little to divide among threads.
 LONG_CPU_OPERATOR_NS = 200_000

@@ -107,6 +107,14 @@ def blocked(program: Program, number: int) -> None:
             program.host(20)
 
 
+def starved(program: Program, number: int) -> None:
+    """Short kernels with host code before each: the GPU idles for most of the step."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.host(60)
+            program.launch(20)
+
+
 def convolving(program: Program, number: int) -> None:
     with program.range("forward"), program.range("net:Net"):
         for _ in range(20):
@@ -434,6 +442,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
     ),
     ("other processes", {"card": {"others": 2}}, {"card": {"others": None}}, healthy, None),
     ("cores", {"cpu": {"allowed": 1}}, {"cpu": {"allowed": 1, "cores": 1}}, healthy, None),
+    (
+        "busy cores",
+        {"cpu": {"ran_ns": 8_000_000_000, "waited_for_core_ns": 2_000_000_000}},
+        {"cpu": {"ran_ns": 8_000_000_000, "waited_for_core_ns": 80_000_000}},
+        starved,
+        None,
+    ),
     ("threads", {"cpu": {"torch_threads": 64}}, {"cpu": {"torch_threads": 16}}, healthy, None),
     (
         "debug backend",
@@ -535,6 +550,11 @@ def test_a_setting_that_costs(
     # The kernels and operators show these whatever the settings say.
     seen = body in (doubled, transforming, growing)
     assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if seen else body))
+
+
+def test_cores_that_others_use_cost_nothing_where_the_gpu_never_waits(tmp_path: Path) -> None:
+    crowded = {"cpu": {"ran_ns": 8_000_000_000, "waited_for_core_ns": 2_000_000_000}}
+    assert not names(summary(tmp_path, changed(CLEAN, crowded), healthy))
 
 
 def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import io
 import json
+import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -49,6 +51,28 @@ def settings(lab: Lab) -> dict[str, Any]:
 def test_variables_that_libraries_read_when_they_run_count_as_they_are_then() -> None:
     set_by_the_program = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HOME": "/home/me"}
     assert settings_state.read_late(set_by_the_program) == {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedule statistics")
+def test_a_main_thread_without_a_core_is_seen_to_wait() -> None:
+    """Two threads of two processes on one core: each has about half of it. The program is a child, whose cores may be changed."""
+    program = """
+import json, os, sys, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sys.path.insert(0, sys.argv[1])
+from nsysx_probe import settings_state
+if not (other := os.fork()):
+    while True: pass
+end = time.perf_counter() + 0.6
+while time.perf_counter() < end: pass
+os.kill(other, 9)
+print(json.dumps(settings_state._main_thread()))
+"""
+    probe = Path(settings_state.__file__).parents[1]
+    counted = json.loads(
+        subprocess.run([sys.executable, "-c", program, probe], capture_output=True, text=True, check=True).stdout
+    )
+    assert counted["waited_for_core_ns"] > 0.2 * counted["ran_ns"] > 0
 
 
 def test_only_listed_variables_have_values_and_nothing_else_is_named() -> None:

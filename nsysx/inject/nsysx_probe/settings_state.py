@@ -161,7 +161,17 @@ def processors(torch: Any) -> dict[str, Any]:
         "torch_threads": asked(torch.get_num_threads),
         "opencv_threads": asked(lambda: int(sys.modules["cv2"].getNumThreads())),
         "load": asked(lambda: [round(value, 1) for value in os.getloadavg()]),
+        **(asked(_main_thread) or {}),
     }
+
+
+def _main_thread() -> dict[str, int] | None:
+    """Return how long the main thread has run since it started, and how long it could have run and had no core; None where the kernel
+    counts neither (proc(5), ``schedstat``).
+    """
+    pid = os.getpid()
+    ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split())
+    return {"ran_ns": ran_ns, "waited_for_core_ns": waited_ns} if ran_ns else None
 
 
 def _ranges(cores: list[int]) -> str:

@@ -45,6 +45,11 @@ UNTRIED = (
         untried="who starts the program gives it cores",
     ),
     Remedy(
+        "free-cores", "Free the cores: fewer loader workers and threads than cores, and no other program on them",
+        "ps -eo pid,psr,pcpu,comm --sort=-pcpu | head  # who uses which core",
+        untried="what else runs there is not the program's to stop",
+    ),
+    Remedy(
         "default-backend", "Compile with the default backend", "model = torch.compile(model)", untried=_SET_BY_PROGRAM,
     ),
     Remedy(
