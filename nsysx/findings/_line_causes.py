@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids, units
+from nsysx.catalogue import Call
 from nsysx.events import bare, line_runs
 from nsysx.events.beat import beat_ns
 from nsysx.events.code_lines import CodeLines
@@ -61,7 +62,11 @@ def of_line(case: Case, code: CodeLines, line_row: int, text: str, below: str, l
     stopped = _stopped(case)
     looped = _loop_of(code, runs, line_row)
     if looped >= 0 and not below and launches * 2 * LOOPED_RUNS < runs.runs[line_row]:
-        return _vectorized(code, runs, looped, stopped)
+        # A loop over layers or micro-batches works by its launches, however many lines it runs: there is no array of its items.
+        within = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))["call"].to_numpy()
+        launched = int(code.passing(code.call[within], frozenset({looped})).sum()) / case.steps
+        if launched * 2 * LOOPED_RUNS < runs.runs[looped] + runs.below[looped]:
+            return _vectorized(code, runs, looped, stopped)
     # A loop within one line is none of its runs.
     if runs.long_share[line_row] < ONE_CALL_SHARE or runs.runs[line_row] > FEW_CALLS or re.search(r"\bfor\b", text):
         return None

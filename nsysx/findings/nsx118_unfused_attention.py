@@ -14,7 +14,7 @@ Bad
     y = torch.softmax(scores.masked_fill(mask, -inf), -1) @ v
 
 Good
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = F.scaled_dot_product_attention(q, k, v)  # a causal mask: is_causal=True
     # transformers: attn_implementation="sdpa"
 
 Harmless when

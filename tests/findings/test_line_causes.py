@@ -31,6 +31,20 @@ def few_items(program: Lined, number: int) -> None:
     single_items(program, number, items=80)
 
 
+def micro_batches(program: Lined, number: int) -> None:
+    """Line 12 runs a network 32 times, whose line 38 calls 12 layers: their launches are noted at line 50."""
+    for _ in range(32):
+        with program.line(12), program.range("forward"), program.range("net:Net"):
+            for _ in range(12):
+                with program.line(37, "Net.forward"):
+                    program.host(1)
+                with program.line(38, "Net.forward"):
+                    program.host(6)
+                    with program.line(50, "Layer.forward"):
+                        program.launch(2)
+    rest(program)
+
+
 def one_call(program: Lined, number: int) -> None:
     with program.line(12):
         program.host(4_000)
@@ -71,6 +85,11 @@ def test_what_to_do_follows_from_what_was_counted(
         assert 3_800 * US < (found.saving.likely_ns or 0) < 4_600 * US, "both lines of the loop"
     if told[0] == "threads-of-library":
         assert next(iter(values)) in found.fix and next(iter(values)) in found.paste
+
+
+def test_a_loop_that_launches_is_no_loop_over_items(tmp_path: Path) -> None:
+    found = Lined({38: "x = block(x)"}).run(micro_batches).findings(tmp_path, "NSX123")
+    assert not [f for f in found for way in f.remedies if way.name == "vectorized"]
 
 
 def test_one_thread_that_runs_ahead_leaves_the_longer_of_the_call_and_the_rest(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ CHANGES = (
 UNTRIED = (
     Remedy(
         "sdpa", "Use F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
-        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "Nothing else may need the scores.",
+        "y = F.scaled_dot_product_attention(q, k, v)",
+        "Nothing else may need the scores. A causal mask becomes is_causal=True, another mask attn_mask=mask.",
         untried="attention written by hand is the program's own code",
     ),
     Remedy(
