@@ -91,7 +91,7 @@ class _Step:
 
 
 def needless_gradients(profile: Profile) -> NeedlessGradients | None:
-    """Return the work for gradients that nothing reads; None where there is none, or that was not recorded."""
+    """Return the work for gradients that nothing reads, none where all are read; None where operators do not tell."""
     return profile.once(_find)
 
 
@@ -115,9 +115,10 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     needless, partly = np.zeros(calls.height, np.bool_), np.zeros(calls.height, np.bool_)
     unneeded = list[tuple[_Step, set[int]]]()
-    counted = (0, 0)
+    counted, judged = (0, 0), False
     for step, needed in _steps(profile, recorded, steps):
         read = {op.gradient for row, op in enumerate(step.operators) if (row, 0) in needed}
+        judged |= not read.isdisjoint(step.gradients)
         if read.isdisjoint(step.gradients) or step.gradients <= read:
             continue
         counted = (len(step.gradients - read), len(step.gradients))
@@ -126,7 +127,7 @@ def _find(profile: Profile) -> NeedlessGradients | None:
         for row, made in _calls_of(step, thread, start_ns):
             needless[made] = row in left
             partly[made] = _in_part(row, step.operators[row], needed)
-    if not unneeded:
+    if not judged:
         return None
     like = np.arange(calls.height)
     if profile.ranges.repeats is not None:

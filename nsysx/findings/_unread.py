@@ -7,6 +7,7 @@ gradients that are reset, and which parameters no optimizer holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,32 @@ def _unread_backwards(settings: RecordedSettings | None) -> dict[str, list[int]]
     """Return class of a network -> numbers of the backwards of a step whose gradients nothing reads."""
     seen = None if settings is None else settings.record.get("unread")
     rows = seen.items() if isinstance(seen, Mapping) else ()
-    return {str(cls): [n for n in given if isinstance(n, int)] for cls, given in rows if isinstance(given, list)}
+    doubtful = _read_otherwise(settings)
+    return {
+        str(cls): [n for n in given if isinstance(n, int)]
+        for cls, given in rows
+        if isinstance(given, list) and str(cls) not in doubtful
+    }
+
+
+def _read_otherwise(settings: RecordedSettings | None) -> set[str]:
+    """Return the classes of networks whose gradients may have readers that are no optimizers.
+
+    The probe tells them by hooks and buffers. Probes of before did not: there it is any network of which no optimizer holds a parameter.
+    """
+    record: Mapping[str, Any] = {} if settings is None else settings.record
+    seen, unheld = record.get("gradient_readers"), record.get("unheld")
+    if isinstance(seen, list):
+        return {str(cls) for cls in seen}
+    rows = unheld.items() if isinstance(unheld, Mapping) else ()
+    return {str(cls) for cls, row in rows if isinstance(row, list) and len(row) == 2 and row[0] == row[1]}
+
+
+def _can_tell(case: Case) -> bool:
+    """Return whether operators say what reads gradients: hooks and buffers that they are parts of have no names there."""
+    settings = settings_of(case.profile)
+    readers = None if settings is None else settings.record.get("gradient_readers")
+    return not readers and needless_gradients(case.profile) is not None
 
 
 #: Kernels that make gradients of weights only, beside others of the same operator.
@@ -100,7 +126,7 @@ def place_of_network(case: Case) -> Row:
 
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
-    if needless_gradients(case.profile) is not None:
+    if _can_tell(case):
         return needless_backwards(case)
     lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
@@ -113,14 +139,14 @@ def unread(case: Case, settings: RecordedSettings) -> str:
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
-    if needless_gradients(case.profile) is not None:
+    if _can_tell(case):
         return _without(case, _needless(case, whole=True))
     return case.worth(RemoveOps(ops_of(_work(case))), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return this work."""
-    of_operators = needless_gradients(case.profile) is not None
+    of_operators = _can_tell(case)
     return Takes(ops_of(_needless(case, whole=True) if of_operators else _work(case)))
 
 
@@ -156,7 +182,10 @@ def _unheld(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
     """Return class of a network -> numbers of its parameters with gradients that no optimizer reads, and of all that it trains."""
     seen = None if settings is None else settings.record.get("unheld")
     rows = seen.items() if isinstance(seen, Mapping) else ()
-    whole = [(str(cls), row) for cls, row in rows if isinstance(row, list) and len(row) == 2]
+    doubtful = _read_otherwise(settings)
+    whole = [
+        (str(cls), row) for cls, row in rows if isinstance(row, list) and len(row) == 2 and str(cls) not in doubtful
+    ]
     return {cls: (row[0], row[1]) for cls, row in whole if all(isinstance(n, int) and n > 0 for n in row)}
 
 
@@ -175,7 +204,7 @@ def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
 
 def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
-    if needless_gradients(case.profile) is not None:
+    if _can_tell(case):
         return needless_weights(case)
     lost, (work, share) = _unheld(settings), _weights_alone(case)
     ns = round(WEIGHT_GRADIENTS_SHARE * share * case.per_step(int(work["ns"].sum())))
@@ -187,7 +216,7 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
-    if needless_gradients(case.profile) is not None:
+    if _can_tell(case):
         return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
     return case.worth(
@@ -197,6 +226,6 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
 
 def of_unheld(case: Case) -> Takes:
     """Return the work that makes such gradients, by what operators make of what, or products that make others, too."""
-    if needless_gradients(case.profile) is not None:
+    if _can_tell(case):
         return Takes(ops_of(_needless(case, whole=False)))
     return Takes(ops_of(_weights_alone(case)[0]))

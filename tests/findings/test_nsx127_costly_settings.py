@@ -343,7 +343,7 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
     (
         "parameters that no optimizer holds",
         {"unheld": {"Net": [900, 1000]}},
-        {"unheld": {"Net": [10, 1000]}},
+        {"unheld": {"Net": [900, 1000]}, "gradient_readers": ["Net"]},
         backward_twice,
         225,  # of 500 us of products nine tenths of a half
     ),
@@ -358,7 +358,10 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
     (
         "gradients that nothing reads",
         {"unread": {"Net": [0]}},
-        {"unread": {"Other": [0]}},
+        {
+            "unread": {"Net": [0]},
+            "unheld": {"Net": [1000, 1000]},
+        },  # it may be updated by something that is no optimizer
         backward_twice,
         300,  # the first of two backwards; 200 us of the second are read
     ),

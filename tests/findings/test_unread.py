@@ -100,6 +100,19 @@ def test_weights_whose_gradients_nothing_reads(tmp_path: Path) -> None:
     assert found.saving_ns_per_step == pytest.approx(300_000, rel=0.1)
 
 
+@pytest.mark.parametrize("buffer", [False, True])
+def test_gradients_that_are_parts_of_a_buffer(buffer: bool, tmp_path: Path) -> None:
+    """Operators that read the buffer do not name its parts; what all of them read is not told by the probe's look, either."""
+    readers = ["Generator"] if buffer else []
+    settings = {"gradient_readers": readers, "unread": {"Generator": [0]} if buffer else {}, "unheld": {}}
+    assert bool(findings(tmp_path, CRITIC_GRAD, settings=settings)) is not buffer
+
+
+def test_operators_that_name_all_gradients_are_believed(tmp_path: Path) -> None:
+    settings = {"gradient_readers": [], "unread": {"Generator": [0]}}
+    assert findings(tmp_path, CRITIC_GRAD, GENERATOR_GRAD, settings=settings) == []
+
+
 @pytest.mark.parametrize("kind", ["", "clipped", "collective", "custom kernel", "foreign optimizer"])
 def test_what_may_read_gradients(kind: str, tmp_path: Path) -> None:
     """An optimizer that reads both, one that no operator names, clipping, buffers of ranks, kernels that torch does not see."""

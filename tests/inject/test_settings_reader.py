@@ -469,17 +469,133 @@ def test_gradients_that_no_optimizer_reads_before_they_are_reset(detached: bool)
     assert found["unread"] == ({} if detached else {"Generator": [0]})
 
 
-def test_gradients_of_a_network_that_no_optimizer_holds() -> None:
+@pytest.mark.parametrize("through", [False, True])
+def test_gradients_of_a_network_that_no_optimizer_holds(through: bool) -> None:
+    """A judge adds up gradients that nothing resets. Its backward is needed where it leads to a network that is trained."""
+
+    class Judge(nn.Linear):
+        pass
+
     with armed() as lab:
-        net, judge = nn.Sequential(nn.Linear(8, 8)), nn.Linear(8, 1)
+        net, judge = nn.Sequential(nn.Linear(8, 8)), Judge(8, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(4):
             optimizer.zero_grad()
-            judge(net(torch.randn(4, 8))).mean().backward()
+            made = net(torch.randn(4, 8))
+            told = judge({"x": [made]}["x"][0] if through else torch.randn(4, 8))
+            (told.mean() + made.mean()).backward()
             optimizer.step()
         found = settings(lab)
-    assert found["unread"] == {"Linear": [0]}
-    assert found["unheld"] == {"Linear": [9, 9]}
+    assert found["unread"] == ({} if through else {"Judge": [0]})
+    assert found["unheld"] == {"Judge": [9, 9]} and found["gradient_readers"] == []
+
+
+def by_hand(net: nn.Module, optimizer: Any) -> None:
+    with torch.no_grad():
+        for p in net.parameters():
+            p -= 0.1 * p.grad
+
+
+def by_hand_from_before(net: nn.Module, optimizer: Any) -> None:
+    """As old programs write it: no version of a tensor shows it, but that gradients are gone before the next backward."""
+    for p in net.parameters():
+        p.data.sub_(0.1 * p.grad.data)
+        p.grad = None
+
+
+def zeroed_by_hand(net: nn.Module, optimizer: Any) -> None:
+    for p in net.parameters():
+        p.data.sub_(0.1 * p.grad.data)
+        p.grad.zero_()
+
+
+def masters(net: nn.Module, optimizer: Any) -> None:
+    """Weights of higher precision are updated and copied back."""
+    for own, master in zip(net.parameters(), optimizer.param_groups[0]["params"], strict=True):
+        master.grad = own.grad.double()
+    optimizer.step()
+    for own, master in zip(net.parameters(), optimizer.param_groups[0]["params"], strict=True):
+        own.data.copy_(master.data)
+    net.zero_grad()
+
+
+def sharpness(net: nn.Module, optimizer: Any) -> None:
+    """Weights are moved by a first gradient, the optimizer steps by that of the moved ones."""
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(p.grad, alpha=0.01)
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def of_two_losses(net: nn.Module, optimizer: Any) -> None:
+    """The gradients of two losses are put together before the optimizer steps."""
+    first = [p.grad.clone() for p in net.parameters()]
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).mean().backward()
+    for p, other in zip(net.parameters(), first, strict=True):
+        p.grad = p.grad + other
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [by_hand, by_hand_from_before, zeroed_by_hand, masters, sharpness, of_two_losses],
+    ids=lambda f: f.__name__,
+)
+def test_gradients_that_something_else_than_an_optimizer_reads(update: Any) -> None:
+    with armed() as lab:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+        held = [p.detach().double() for p in net.parameters()] if update is masters else list(net.parameters())
+        other = [nn.Parameter(torch.zeros(2))]
+        own = update in (masters, sharpness, of_two_losses)
+        optimizer = torch.optim.SGD(held if own else other, lr=0.1)
+        for _ in range(4):
+            net(torch.randn(4, 8)).mean().backward()
+            update(net, optimizer)
+            if not own:
+                optimizer.step()
+        found = settings(lab)
+    assert (found["unread"], found["unheld"]) == ({}, {})
+
+
+def copied(view: torch.Tensor, gradient: torch.Tensor) -> None:
+    view.copy_(gradient.flatten())
+
+
+@pytest.mark.parametrize("how", ["hook", "hook after", "parts of a buffer", "weights in a buffer"])
+def test_gradients_that_leave_by_a_hook_or_a_buffer(how: str) -> None:
+    """A program that divides its optimizer among ranks: hooks fill or send flat buffers, and an optimizer holds a part of these."""
+    with armed() as lab:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+        sizes = [p.numel() for p in net.parameters()]
+        gradients, part = torch.zeros(sum(sizes)), nn.Parameter(torch.zeros(sum(sizes)))
+        views = dict(zip(net.parameters(), gradients.split(sizes), strict=True))
+        for p, view in views.items():
+            if how == "hook":
+                p.register_hook(lambda g, view=view: copied(view, g))
+            elif how == "hook after":
+                p.register_post_accumulate_grad_hook(lambda p, view=view: copied(view, p.grad))
+            elif how == "parts of a buffer":
+                p.grad = view.view_as(p)
+        if how == "weights in a buffer":
+            for p, view in zip(net.parameters(), part.data.split(sizes), strict=True):
+                p.data = view.view_as(p)
+        optimizer = torch.optim.AdamW([part], lr=0.1)
+        for _ in range(4):
+            net(torch.randn(4, 8)).mean().backward()
+            if how == "weights in a buffer":
+                gradients = torch.cat([p.grad.flatten() for p in net.parameters()])
+                net.zero_grad()
+            part.grad = gradients.clone()
+            optimizer.step()
+            gradients.zero_()
+        found = settings(lab)
+    assert (found["unread"], found["unheld"]) == ({}, {})
+    assert found["gradient_readers"] == ([] if how == "weights in a buffer" else ["Sequential"])
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -289,6 +289,8 @@ TRIAL_EARLY_STEPS = 5
 # ---- unread_gradients -----------------------------------------------------------------------------------------------
 #: So many parameters of a network are looked at: the first ones of its modules; and of so many it is seen whether an optimizer holds them.
 FIRST_PARAMETERS, MOST_HELD_PARAMETERS = 4, 20_000
+#: So deep are the tuples, lists and dictionaries that a network is called with searched for a tensor that needs a gradient.
+DEEPEST_INPUT = 4
 
 # ---- weights --------------------------------------------------------------------------------------------------------
 #: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.

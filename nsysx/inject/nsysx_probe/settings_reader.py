@@ -107,7 +107,7 @@ class SettingsReader:
         self._watch(False)
         older, self._read = self._read, self._made()
         if older and self._seen["stepping"] and not self._read["optimizers"]:  # gone, as at the program's end
-            self._read.update((name, older[name]) for name in ("optimizers", "unheld", "unread"))
+            self._read.update((name, older[name]) for name in ("optimizers", "unheld", "unread", "gradient_readers"))
         self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
         self._seen = {}
 
@@ -214,10 +214,11 @@ class SettingsReader:
     def network(self, module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """A network is called, not from inside another one."""
         if self.watching and not self._traced():
-            self._safely(lambda: self._network(module))
+            self._safely(lambda: self._network(module, args, kwargs or {}))
             self._safely(lambda: self._padding.called(module, args, kwargs or {}))
 
-    def _network(self, module: Any) -> None:
+    def _network(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._seen["unread"].inputs(module, args, kwargs)
         if id(module) in self._roots or len(self._roots) >= MOST_OBJECTS:
             return
         self._roots[id(module)] = weakref.ref(module)
@@ -385,6 +386,7 @@ class SettingsReader:
             "activations": _activations(seen) if watched else None,
             "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
+            "gradient_readers": asked(seen["unread"].readers) if watched else None,
         }
 
     def _groups(self) -> list[dict[str, Any]]:
