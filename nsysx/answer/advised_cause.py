@@ -9,6 +9,7 @@ from typing import NamedTuple
 from nsysx.answer import subject
 from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, WHOLE_CAUSE_SHARE
 from nsysx.answer.change_savings import about
+from nsysx.answer.line_faults import FAULTS
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Row, Summary
@@ -33,14 +34,20 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
     chosen = _first(summary)
     if chosen is None or summary.step.shown_ns is None or subject.measures(summary):
         return NOTHING
-    if subject.rank_waited_for(summary) is not None or chosen.unexplained:
+    if chosen.unexplained:
         return NOTHING
+    if subject.rank_waited_for(summary) is not None:
+        held = _line_of(chosen.where)  # what the late rank does there, the advice says
+        return (
+            AdvisedCause("", _short(chosen.where)) if held and not _names(summary.verdict.sentence, held) else NOTHING
+        )
     if rule_of(chosen.code).whole and about(chosen) == summary.verdict.code:
         return NOTHING
     line, sentence = _line_of(chosen.where), summary.verdict.sentence
     in_sentence, in_title = (_names(text, line) for text in (sentence, chosen.title))
     if in_sentence and in_title and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
-        return NOTHING  # that the host holds the device up at this line is all that the title says, too
+        # That the host holds the device up at this line is all that the title says, too.
+        return AdvisedCause(next((FAULTS[way.name] for way in chosen.remedies if way.name in FAULTS), ""), {})
     if _is_the_limit(summary, chosen):
         return NOTHING if not line or in_sentence else AdvisedCause("", _short(chosen.where))
     # The line itself stands in the advice.

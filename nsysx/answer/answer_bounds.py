@@ -106,6 +106,8 @@ LONG_WAIT_SHARE, LITTLE_SAVING_SHARE = 0.05, 0.2
 # ---- unnamed ----------------------------------------------------------------------------------------------------
 #: A capture without steps in which the GPU works for less than this share of its time, on fewer operations than this: start-up. Chosen.
 LITTLE_WORK_SHARE, LITTLE_WORK_OPS = 0.01, 100
+#: A step in which the GPU idles for a larger share than this is not left to its work.
+MOSTLY_IDLE_SHARE = 0.5
 
 # ---- remarks ----------------------------------------------------------------------------------------------------
 #: Letters of a detail on a card: what goes beyond is told with the finding.

@@ -6,8 +6,8 @@ from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import near_limits, subject, time_places
-from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
-from nsysx.catalogue import StepLimit
+from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE, MOSTLY_IDLE_SHARE
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Finding, Summary
@@ -120,6 +120,10 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
     sure = " for sure" if unsure else ""
     may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
     left = f"What is left is GPU work. {figures}"
+    parts = summary.verdict.parts
+    idle_ns = sum(ns for part, ns in parts.items() if StepPart.named(part).idle)
+    if idle_ns > MOSTLY_IDLE_SHARE * sum(parts.values()):
+        left = f"For most of the step the GPU idles, and no change of that is known. {figures}"
     if summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
     other = "" if nothing == "Nothing" else "other "

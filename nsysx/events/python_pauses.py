@@ -13,6 +13,7 @@ import polars as pl
 
 from nsysx.events.event_bounds import LONGEST_PYTHON_PAUSE_NS, THREAD_BITS
 from nsysx.frames import frame_columns
+from nsysx.frames.intervals import I64, coverage
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 
 _SCHEMA = frame_columns.schema(frame_columns.PAUSES)
@@ -78,4 +79,12 @@ def listened(notes: pl.DataFrame, process: int) -> bool:
     return False
 
 
+def time_in(pauses: pl.DataFrame, start: I64, end: I64) -> I64:
+    """Return how much of each [start, end) lies in pauses (ns)."""
+    function = coverage([(pauses["start_ns"].to_numpy(), pauses["end_ns"].to_numpy())])
+    return function.within(function.labels > 0, start, end)
+
+
 KINDS = vocabulary.PAUSES
+#: What Python does in pauses of a kind, where they lie in the steps.
+NAMES = {"gc": "garbage collection", "compile": "recompilation by torch.compile"}

@@ -12,6 +12,7 @@ import polars as pl
 from nsysx.catalogue import Call, Cause
 from nsysx.events.line_shares import divided
 from nsysx.events.profile import Profile
+from nsysx.events.python_pauses import time_in
 from nsysx.findings._finding_bounds import (
     FOR_A_LAUNCH_NS,
     HELD_ANYWHERE_NS,
@@ -19,7 +20,6 @@ from nsysx.findings._finding_bounds import (
     HELD_BY_LINE_NS,
     HELD_BY_LINE_TIMES,
 )
-from nsysx.findings._pauses import time_in
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay.engine import idle_of

@@ -16,11 +16,11 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.profile import Profile
 from nsysx.events.python_lines import place
+from nsysx.events.python_pauses import time_in
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import LINE_MAY_STAY_SHARE, OTHER_THREADS_SHARE, RUNNING_LINE_NS
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
-from nsysx.findings._pauses import time_in
 from nsysx.model import Finding
 
 _FIX = Fix.by_name("processes-for-threads")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import polars as pl
 
+from nsysx.events import python_pauses
 from nsysx.findings._case import Case, Fix
-from nsysx.frames.intervals import I64, coverage
 
 
 class Kind(NamedTuple):
@@ -22,13 +22,13 @@ class Kind(NamedTuple):
 KINDS = (
     Kind(
         "gc",
-        "garbage collection",
+        python_pauses.NAMES["gc"],
         "garbage collections",
         Fix.by_name("gc-freeze"),
     ),
     Kind(
         "compile",
-        "recompilation by torch.compile",
+        python_pauses.NAMES["compile"],
         "recompilations by torch.compile",
         Fix.by_name("alike-inputs"),
     ),
@@ -39,12 +39,6 @@ def pauses_of_kind(case: Case, kind: Kind) -> pl.DataFrame:
     """Return the pauses of one kind of the shown process: columns of ``Ranges.pauses``."""
     rows = case.profile.ranges.pauses
     return rows.filter((pl.col("kind") == kind.key) & (pl.col("process") == case.process))
-
-
-def time_in(pauses: pl.DataFrame, start: I64, end: I64) -> I64:
-    """Return how much of each [start, end) lies in pauses (ns)."""
-    function = coverage([(pauses["start_ns"].to_numpy(), pauses["end_ns"].to_numpy())])
-    return function.within(function.labels > 0, start, end)
 
 
 def pauses_in_words(kind: Kind, pauses: pl.DataFrame) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
-from nsysx.events import ledger, sm_clocks
+from nsysx.events import ledger, python_pauses, sm_clocks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pauses
 from nsysx.findings._case import Case, Fix
@@ -67,7 +67,7 @@ def idle_pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
         rows = _pauses.pauses_of_kind(case, kind)
         if not rows.height:
             continue
-        spent = _pauses.time_in(rows, idle_start, idle_end)
+        spent = python_pauses.time_in(rows, idle_start, idle_end)
         more, saved = (
             _more_in_slow(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case))
         )

@@ -90,7 +90,9 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
-    paused = [pl.Series(k.key, _pauses.time_in(_pauses.pauses_of_kind(case, k), start, end)) for k in _pauses.KINDS]
+    paused = [
+        pl.Series(k.key, python_pauses.time_in(_pauses.pauses_of_kind(case, k), start, end)) for k in _pauses.KINDS
+    ]
     keys = [k.key for k in _pauses.KINDS]
     host = host.with_columns(paused).filter(~pl.Series(_of_a_checkpoint(case, host), dtype=pl.Boolean))
     gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())

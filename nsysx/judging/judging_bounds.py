@@ -21,6 +21,10 @@ KIND_OF_WORK_SHARE, MOST_OF_MODULE_SHARE = 0.1, 0.5
 GROWING_KERNEL_SHARE, GROWTH_PART_OF_STEPS = 0.15, 4
 GROWING_KERNEL_LETTERS = 60
 
+# ---- limit_causes -----------------------------------------------------------------------------------------------
+#: Pauses of Python with this share of the idle time are told before the line in which they lie.
+IDLE_IN_PAUSES_SHARE = 0.5
+
 # ---- limit_words ------------------------------------------------------------------------------------------------
 #: From this share of the step on, a cause that could be removed limits it.
 LIMITING_SHARE = 0.15

@@ -6,13 +6,15 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Call, DeviceActivity
+from nsysx.events import python_pauses
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.frames import lookup
-from nsysx.judging.judging_bounds import MOST_COPIES_SHARE, NEARLY_ALL_COPIES_SHARE
+from nsysx.judging.judging_bounds import IDLE_IN_PAUSES_SHARE, MOST_COPIES_SHARE, NEARLY_ALL_COPIES_SHARE
 from nsysx.judging.limits import WindowLimits
 from nsysx.reading.nccl_notes import kind_of
 from nsysx.reading.schema import MEMORY_KINDS
+from nsysx.replay.engine import idle_of
 
 #: What communication kernels of a kind do, as people write it.
 _COLLECTIVES = {
@@ -56,6 +58,21 @@ def loader(profile: Profile) -> str:
     if not isinstance(workers, int):
         return ""
     return f" (DataLoader with {units.several(workers, 'worker')})" if workers else " (DataLoader without workers)"
+
+
+def pauses(profile: Profile) -> tuple[str, float]:
+    """Return in which pauses of Python the device idles most, and their share of all its idle time; "" and 0 below half of it."""
+    idle, rows = profile.once(idle_of), profile.ranges.pauses
+    whole = int(idle["real_ns"].sum()) if idle.height else 0
+    most, share = "", 0.0
+    for kind, words in python_pauses.NAMES.items() if whole else ():
+        noted = rows.filter((pl.col("kind") == kind) & (pl.col("process") == profile.steps.process))
+        within = python_pauses.time_in(noted, idle["start_ns"].to_numpy(), idle["end_ns"].to_numpy())
+        # Of each piece tracing takes a part, as much inside of the pause as outside.
+        real_ns = (pl.Series(within) * idle["real_ns"] / (idle["end_ns"] - idle["start_ns"]).clip(1)).sum()
+        if float(real_ns) > max(share, IDLE_IN_PAUSES_SHARE) * whole:
+            most, share = words, float(real_ns) / whole
+    return most, share
 
 
 def site(profile: Profile) -> str:

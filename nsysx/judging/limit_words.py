@@ -65,7 +65,10 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
     line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
-    if line is not None:
+    paused, share = limit_causes.pauses(profile) if code == StepLimit.LAUNCH else ("", 0.0)
+    if paused:
+        text += f", {_bare(limits, share * idle)} of it in {paused}"
+    if line is not None or paused:
         return f"{text}{_at_line(limits, line, idle)}{_second_cause(profile, limits, code)}."
     if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
         return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."

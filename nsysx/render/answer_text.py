@@ -51,7 +51,8 @@ def what_to_do(worded: Worded) -> str:
     """Return the change with its place, as one text; where no change is known, what is asked for and where most of the time is."""
     if not worded.where or worded.where.casefold() in worded.do.casefold():
         return worded.do
-    line = f": {worded.source}" if worded.source else ""
+    # A change may quote its line itself.
+    line = f": {worded.source}" if worded.source and worded.source.rstrip("…") not in worded.do else ""
     if not worded.code:
         return f"{worded.do.removesuffix('.')}. {MOST_TIME} {worded.where}{line}."
     return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' if worded.do.endswith('.') else ''}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from nsysx.model import Steps, Summary
 from nsysx.render.grids import CellTexts
 from nsysx.render.labels import label
 from nsysx.render.ledgers import process_words
+from nsysx.render.render_bounds import MOST_ALIKE_FACTS
 from nsysx.render.safe_text import clean
 
 
@@ -78,17 +80,13 @@ _PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason"
 def capture_facts(summary: Summary, texts: CellTexts) -> tuple[Fact, ...]:
     """Return the allow-listed facts about the capture; nothing else about it is ever shown."""
     capture = summary.capture
-    facts = [
-        Fact(
-            "Report" if len(capture.files) == 1 else "Reports",
-            ", ".join(texts(base_name(f) if texts.redact else f, 300) for f in capture.files),
-        )
-    ]
+    facts = [_reports(capture.files, texts)]
     if capture.duration_ns is not None:
         facts.append(Fact("Length", units.duration(capture.duration_ns)))
     if capture.nsys_version:
         schema = f" (schema {texts(capture.schema_version, 30)})" if capture.schema_version else ""
         facts.append(Fact("Nsight Systems", f"{texts(capture.nsys_version, 60)}{schema}"))
+    gpus = []
     for gpu in capture.gpus:
         limits = [
             text
@@ -100,9 +98,10 @@ def capture_facts(summary: Summary, texts: CellTexts) -> tuple[Fact, ...]:
             )
             if value
         ]
-        facts.append(
+        gpus.append(
             Fact(f"{process_words(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits]))
         )
+    facts += gpus if len(gpus) <= MOST_ALIKE_FACTS else _by_kind(gpus)
     for row in capture.processes[:16]:
         fields = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
         if fields and len(capture.processes) > 1:
@@ -118,6 +117,21 @@ def capture_facts(summary: Summary, texts: CellTexts) -> tuple[Fact, ...]:
         facts.extend(Fact(f"Option {texts(k, 40)}", texts(v, 300)) for k, v in capture.options.items())
     facts.append(Fact("nsysx", texts(summary.version, 30)))
     return tuple(facts)
+
+
+def _reports(files: Sequence[str], texts: CellTexts) -> Fact:
+    """Return the fact of which files were read: of a large job the first and the last."""
+    names = [texts(base_name(f) if texts.redact else f, 300) for f in files[:MOST_ALIKE_FACTS]]
+    if len(files) > MOST_ALIKE_FACTS:
+        last = texts(base_name(files[-1]) if texts.redact else files[-1], 300)
+        return Fact("Reports", f"{units.count(len(files))} files, {names[0]} to {last}")
+    return Fact("Report" if len(files) == 1 else "Reports", ", ".join(names))
+
+
+def _by_kind(gpus: Sequence[Fact]) -> list[Fact]:
+    """Return a fact for each kind of GPU with how many there are."""
+    many = Counter(gpu.value for gpu in gpus)
+    return [Fact(f"{units.count(count)} GPUs" if count > 1 else "GPU", kind) for kind, count in many.items()]
 
 
 def base_name(path: str) -> str:

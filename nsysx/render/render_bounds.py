@@ -157,6 +157,10 @@ LONGEST_CELL = 32_000
 #: Boxes of a lane of calls that are left when it is thinned.
 THINNED_BOXES = 1500
 
+# ---- facts ----------------------------------------------------------------------------------------------------------
+#: Files and GPUs that are listed one by one; of more their number, the first and the last. Chosen: a host has 8 GPUs.
+MOST_ALIKE_FACTS = 8
+
 # ---- facts_line -----------------------------------------------------------------------------------------------------
 #: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
 OTHER_WORK_NAMED = 0.1

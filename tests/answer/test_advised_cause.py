@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from nsysx.advice import Alternative
 from nsysx.answer import advised_cause
+from nsysx.answer.line_faults import FAULTS
 from nsysx.catalogue import StepLimit
+from nsysx.findings import _line_remedies
 from nsysx.model import Summary
 from nsysx.render import answer_words
 from tests.render import factory
@@ -95,6 +98,42 @@ def test_the_line_of_what_is_to_be_fixed_first_is_named_once(
     summary = replace(summary, findings=findings, verdict=replace(summary.verdict, sentence=headline))
     shown = answer_words.build(summary).sentence
     assert shown == f"{headline} First to fix: {told}." if told else shown == headline
+
+
+def test_what_is_wrong_at_the_line_of_the_headline_is_told_where_its_remedy_says_that() -> None:
+    summary = advised(HOLDS, 3, "NSX123", StepLimit.LAUNCH)
+    index = summary.answer.do[-1].finding
+    summary = replace(summary, verdict=replace(summary.verdict, sentence="Host-bound: 3 ms of it in train.py:31."))
+
+    def told(remedy: str) -> str:
+        findings = summary.findings or ()
+        changed = tuple(
+            replace(f, where=PLACE, remedies=(Alternative(remedy, "Do it"),)) if i == index else f
+            for i, f in enumerate(findings)
+        )
+        return answer_words.build(replace(summary, findings=changed)).sentence
+
+    assert told("arrays-once").endswith("train.py:31. First to fix: lists are converted to arrays.")
+    assert told("out-of-the-loop").endswith("train.py:31.")
+
+
+def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None:
+    of_lines = {kind.remedy for kind in _line_remedies._KINDS} | {name for name, _ in _line_remedies._BY_PACKAGE}
+    assert set(FAULTS) == of_lines
+
+
+def test_the_line_that_holds_the_late_rank_stands_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = advised(HOLDS, 3, "NSX111", StepLimit.LAUNCH)
+    index = summary.answer.do[-1].finding
+    findings = tuple(replace(f, where=PLACE) if i == index else f for i, f in enumerate(summary.findings or ()))
+    monkeypatch.setattr(advised_cause.subject, "rank_waited_for", lambda _: 1)
+
+    def told(sentence: str) -> str:
+        verdict = replace(summary.verdict, sentence=sentence)
+        return answer_words.build(replace(summary, findings=findings, verdict=verdict)).sentence
+
+    assert told("Rank 0 waits for rank 1.") == "Rank 0 waits for rank 1. First to fix: train.py:31."
+    assert told("Rank 1 is at train.py:31.") == "Rank 1 is at train.py:31."
 
 
 @pytest.mark.parametrize(("saves_ms", "first"), [(2.5, True), (2.4, False)])

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nsysx import answer as answers
+from nsysx.answer import unnamed
+from tests.render import factory
 from tests.samples import Samples
 
 MS = 1_000_000
@@ -33,3 +35,14 @@ def test_the_replay_leads_where_the_bound_leaves_nothing(
         return
     assert (got.then_ns, got.then_low_ns, got.then_high_ns, got.times) == (40 * MS, None, None, ())
     assert (got.bound, got.replayed_ns, got.worth) == (True, None, "at best"), "what the bound leaves out, too"
+
+
+def test_a_step_in_which_the_gpu_mostly_idles_is_not_left_to_its_work() -> None:
+    full = factory.summary()
+
+    def told(parts: dict[str, int]) -> str:
+        return unnamed.to_record(replace(full, verdict=replace(full.verdict, parts=parts)))
+
+    assert "What is left is GPU work" in told({"work": 51, "host": 49})
+    idle = told({"work": 49, "host": 51})
+    assert "For most of the step the GPU idles" in idle and "is GPU work" not in idle

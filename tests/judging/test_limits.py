@@ -37,6 +37,7 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(limit_causes, "direction", lambda *_: "")
     monkeypatch.setattr(limit_causes, "collective", lambda *_: "")
     monkeypatch.setattr(limit_causes, "loader", lambda *_: "")
+    monkeypatch.setattr(limit_causes, "pauses", lambda *_: ("", 0.0))
     monkeypatch.setattr(limit_words.gpu_work, "most", lambda *_: "")
     monkeypatch.setattr(limit_words.gpu_work, "kernels", lambda *_: (40, 2000))
     return SimpleNamespace(steps=SimpleNamespace(source="probe"), code=lambda: None)

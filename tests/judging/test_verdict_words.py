@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from nsysx import pipeline
 from tests.builder import Report, Thread, case_a
+from tests.findings import Program
 
 US, MS = 1_000, 1_000_000
 
@@ -169,3 +171,34 @@ def test_a_mean_that_no_step_takes_is_never_told_alone(tmp_path, pause_us, told)
     said = verdict(report, tmp_path)
     assert ("Usually 1.00 ms; every 10th step takes 11.00 ms" in said.sentence) == told
     assert ("on average the GPU idles" in said.sentence) == told
+
+
+@pytest.mark.parametrize(
+    ("every", "kind", "told"),
+    [
+        (2, "compile", "recompilation by torch.compile"),
+        (2, "gc", "garbage collection"),
+        (2, "", ""),
+        (40, "compile", ""),
+    ],
+)
+def test_pauses_of_python_that_take_most_of_the_idle_time_are_told(tmp_path, every, kind, told):
+    """In each second step, in none, and in one so seldom that other host code takes more."""
+
+    def body(program: Program, number: int) -> None:
+        for _ in range(4):
+            program.launch(20)
+            program.host(300)
+        if number % every == every - 1:
+            program.host(8_000)
+            if kind:
+                said = {"ago_ns": 0, "ns": 8 * MS, "thread": 100}
+                program.main.mark(f"{kind} {json.dumps(said)}", at=program.t, domain="nsysx")
+        program.launch(20)
+
+    found = Program().steps(body, 42).summary(tmp_path).verdict
+    assert found.code == "launch_bound"
+    if told:
+        assert re.search(rf"the GPU idles [\d.]+ of [\d.]+ ms, [\d.]+ ms of it in {told}\.", found.sentence)
+    else:
+        assert " of it in " not in found.sentence

@@ -92,7 +92,7 @@ def test_every_manual_fits_a_terminal(entry: glossary.GlossaryEntry) -> None:
         "launch latency", "queue", "GPU-bound", "straggler", "NCCL", "GIL", "waiting for kernel launches", "at best", "critical path",
         "slurm", "ray", "fork", "spawn", "docker", "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "ERR_NVGPUCTRPERM", "perf_event_paranoid",
         "No CUDA events collected", "CUPTI multiple subscribers", "cause certain", "size likely", "SURE", "overlaps with", "replay error",
-        "pageable", "First to fix", "Not all CUDA events might have been collected",
+        "pageable", "First to fix", "WORTH", "DO", "host code", "Not all CUDA events might have been collected",
     ],
 )  # fmt: skip
 def test_what_people_type_is_explained_without_quotes(typed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,10 +150,13 @@ def test_changes_before_the_last_have_their_places(full: Summary) -> None:
         ("Look at it.", "", "the kernel x", "Look at it. Most time: the kernel x."),
         ("Look. The kernel x takes 9 %.", "", "the kernel x", "Look. The kernel x takes 9 %."),
         ("Use fewer.", "NSX102", "", "Use fewer."),
+        ("Use fewer.", "NSX102", "rank 1, a.py:3", "Use fewer (rank 1, a.py:3: y = net(x))."),
+        ("Use fewer of `y = net(x)`.", "NSX102", "rank 1, a.py:3", "Use fewer of `y = net(x)` (rank 1, a.py:3)."),
     ],
 )
 def test_a_place_is_that_of_a_change_or_of_most_time_and_is_named_once(
     full: Summary, do: str, code: str, where: str, said: str
 ) -> None:
-    worded = replace(answer_words.build(full), do=do, code=code, where=where, source="")
+    source = "y = net(x)" if "a.py" in where else ""
+    worded = replace(answer_words.build(full), do=do, code=code, where=where, source=source)
     assert answer_text.what_to_do(worded) == said

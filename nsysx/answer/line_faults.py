@@ -1,0 +1,50 @@
+"""What is wrong at a line that holds the GPU up, in a few words for the headline, by the remedy that its rule names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Remedy -> what the line does. None for a remedy that is for whatever the line does, or that says how to do less of it.
+FAULTS: Mapping[str, str] = {
+    "arrays-for-objects": "items are looked up one at a time",
+    "arrays-once": "lists are converted to arrays",
+    "callbacks-rarely": "callbacks and loggers run in each step",
+    "checked-rarely": "each check waits for the GPU",
+    "collective-rarely": "a collective in each step",
+    "converted-on-gpu": "numbers are converted on the CPU",
+    "copied-in-place": "a deep copy in each step",
+    "decoded-in-workers": "samples are decoded or augmented in the loop",
+    "delivered-sooner": "it waits for what something else delivers",
+    "drawn-on-gpu": "samples are drawn on the CPU",
+    "drawn-rarely": "pictures are drawn in the loop",
+    "drawn-without-permutation": "all are shuffled to draw a few",
+    "fixed-shape": "the host waits for a size (nonzero, x[mask])",
+    "foreach-parameters": "parameters are handled one at a time",
+    "gradients-in-buckets": "gradients are reduced one at a time",
+    "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
+    "iterator-once": "a new iterator of the loader in each step",
+    "keep-on-gpu": "a value is read back in each step",
+    "logged-rarely": "logging in each step",
+    "made-on-gpu": "data is created on the CPU",
+    "made-once": "it is created anew in each step",
+    "metrics-rarely": "a metric is computed in each step",
+    "no-collect": "garbage collection or empty_cache() in the loop",
+    "no-kernel-built-in-a-step": "a kernel is built for each new size",
+    "no-lock": "it waits for a lock or another thread",
+    "no-process-in-a-step": "a process is started in each step",
+    "no-sleep": "it sleeps",
+    "numpy-on-gpu": "numpy works in each step",
+    "one-length-for-attention": "cuDNN builds an attention kernel for each new length",
+    "own-part-of-data": "one rank reads and sends the data",
+    "pairs-at-once": "the costs of each sample are copied and matched alone",
+    "parsed-once": "files are read or parsed in the loop",
+    "picked-on-gpu": "rows are picked on the CPU",
+    "preallocated": "torch.cat grows a tensor",
+    "sample-on-gpu": "tensors are worked on with numpy on the CPU",
+    "saved-aside": "a checkpoint is written in the loop",
+    "segments-at-once": "each group has its own mask",
+    "shards-kept": "whole weights are gathered in each step",
+    "table-once": "pandas looks up each row by its label",
+    "tensors-gathered": "ranks exchange Python objects",
+    "tokens-once": "text is tokenized in the loop",
+}
