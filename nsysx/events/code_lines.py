@@ -3,8 +3,9 @@
 In its few steps an X-ray notes each line of the program's own code as a range on the thread that runs it, nested as the calls are
 (``Ranges.lines``). There a call has the innermost line that is open on its thread when it begins. Calls of other steps inherit the
 line of the call that they correspond to (``sequence``). What autograd's thread launches has the line of the forward operator
-with the same sequence number, where operators were recorded, else the line that called backward. GPU work of a CUDA graph has the
-line that captured its node, else the one that launched the graph.
+with the same sequence number, where operators were recorded, else the line that called backward; but where a node runs code of the
+program (the backward of a Function, a hook, a forward that a checkpoint runs again), the line of that code. GPU work of a CUDA graph
+has the line that captured its node, else the one that launched the graph.
 
 Lines of installed packages belong to the program's own line that called them: ``Lines.own``. A function that ran more lines than an
 X-ray notes is one range from there on, ``folded``: what it calls has the line that called it, and its time the shares of its lines.
@@ -103,7 +104,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     """Return the lines of all calls and GPU ops, None where no X-ray noted any."""
     if not ranges.lines.height:
         return None
-    xray = _stacks(ranges.lines)
+    xray = _stacks(noted(ranges, attributed.roles))
     calls = attributed.api_calls
     call, thread, start = np.full(calls.height, -1), calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     for key in xray.open:
@@ -119,6 +120,16 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
     return replace(xray, call=call, op=op, of=like)
+
+
+def noted(ranges: Ranges, roles: Mapping[int, str]) -> pl.DataFrame:
+    """Return ``Ranges.lines`` with those that autograd's threads run within its nodes, in the same order. ``roles``: of threads."""
+    engine = [thread for thread, role in roles.items() if role == thread_roles.AUTOGRAD]
+    within = ranges.other_lines.filter(pl.col("thread").is_in(engine))
+    if not within.height:
+        return ranges.lines
+    both = pl.concat([ranges.lines, within])
+    return lookup.ordered(both, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
 
 
 #: What stands in front of the line of a function's definition where its range is that of all its lines.
@@ -181,15 +192,17 @@ def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64
     of_node = NodesAtWork(rows.filter(nodes), operators) if forward and nodes.any() else None
     calls = attributed.api_calls
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    waiting = _calling_backward(xray)
+    waiting = _calling_backward(xray, attributed.roles)
     for key, role in attributed.roles.items():
         a, b = np.searchsorted(thread, [key, key + 1]).tolist()
         process = ids.process_of(key)
         if of_node is not None and process in forward:
-            number = of_node.numbers(key, start[a:b])
+            number, begun = of_node.at_work(key, start[a:b])
             numbered, stack = forward[process]
             nearest = np.minimum(np.searchsorted(numbered, number), len(numbered) - 1)
-            call[a:b] = np.where((number >= 0) & (numbered[nearest] == number), stack[nearest], call[a:b])
+            inside = (call[a:b] >= 0) & (call[a:b] != xray.at(key, begun))  # a line that has begun within the node
+            known = (number >= 0) & (numbered[nearest] == number) & ~inside
+            call[a:b] = np.where(known, stack[nearest], call[a:b])
         if role == thread_roles.AUTOGRAD and process in waiting:
             call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
 
@@ -220,18 +233,27 @@ class NodesAtWork:
             self._numbers[self._evaluations.at(key, start[a:b])] = self._nodes.rows["number"].to_numpy()[a:b]
         self._numbers[-1] = -1
 
-    def numbers(self, thread: int, t: I64) -> I64:
-        """Return the sequence number of the node that is at work on a thread at each instant, -1 for none."""
-        number = np.append(self._nodes.rows["number"].to_numpy(), -1)[self._nodes.at(thread, t)]
-        evaluated: I64 = self._numbers[self._evaluations.at(thread, t)]
-        return np.where(number >= 0, number, evaluated)
+    def at_work(self, thread: int, t: I64) -> tuple[I64, I64]:
+        """Return the sequence number of the node that is at work on a thread at each instant, -1 for none, and when it began (ns).
+
+        Where none is, the instant itself stands for its beginning.
+        """
+        node, evaluation = self._nodes.at(thread, t), self._evaluations.at(thread, t)
+        number = np.append(self._nodes.rows["number"].to_numpy(), -1)[node]
+        begun = np.append(self._nodes.rows["start_ns"].to_numpy(), -1)[node]
+        evaluated: I64 = self._numbers[evaluation]
+        evaluated_from = np.append(self._evaluations.rows["start_ns"].to_numpy(), -1)[evaluation]
+        found, since = np.where(number >= 0, number, evaluated), np.where(number >= 0, begun, evaluated_from)
+        return found, np.where(found >= 0, since, t)
 
 
-def _calling_backward(xray: CodeLines) -> dict[int, int]:
-    """Return process -> the thread on which most lines were noted: while autograd's thread works, it waits in one."""
+def _calling_backward(xray: CodeLines, roles: Mapping[int, str]) -> dict[int, int]:
+    """Return process -> the thread of the program on which most lines were noted: while autograd's thread works, it waits in one."""
     most: dict[int, int] = {}
     for thread, lines in xray.open.items():
         process = ids.process_of(thread)
+        if roles.get(thread) == thread_roles.AUTOGRAD:
+            continue
         if process not in most or len(lines.labels) > len(xray.open[most[process]].labels):
             most[process] = thread
     return most

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.events import code_lines
 from nsysx.events.event_bounds import LONG_RUN_NS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
@@ -37,7 +38,7 @@ class LineRuns:
 
 def of_lines(profile: Profile) -> LineRuns:
     """Return the counts of each line. Errors: ValueError without an X-ray."""
-    code, rows = profile.code(), profile.ranges.lines
+    code, rows = profile.code(), code_lines.noted(profile.ranges, profile.attributed.roles)
     if code is None:
         raise ValueError("no lines were noted")
     size = code.places.height

@@ -123,8 +123,8 @@ def _of_nodes(
     """Fill in the operators whose nodes make calls (thread, start_ns)."""
     if not makers or not nodes.height:
         return
-    at_work, (thread, start) = NodesAtWork(nodes, operators), calls
+    nodes_at_work, (thread, start) = NodesAtWork(nodes, operators), calls
     for key in np.unique(thread).tolist():
         a, b = np.searchsorted(thread, [key, key + 1])  # calls are sorted by thread and time
-        distinct, index = np.unique(at_work.numbers(key, start[a:b]), return_inverse=True)
+        distinct, index = np.unique(nodes_at_work.at_work(key, start[a:b])[0], return_inverse=True)
         backward[a:b] = np.array([makers.get(number, -1) for number in distinct.tolist()], np.int64)[index]

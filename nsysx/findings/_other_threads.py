@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepPart
+from nsysx.events import thread_roles
 from nsysx.events.profile import Profile
 from nsysx.events.python_lines import place
 from nsysx.events.python_pauses import time_in
@@ -42,7 +43,10 @@ def _running(profile: Profile) -> _Running | None:
     noted = xray["start_ns"].sort().to_numpy()
     start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
     held = np.searchsorted(noted, end) > np.searchsorted(noted, start)
-    lines = lines.filter(pl.col("end_ns") - pl.col("start_ns") <= RUNNING_LINE_NS).sort("start_ns")
+    # While autograd's thread runs the program's code, the one that called backward waits for it.
+    engine = [thread for thread, role in profile.attributed.roles.items() if role == thread_roles.AUTOGRAD]
+    beside = (pl.col("end_ns") - pl.col("start_ns") <= RUNNING_LINE_NS) & ~pl.col("thread").is_in(engine)
+    lines = lines.filter(beside).sort("start_ns")
     if not lines.height or not held.any():
         return None
     busy = int(time_in(lines, start[held], end[held]).sum())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.analyses import gpu_ledger, lines, stacks
-from nsysx.events import line_shares
+from nsysx.events import line_runs, line_shares
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Summary
 from tests.builder import Report, Thread
@@ -32,9 +32,12 @@ class Program:
     train.py:13 step          forward, in a package (net.py:7) which calls model.py:5 and model.py:6
     train.py:14 step          backward: autograd's thread launches what belongs to model.py:6, then model.py:5
     train.py:15 step          the optimizer's launch, and a wait
+
+    ``own``: the node of model.py:6 is a Function of the program, whose backward (model.py:40) makes its launch on autograd's thread.
     """
 
-    def __init__(self, load: int = 4_000) -> None:
+    def __init__(self, load: int = 4_000, *, own: bool = False) -> None:
+        self.own = own
         self.report = Report()
         process = self.report.process(7)
         process.context()
@@ -80,6 +83,9 @@ class Program:
                 )
                 self.autograd.add_range(name, t + 20, t + 180)
             self.launch(self.autograd, t + 100, f"bwd{line}")
+            if xray and self.own and line == 6:
+                place = "/job/model.py:40 Own.backward"
+                self.autograd.add_range(place, t + 90, t + 150, domain="nsysx-lines", registered=True, start_end=True)
             self.launch(self.autograd, t + 220, f"sum{line}")  # gradients are added when the node is done
             t += 300
         self.launch(self.autograd, t + 50, "accumulate")
@@ -112,8 +118,8 @@ class Program:
         return pipeline.summarize([self.write(folder)])
 
 
-def program(plain: int = 8, xray: int = 3, **options: Any) -> Program:
-    made = Program()
+def program(plain: int = 8, xray: int = 3, *, own: bool = False, **options: Any) -> Program:
+    made = Program(own=own)
     for _ in range(plain):
         made.step(**options)
     for _ in range(xray):
@@ -141,6 +147,18 @@ def of_ops(profile: Profile) -> list[tuple[str, str | None]]:
 def test_every_launch_has_its_line(tmp_path: Path) -> None:
     found = of_ops(program().profile(tmp_path))
     assert len(found) == 11 * 9 and all(place == WANTED[name] for name, place in found)
+
+
+def test_code_of_the_program_that_a_node_runs_has_its_own_line(tmp_path: Path) -> None:
+    """The backward of a Function, a hook, a forward that is run again: not the line of the node's forward operator."""
+    profile = program(own=True).profile(tmp_path)
+    found, wanted = of_ops(profile), WANTED | {"bwd6": "/job/model.py:40"}
+    assert len(found) == 11 * 9 and all(place == wanted[name] for name, place in found)
+    sums(profile)
+    code, runs = profile.code(), line_runs.of_lines(profile)
+    assert code is not None
+    rows = code.places.with_columns(pl.Series("runs", runs.runs)).filter(pl.col("file") == "/job/model.py")
+    assert rows.sort("line").select("line", "runs").rows() == [(5, 1), (6, 1), (40, 1)]
 
 
 def test_xray_steps_are_not_steady(tmp_path: Path) -> None:
