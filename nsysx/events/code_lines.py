@@ -201,8 +201,8 @@ def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64
             numbered, stack = forward[process]
             nearest = np.minimum(np.searchsorted(numbered, number), len(numbered) - 1)
             inside = (call[a:b] >= 0) & (call[a:b] != xray.at(key, begun))  # a line that has begun within the node
-            known = (number >= 0) & (numbered[nearest] == number) & ~inside
-            call[a:b] = np.where(known, stack[nearest], call[a:b])
+            of_forward = (number >= 0) & (numbered[nearest] == number) & ~inside
+            call[a:b] = np.where(of_forward, stack[nearest], call[a:b])
         if role == thread_roles.AUTOGRAD and process in waiting:
             call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
 
@@ -243,8 +243,8 @@ class NodesAtWork:
         begun = np.append(self._nodes.rows["start_ns"].to_numpy(), -1)[node]
         evaluated: I64 = self._numbers[evaluation]
         evaluated_from = np.append(self._evaluations.rows["start_ns"].to_numpy(), -1)[evaluation]
-        found, since = np.where(number >= 0, number, evaluated), np.where(number >= 0, begun, evaluated_from)
-        return found, np.where(found >= 0, since, t)
+        at_work, since = np.where(number >= 0, number, evaluated), np.where(number >= 0, begun, evaluated_from)
+        return at_work, np.where(at_work >= 0, since, t)
 
 
 def _calling_backward(xray: CodeLines, roles: Mapping[int, str]) -> dict[int, int]:
