@@ -34,6 +34,9 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?) (ns|us|ms|s)\b")
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
 _BY_MEASURING = (StepLimit.LAUNCH, StepLimit.SYNC)
 
+#: The rule that tells all that a line does to the GPU: of the line of the first advice it is the same once more.
+_OF_A_LINE = "NSX123"
+
 
 def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tuple[Also, ...]:
     """Return the findings worth a line besides what is to be done; one rule in repeated blocks is one line."""
@@ -48,6 +51,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
             f.unexplained
             or (rule_of(f.code).striking and f.overlaps)
             or (subject.measures(summary) and about(f) in _BY_MEASURING)
+            or (f.code == _OF_A_LINE and chosen is not None and _is_its_line(summary, f, chosen))
         ):
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
@@ -72,6 +76,12 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         *(line.finding for line in chosen_lines[:MOST_ALSO_FOUND]),
     ]
     return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:MOST_ALSO_FOUND])
+
+
+def _is_its_line(summary: Summary, finding: Finding, chosen: Finding) -> bool:
+    """Return whether a finding is about the line of the first advice and its time."""
+    same = all(finding.where.get(key) == chosen.where.get(key) is not None for key in ("file", "line"))
+    return same and place_of(summary, chosen) in finding.overlaps
 
 
 def before(summary: Summary, named: Sequence[int], shown: int) -> tuple[str, ...]:

@@ -235,6 +235,24 @@ def test_what_measuring_makes_by_itself_is_told_of_other_programs_alone() -> Non
     assert {a.code for a in others.also(measures, first, first_action.to_do(measures, first))} == {"NSX105"}
 
 
+def test_the_line_of_the_first_advice_is_not_listed_once_more() -> None:
+    """What the line does to the GPU is what the advice is for; another line, or other time of the same line, is not."""
+    place = {"file": "/job/train.py", "line": 31}
+    first, line, copy = finding("NSX104", 3), finding("NSX123", 3), finding("NSX105", 3)
+
+    def listed(where: dict[str, Any], overlaps: tuple[int, ...] = (0,)) -> set[str]:
+        every = (
+            replace(first, where=place),
+            replace(line, where=where, overlaps=overlaps),
+            replace(copy, where=place, overlaps=(0,)),
+        )
+        summary = replace(of_20_ms(every[0]), findings=every)
+        return {a.code for a in others.also(summary, every[0], first_action.to_do(summary, every[0]))}
+
+    assert listed(place) == {"NSX105"}
+    assert listed({**place, "line": 32}) == listed(place, ()) == listed({}) == {"NSX105", "NSX123"}
+
+
 def test_what_is_mended_first_saves_what_is_likely_where_nothing_more_is_known() -> None:
     """At best as much as is known at best, else as much as is likely."""
     wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
