@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+import re
+from functools import lru_cache
+
 import polars as pl
 
 from nsysx.frames import lookup
@@ -42,7 +44,10 @@ LIBRARIES = (
 
 def library_of(names: pl.Series) -> pl.Series:
     """Return the library of each kernel, null for what is the program's own as far as its name says."""
-    libraries = np.full(len(names), None, object)
-    for library, pattern in reversed(LIBRARIES):
-        libraries[lookup.matching(names, pattern)] = library
-    return pl.Series("library", libraries.tolist(), dtype=pl.String)
+    library: pl.Series = lookup.changed(names, _library).cast(pl.String).alias("library")
+    return library
+
+
+@lru_cache(maxsize=4096)  # several rules ask for the same few kernels
+def _library(name: str) -> str | None:
+    return next((library for library, pattern in LIBRARIES if re.search(pattern, name)), None)

@@ -7,6 +7,7 @@ nothing is guessed from the time that a kernel takes.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -65,13 +66,19 @@ def on_tensor_cores(names: pl.Series) -> Mask:
 
 def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
     """Return fp8, tf32, tf32x3, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
-    formats = np.full(len(names), None, object)
-    formats[fp32(names) | by_vector(names)] = "fp32"
-    for name, pattern in reversed(_FORMATS):
-        formats[lookup.matching(names, pattern)] = name
     products = families.cast(pl.String).is_in(PRODUCTS).fill_null(False).to_numpy()
-    formats[~products] = None
-    return pl.Series(formats.tolist(), dtype=pl.String)
+    kinds, kind = lookup.distinct(names)
+    words = pl.Series([None if name is None else _format(name) for name in kinds], dtype=pl.String)
+    return lookup.at(words, np.where(products, kind, 0))  # the first of the distinct names is None
+
+
+@lru_cache(maxsize=4096)  # several tables ask for the same few kernels
+def _format(name: str) -> str | None:
+    for number_format, pattern in _FORMATS:
+        if re.search(pattern, name):
+            return number_format
+    on_cores = re.search(_FP32, name) and not re.search(_TENSOR, name)
+    return "fp32" if on_cores or re.search(_VECTOR, name) else None
 
 
 def has_tensor_cores(card: str, compute: tuple[int, int] | None = None) -> bool:

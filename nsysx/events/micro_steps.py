@@ -20,6 +20,8 @@ from nsysx.reading import nccl_notes
 
 #: Collectives that reduce gradients.
 _REDUCES = ("allreduce", "reducescatter")
+#: The phases of a round, numbered.
+_PHASES = {"forward": 0, "backward": 1, "optimizer": 2}
 #: A wrapper that averages gradients divides each on its way into the bucket: a product with a number.
 _DIVIDES = r"AUnaryFunctor<.*MulFunctor"
 
@@ -44,12 +46,15 @@ def micro_steps(profile: Profile) -> MicroSteps | None:
 
 def _micro_steps(profile: Profile) -> MicroSteps | None:
     steps = profile.steps
-    if steps.whole or steps.steady is None:
+    communicates = (profile.attributed.gpu_ops["cls"] == DeviceActivity.COMM.value).any()
+    if steps.whole or steps.steady is None or not communicates:
         return None
     cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
     first, last = steps.steady
     start, end = int(cpu["start_ns"][first]), int(cpu["end_ns"][min(last, cpu.height - 1)])
     rounds = _backwards(profile, start, end)
+    if all(len(backwards) < 2 for backwards in rounds):
+        return None
     every = (
         profile.attributed.gpu_ops.select(
             "op", "process", "cls", "name", pl.col("phase").cast(pl.String), "copy_kind", "call_start_ns"
@@ -74,20 +79,20 @@ def _micro_steps(profile: Profile) -> MicroSteps | None:
 
 def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, int]]]:
     """Return the backwards [begin, end) of each round that an optimizer ends, by the phases of the calls in [start, end)."""
-    calls = profile.attributed.api_calls.select("process", "phase", "start_ns").filter(
-        (pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end)
-    )
-    calls = calls.with_columns(pl.col("phase").cast(pl.String)).sort("start_ns")
-    calls = calls.filter(pl.col("phase").is_in(["forward", "backward", "optimizer"]))
-    turns = calls.filter((calls["phase"] != calls["phase"].shift(1)).fill_null(value=True))
+    calls = profile.attributed.api_calls
+    phase, begins_ns = lookup.coded(calls["phase"], _PHASES), calls["start_ns"].to_numpy()
+    shown = (calls["process"] == profile.steps.process).fill_null(value=False).to_numpy()
+    chosen = np.flatnonzero(shown & (phase >= 0) & (begins_ns >= start) & (begins_ns <= end))
+    chosen = chosen[np.argsort(begins_ns[chosen], kind="stable")]
+    turns = chosen[np.diff(phase[chosen], prepend=-1) != 0]
     rounds: list[list[tuple[int, int]]] = []
     here: list[tuple[int, int]] = []
     began = None
-    for phase, begins_ns in turns.select("phase", "start_ns").iter_rows():
+    for number, turn_ns in zip(phase[turns].tolist(), begins_ns[turns].tolist(), strict=True):
         if began is not None:
-            here.append((began, begins_ns))
-        began = begins_ns if phase == "backward" else None
-        if phase == "optimizer":
+            here.append((began, turn_ns))
+        began = turn_ns if number == _PHASES["backward"] else None
+        if number == _PHASES["optimizer"]:
             rounds.append(here)
             here = []
     return rounds

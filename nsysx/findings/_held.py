@@ -6,6 +6,8 @@ from lists, is none of that: a graph of the launches before and behind it keeps 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 
@@ -27,11 +29,15 @@ from nsysx.replay.engine import idle_of
 
 def pauses(profile: Profile) -> pl.DataFrame:
     """Return call, thread, start_ns, end_ns of the host code before each steady call: the time since the call before on its thread."""
-    calls = profile.steady_calls.select("call", "thread", "start_ns", "end_ns", "kind")
-    calls = calls.sort("thread", "start_ns")
-    before = pl.col("end_ns").cum_max().shift(1).over("thread")
-    gaps = calls.select("call", "thread", "kind", start_ns=before, end_ns="start_ns")
-    return gaps.filter(pl.col("end_ns") > pl.col("start_ns"))
+    calls = profile.steady_calls.select("call", "thread", "kind", "start_ns", "end_ns")
+    calls = lookup.ordered(calls, "start_ns", (), group="thread")
+    thread, start_ns, end_ns = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    before_ns = start_ns.copy()  # none before the first of a thread
+    borders = np.flatnonzero(np.diff(thread)) + 1
+    for first, last in pairwise([0, *borders.tolist(), len(thread)]):
+        np.maximum.accumulate(end_ns[first : last - 1], out=before_ns[first + 1 : last])
+    late = np.flatnonzero(start_ns > before_ns)
+    return calls[late].select("call", "thread", "kind", start_ns=pl.Series(before_ns[late]), end_ns="start_ns")
 
 
 def usual_ns(profile: Profile) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,7 +162,8 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         return min(shared, about[i], about[j]) >= OVERLAP_SHARE * step_ns or saved > both + OVERLAP_SHARE * step_ns
 
     every = range(len(claims))
-    return tuple(CountedOnce(counted[i], tuple(j for j in every if j != i and overlap(i, j))) for i in every)
+    pairs = {(i, j) for i, j in combinations(every, 2) if overlap(i, j)}
+    return tuple(CountedOnce(counted[i], tuple(j for j in every if (i, j) in pairs or (j, i) in pairs)) for i in every)
 
 
 def calls_of(frame: pl.DataFrame) -> frozenset[int]:

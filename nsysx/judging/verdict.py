@@ -83,7 +83,7 @@ def _course(profile: Profile, limits: WindowLimits) -> str:
     if limits.whole or not misled:
         return ""
     note = f"{course.note.removesuffix('.')}, as recorded." if limits.unprofiled else course.note
-    return note + growth.words(profile) * (course.kind == "growing")
+    return note + profile.once(growth.words) if course.kind == "growing" else note
 
 
 def _judged(profile: Profile, limits: WindowLimits) -> tuple[StepLimit, str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +44,17 @@ class Columns:
     op_duration: I64
     streams: int
     limit: int
+
+    def changed_from(self, before: Columns) -> tuple[tuple[str, Any], ...]:
+        """Return the columns that differ from those before, as (name, value or digest of all values)."""
+        changed: list[tuple[str, Any]] = []
+        for name, was in vars(before).items():
+            now = getattr(self, name)
+            if not isinstance(now, np.ndarray):
+                changed += [(name, now)] if now != was else []
+            elif now is not was and not np.array_equal(now, was):
+                changed.append((name, blake2b(now.tobytes()).digest()))
+        return tuple(changed)
 
     def only(self, first: int, last: int) -> Columns:
         """Return items [first, last) with their ops."""

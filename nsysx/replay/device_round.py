@@ -92,7 +92,8 @@ def _host_causes(chain: Chain, cols: Columns, times: Times, windows: tuple[I64, 
     """Return cause -> time (ns) of what the CPU did in the disjoint windows [starts, ends)."""
     names = [Cause.DATA_LOADER, Cause.HOST_CODE, *(cause for cause in Cause if cause.kinds)]
     number = {name: n for n, name in enumerate(names)}
-    calls = np.array([number[Cause.of_call(item.api)] for item in chain.items], np.int64)
+    of_api = {api: number[Cause.of_call(api)] for api in {item.api for item in chain.items}}
+    calls = np.array([of_api[item.api] for item in chain.items], np.int64)
     free = times.called - cols.gap
     # Each item has three segments: waiting for data, other host code, the call itself.
     edges = np.append(np.stack([free, free + cols.loading, times.called], axis=-1), times.left[-1, -1])

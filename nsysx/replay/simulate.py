@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -59,7 +60,7 @@ _Queue = tuple[int, I64, I64, Flags, I64, I64, I64]
 #: Stream, latency, pause, offset, duration and joint of an op.
 _Ran = tuple[int, int, int, int, int, int]
 #: Item, kind, host time before it, cost, tail (`NOT_AWAITED`: does not wait for its own op), target, stream, its ops.
-_Row = tuple[int, int, int, int, int, int, int, list[_Ran]]
+_Row = tuple[int, int, int, int, int, int, int, tuple[_Ran, ...]]
 
 
 @dataclass(frozen=True)
@@ -272,13 +273,13 @@ def _rows(cols: Columns, part: tuple[int, int], every: bool, joint: I64) -> list
     )
     of_op = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, joint)
     low, high = int(cols.first_op[first]), int(cols.first_op[last])
-    ops = list(zip(*(column[low:high].tolist() for column in of_op), strict=True))
-    begin, end = (cols.first_op[kept] - low).tolist(), (cols.first_op[kept + 1] - low).tolist()
-    launched = [ops[a:b] for a, b in zip(begin, end, strict=True)]
+    ops = zip(*(column[low:high].tolist() for column in of_op), strict=True)
+    # Most items launch one op or none, and no item with ops is left out.
+    launched = [((next(ops),) if n == 1 else tuple(islice(ops, n))) if n else () for n in counts[position].tolist()]
     numbers = (kept.tolist(), kind[position].tolist(), *(column.tolist() for column in arrays))
     rows = list(zip(*numbers, launched, strict=True))
     after = int(spent[-1]) - (int(spent[position[-1] + 1]) if len(position) else 0)  # items after the last row
-    return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, [])] if after else rows
+    return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, ())] if after else rows
 
 
 def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:

@@ -11,6 +11,7 @@ import pytest
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, steps
 from nsysx.events.profile import Profile
 from nsysx.reading.load import load
+from nsysx.replay import engine
 from nsysx.replay.engine import (
     FreeLoader,
     Fuse,
@@ -25,6 +26,7 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
+from nsysx.replay.simulate import run
 from tests.builder import Report, Thread
 
 US = 1000
@@ -340,3 +342,12 @@ def test_kernels_beside_communication_run_as_fast_as_alone_when_it_goes(tmp_path
     _, made = replayed(report, tmp_path)
     after = made.saving(RemoveExposedComm())
     assert after.saving_ns > 100 * US
+
+
+def test_edits_that_come_to_the_same_calls_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, made = replayed(training(), tmp_path)
+    ran: list[object] = []
+    monkeypatch.setattr(engine, "run", lambda cols: ran.append(cols) or run(cols))
+    every = calls_of(given, "cudaMemcpyAsync") | calls_of(given, "cudaEventSynchronize")
+    assert made.saving(RemoveWaits(every)) == made.saving(RemoveWaits()) and len(ran) == 1
+    assert made.saving(RemoveWaits(calls_of(given, "cudaMemcpyAsync"))) != made.saving(RemoveWaits()) and len(ran) == 2

@@ -21,7 +21,7 @@ def _table(module: Analysis, given: Profile) -> Table:
         return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason, shown=module.SHOWN)
     names = [c.name for c in module.COLUMNS]
     assert set(frame.columns) >= set(names), (module.KEY, frame.columns)
-    rows = tuple(frame.select(names).to_dicts())
+    rows = tuple((frame if frame.columns == names else frame.select(names)).to_dicts())
     return Table(
         module.KEY,
         module.TITLE,
