@@ -18,6 +18,7 @@ import polars as pl
 from nsysx.events.code_lines import are_nodes
 from nsysx.events.narrowed_operators import Size, result_sizes, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of, in_place, is_view
+from nsysx.events.operator_names import writes_lists
 from nsysx.events.profile import Profile
 
 _CONVERTS = re.compile(r"^aten::(_?to(_copy)?|type_as|contiguous|clone)$")
@@ -27,8 +28,6 @@ _SAME = re.compile(r"^aten::(detach|alias)$")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: The gradient of a conversion to another type or device.
 _OF_CONVERSION = re.compile(r"^ToCopyBackward")
-#: Lists that are written into.
-_WRITES_LISTS = re.compile(r"^aten::_(foreach|fused)_\w*_$")
 
 #: Of operators (rows of the flow) the names of the kernels that each launches.
 Kernels = Mapping[int, frozenset[str]]
@@ -137,7 +136,7 @@ def _of_results(flow: OperatorFlow, conversions: Sequence[Conversion], kernels: 
             whole[number] = whole.get(given, given)
         if in_place(name):
             written.add(whole.get(given, given))
-        elif _WRITES_LISTS.match(name):
+        elif writes_lists(name):
             written.update(whole.get(each, each) for each in made)
         if given not in flow.row_of:
             continue

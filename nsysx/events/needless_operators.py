@@ -15,6 +15,7 @@ import numpy as np
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, in_place, is_drawn, is_view
+from nsysx.events.operator_names import begins_gradients, writes_lists
 
 #: Operators that take a part which Python's numbers may choose anew in each step.
 _PART = re.compile(r"^aten::(select|slice|narrow|as_strided|split\w*|chunk|unbind|roll|tensor_split)$")
@@ -51,7 +52,9 @@ class OuterOperators:
 def outer_operators(flow: OperatorFlow) -> OuterOperators:
     """Return the outermost operators of a step."""
     rows = flow.outermost
-    index_of = {flow.number[row]: index for index, row in enumerate(rows)}
+    # Results of lists bear the numbers of the operators within that made each of them.
+    outer_of = np.searchsorted(rows, np.arange(len(flow.names)), side="right") - 1
+    index_of = dict(zip(flow.number, outer_of.tolist(), strict=True))
     makers, sources = list[list[int]](), list[list[int]]()
     older, into_older = (np.zeros(len(rows), np.bool_) for _ in range(2))
     of_older = np.zeros(len(rows), np.bool_)  # a view of a tensor from before
@@ -102,6 +105,8 @@ def unread_operators(
     outer, size = outer_operators(flow), len(flow.names)
     learns = outer.within(trained, size)
     kept = learns | outer.into_older | outer.within(to_host, size)
+    kept |= outer.within((writes_lists(name) for name in flow.names), size)
+    kept |= np.array([begins_gradients(flow.names[row]) for row in outer.rows], np.bool_)
     kept |= outer.within((number in flow.read_later for number in flow.number), size)
     reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
     needed, read = _before(outer.makers, kept), _before(outer.makers, kept | reads)

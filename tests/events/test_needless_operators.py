@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,18 @@ MEAN: Op = ("mean", (4,), X)
         ([HEAD, MEAN, ("item", (5,), "[]")], [], ["softmax", "mean"]),
         ([HEAD, ("add_", (-1, 4), f"{X}, {X}")], [], []),  # into what is older than the step
         ([HEAD, ("view", (-1, -1), f"{X}, []"), ("copy_", (5, 4), f"{X}, {X}")], [], []),  # a view of that
+        # An optimizer's lists: the roots are made in this step, and what is written into them keeps their names.
+        (
+            [
+                ("_foreach_sqrt", (-1,), X),
+                ("_foreach_add_", (4, -1), f"{X}, []"),
+                ("_foreach_addcdiv_", (-1, -1, 4), f"{X}, {X}, {X}"),
+            ],
+            [],
+            [],
+        ),
+        ([("_fused_adamw_", (-1, -1), f"{X}, {X}")], [], []),
+        ([("ones_like", (3,), "[]")], [], []),  # the loss's own gradient
         ([("argmax", (1,), X), ("item", (4,), "[]")], [], []),  # not of what is trained: an index, a choice
     ],
 )
@@ -67,6 +81,16 @@ def test_what_nothing_reads(more: list[Op], nothing: list[str], logged: list[str
 def test_what_the_host_or_the_next_step_reads_is_read() -> None:
     assert unread(HEAD, later=4) == ([], [])
     assert unread(HEAD, to_host=3) == ([], [])
+
+
+def test_a_result_of_a_list_bears_the_number_of_the_operator_within() -> None:
+    """Roots of a list are made one by one: what divides by one of them reads the list's."""
+    flow = flow_of_operators(
+        [*TRAINING, ("_foreach_sqrt", (-1, -1), X), ("sqrt", (-1,), X), ("copy_", (-1, 5), f"{X}, {X}")]
+    )
+    ends = flow.end_ns.copy()
+    ends[3] = ends[4]
+    assert unread_operators(replace(flow, end_ns=ends), [*TRAINED, False, False, False], [False] * 6) == ([0], [])
 
 
 def test_without_a_later_step_nothing_is_unread() -> None:
