@@ -320,7 +320,8 @@ def check(case: Case) -> list[Finding]:
         if not case.notable(cost):
             continue
         before, small = _with_small_calls(case, stalls.filter(lookup.same_values(row, SITE))["call"].to_list())
-        worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
+        # The stall may lie before an allocation or a capture query in front of the launch, as when a kernel is compiled.
+        worth = case.worth(RemoveHost(before, leading=True), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)
         named = [k for k in _pauses.KINDS if row[k.key] >= CAUSE_NAMED_SHARE * row["gaps_ns"]]
