@@ -291,7 +291,28 @@ def _placed(case: Case) -> pl.DataFrame:
     # Places that differ by a number alone are one: each for itself, a layer of a token may stall for next to nothing.
     alike = lookup.changed(stalls["module"].cast(pl.Categorical), folded).cast(pl.String)
     several = pl.col("module").n_unique().over(alike) > 1
-    return stalls.with_columns(pl.when(several).then(alike).otherwise("module").alias("module"))
+    stalls = stalls.with_columns(pl.when(several).then(alike).otherwise("module").alias("module"))
+    return _as_one_change(stalls)
+
+
+def _as_one_change(stalls: pl.DataFrame) -> pl.DataFrame:
+    """Return the stalls with column pause: the kind of pause that most of each is. Those of a kind have one place, where most of them is.
+
+    One change ends them all: where a forward is compiled anew, its backward is, too.
+    """
+    mostly = pl.coalesce(
+        *(pl.when(pl.col(k.key) >= MOST_SHARE * pl.col("ns")).then(pl.lit(k.key)) for k in _pauses.KINDS), pl.lit("")
+    )
+    stalls = stalls.with_columns(mostly.alias("pause"))
+    parts = [stalls.filter(pl.col("pause") == "")]
+    for kind in _pauses.KINDS:
+        part = stalls.filter(pl.col("pause") == kind.key)
+        if part.height:
+            sums = part.group_by(*SITE).agg(pl.col("real_ns").sum())
+            most = sums.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True).head(1)
+            part = part.with_columns(pl.lit(most[c][0], dtype=part.schema[c]).alias(c) for c in SITE)
+        parts.append(part)
+    return pl.concat(parts)
 
 
 def _of_the_line(worth: Saving, share: float) -> Saving:
@@ -305,7 +326,8 @@ def _of_the_line(worth: Saving, share: float) -> Saving:
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     stalls = _placed(case)
-    rows = stalls.group_by(*SITE).agg(
+    columns = (*SITE, "pause")
+    rows = stalls.group_by(*columns).agg(
         pl.len().alias("stalls"),
         pl.col("real_ns").sum(),
         pl.col("ns").max().alias("longest_ns"),
@@ -313,16 +335,16 @@ def check(case: Case) -> list[Finding]:
         pl.col("made_ns").sum(),
         pl.col(*(k.key for k in _pauses.KINDS)).sum(),
     )
-    rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
+    rows = rows.sort("real_ns", *columns, descending=[True] + [False] * 5, nulls_last=True)
     findings = []
     for row in rows.head(MOST_STALL_PLACES).to_dicts():
         cost = min(case.per_step(row["real_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        before, small = _with_small_calls(case, stalls.filter(lookup.same_values(row, SITE))["call"].to_list())
+        before, small = _with_small_calls(case, stalls.filter(lookup.same_values(row, columns))["call"].to_list())
         # The stall may lie before an allocation or a capture query in front of the launch, as when a kernel is compiled.
         worth = case.worth(RemoveHost(before, leading=True), RemoveCalls(small), cause=RULE.cause)
-        ops = stalls.filter(lookup.same_values(row, SITE))["op"]
+        ops = stalls.filter(lookup.same_values(row, columns))["op"]
         cost = case.lost(cost, worth)
         named = [k for k in _pauses.KINDS if row[k.key] >= CAUSE_NAMED_SHARE * row["gaps_ns"]]
         mostly = next((k for k in named if row[k.key] >= MOST_SHARE * row["gaps_ns"]), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from nsysx.analyses.helpers import module_names
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
-from tests.findings import Program, empty, healthy, stepless
+from tests.findings import US, Program, empty, healthy, stepless
 
 CODES = ("NSX102", "NSX112", "NSX113", "NSX114")
 
@@ -130,6 +131,36 @@ def test_a_pause_of_the_host_is_found_where_it_lets_the_device_idle(tmp_path: Pa
     assert finding.where == {"module": "net", "phase": "forward"}
     assert finding.cost_ns_per_step == pytest.approx(1_900_000, rel=0.02)
     assert finding.saving_ns_per_step == pytest.approx(1_990_000, rel=0.05)
+
+
+def test_what_is_compiled_again_is_one_thing_to_do_forward_and_back(tmp_path: Path) -> None:
+    """Each step compiles for 3 ms before its forward and for 2 ms before its backward; an allocation stands before each launch."""
+
+    def compiled(program: Program, us: int) -> None:
+        program.host(us)
+        said = json.dumps({"ns": us * US, "ago_ns": 0, "id": "0/1", "function": "forward"})
+        program.main.mark(f"compile {said}", program.t, domain="nsysx")
+        program.call("cudaMalloc_v3020", 5)
+        program.host(2)
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(30)
+            compiled(program, 3_000)
+            for _ in range(10):
+                program.launch(30)
+        with program.range("backward"):
+            compiled(program, 2_000)
+            for _ in range(10):
+                program.launch(30)
+
+    program = Program()
+    program.main.mark('info {"pid": 100, "pauses": true}', at=0, domain="nsysx")
+    finding = program.steps(body).finding(tmp_path, "NSX114")
+    assert "recompilation by torch.compile" in finding.title
+    assert "Keep the inputs of the compiled function alike" in finding.fix
+    assert finding.where == {"module": "net", "phase": "forward"}
+    assert finding.saving_ns_per_step == pytest.approx(4_700_000, rel=0.05)
 
 
 def test_a_pause_after_a_wait_belongs_to_the_wait(tmp_path: Path) -> None:
