@@ -93,7 +93,8 @@ def _hint_of_contents(key: str, shown: view.View, grids: tuple[Grid, ...], timel
         return "the slowest steady step" if stepped else "a closer look"
     if key == "all-findings":
         count, clear = sum(len(g.rows or ()) for g in grids), sum(f.verdict == "clear" for f in shown.findings or ())
-        return f"{count} more found, worth less; {clear} looked for and not found"
+        more = f"{count} more found, worth less; " if count else ""
+        return f"{more}{clear} looked for and not found"
     if key == "trust":
         good = sum(c.status == "ok" for c in shown.quality)
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"

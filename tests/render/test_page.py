@@ -10,6 +10,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -287,3 +289,12 @@ def test_without_pictures_the_drawing_library_is_not_imported(tmp_path):
     code += "; print([m for m in ('matplotlib', 'PIL') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("found", "told"), [(2, "2 more found, worth less; 1 looked for"), (0, "1 looked for")])
+def test_the_hint_of_other_findings_names_none_where_there_are_none(found: int, told: str) -> None:
+    clear, cannot_tell = (SimpleNamespace(verdict=verdict) for verdict in ("clear", "cannot_tell"))
+    shown: Any = SimpleNamespace(findings=(clear, cannot_tell))
+    grids: Any = (SimpleNamespace(rows=("row",) * found),)
+    hint = html_page._hint_of_contents("all-findings", shown, grids, 1, True)
+    assert hint == f"{told} and not found"
