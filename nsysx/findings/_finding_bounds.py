@@ -332,11 +332,11 @@ BETWEEN_STEPS_SHARE = 0.10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
 #: Lines of one function with at most so many others between them serve one purpose.
 LINES_APART = 3
+#: A matrix made for each row is told from this side on (`_row_matrices`); its formula passes so often over the rows, in torch operators.
+ROW_MATRIX_SHORTEST, ROW_MATRIX_PASSES = 16, 8
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
-#: Of models whose operators were not recorded, if they make this share of the launches.
-MODELS_IN_TURN_LAUNCHES_SHARE = 0.3
-#: Of a saving that is computed from times so much may stay (share of it).
-STACKED_MODELS_MAY_STAY_SHARE = 0.2
+#: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
+MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2
 #: From so many calls on, half of which at most need another one, if the change saves this share of the step.
 FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------

@@ -37,7 +37,14 @@ from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
-from nsysx.findings import _neighbour_orders, _product_forms, _shared_factors, _smaller_operators, _solved_systems
+from nsysx.findings import (
+    _neighbour_orders,
+    _product_forms,
+    _row_matrices,
+    _shared_factors,
+    _smaller_operators,
+    _solved_systems,
+)
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
 from nsysx.findings._found import Found
@@ -93,6 +100,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
+    findings += _row_matrices.findings_of(case, RULE)
     factorized = _shared_factors.findings_of(case, RULE)
     findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
     findings += _product_forms.findings_of(case, RULE, _ops_of(findings))

@@ -14,6 +14,13 @@ UNTRIED = (
         "The result must be the same for the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
     ),
     Remedy(
+        "product-by-formula",
+        "Write this product by its formula: (diag(s) - u v^T) g equals s * g - u * (v * g).sum(), with no matrix for each row",
+        "y = s * g - u * (v * g).sum(-1, keepdim=True)  # not torch.bmm(torch.diag_embed(s) - u[:, :, None] * v[:, None], g[:, :, None])",
+        "The matrix must be a sum of a diagonal and of outer products, as the Jacobian of a softmax or a sparsemax is.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "other-order",
         "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
         "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
