@@ -23,6 +23,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nsysx_probe import ranges
+from nsysx_probe.probe_bounds import CALLS_OF_SERVER
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -1014,6 +1015,50 @@ def test_steps_in_another_thread_end_at_exit() -> None:
         thread.start()
         thread.join()
         assert [w for _, w, t in lab.tape.calls if t.startswith("step")].count("start") >= 2
+
+
+def _asked(net: nn.Module, times: int) -> None:
+    with torch.no_grad():
+        for _ in range(times):
+            net(torch.randn(2, 8))
+
+
+def _in_thread(work: Callable[[], None]) -> int:
+    """Run something in another thread, and return its number."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert thread.ident is not None
+    return thread.ident
+
+
+@pytest.mark.parametrize("warmed_up", [0, 3])
+def test_a_server_in_another_thread_makes_the_steps(warmed_up: int) -> None:
+    net = Net().eval()
+    with armed() as lab:
+        _asked(net, warmed_up)
+        server = _in_thread(lambda: _asked(net, 40))
+        began = [thread for thread, what, text in lab.tape.calls if text.startswith("step") and what == "start"]
+        assert lab.probe.phases.driver == server
+        assert began[-20:] == [server] * 20 and len(began) <= 40 - CALLS_OF_SERVER + 3
+        assert lab.probe.steps.count in (40 - CALLS_OF_SERVER, 40 - CALLS_OF_SERVER - 1)
+
+
+def test_a_thread_that_looks_at_an_example_makes_no_steps() -> None:
+    net, other = Net().eval(), Net().eval()
+    with armed() as lab:
+        for _ in range(20):
+            _asked(net, 1)
+            _in_thread(lambda: _asked(other, CALLS_OF_SERVER))
+        assert lab.probe.phases.driver == threading.get_ident()
+        assert lab.probe.steps.count in (19, 20)
+    with armed() as lab:
+        _in_thread(lambda: _asked(other, CALLS_OF_SERVER))
+        assert lab.probe.phases.driver is None and not lab.probe.steps.count
+    with armed() as lab:
+        _train(net, steps=3)
+        _in_thread(lambda: _asked(other, 3 * CALLS_OF_SERVER))
+        assert lab.probe.phases.driver == threading.get_ident() and lab.probe.steps.count == 3
 
 
 def test_capture_window() -> None:

@@ -13,7 +13,7 @@ from .borders import Borders
 from .interrupts import shielded
 from .operator_ranges import OperatorRanges
 from .output import Output
-from .probe_bounds import MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
+from .probe_bounds import CALLS_OF_SERVER, MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
 from .qualified_names import ModuleEntry, held
 from .settings_objects import parameters_in
 from .sole_work import SoleWork
@@ -40,6 +40,7 @@ class Phases:
         self._trained_root: Any = None
         self._trains = False  # that root was in training mode when it was called
         self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
+        self._calls_beside: dict[int, int] = {}  # thread -> the networks that it has called since the driver called one
         self._first: dict[int, tuple[Any, Any]] = {}  # id of a root -> weak references to it and to its first parameter
         self._called: tuple[int, dict[int, Any]] = (-1, {})  # a step, and the networks that it has called
         self.steps.related = self._related
@@ -146,13 +147,19 @@ class Phases:
         return any(id(p) in weights for root in roots for p in islice(parameters_in(root), MOST_ROOT_PARAMETERS))
 
     def _drives(self, rank: int) -> bool:
-        """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""
+        """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals.
+
+        Of threads that only call networks it is the main one, or the one that goes on while the others call none: in a server the main
+        thread at most warms the network up, and waits.
+        """
         this_thread = threading.get_ident()
         is_main = this_thread == threading.main_thread().ident
         if self.driver != this_thread:
             if self.driver is None:
-                if rank == _CALLED and not is_main:
+                if rank == _CALLED and not is_main and not self._serves(this_thread):
                     return False
+            elif rank == self._rank == _CALLED and self._serves(this_thread):
+                self.steps.restart()
             elif rank < self._rank or (rank == self._rank and not (is_main and rank > _CALLED)):
                 if is_main:
                     self.borders.leave()
@@ -160,8 +167,14 @@ class Phases:
             else:
                 self.steps.restart()
             self.driver, self._rank = this_thread, rank
+        self._calls_beside.clear()
         self._rank = max(self._rank, rank)
         return True
+
+    def _serves(self, thread: int) -> bool:
+        """Count a call of a network by a thread that does not drive; return whether it has made enough while the driver made none."""
+        count = self._calls_beside[thread] = self._calls_beside.get(thread, 0) + 1
+        return count > CALLS_OF_SERVER
 
     def after_root(self) -> None:
         """Note that the outermost network has returned."""

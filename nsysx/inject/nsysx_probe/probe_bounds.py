@@ -183,6 +183,9 @@ MOST_KEPT_PAUSES, MOST_SENT_PAUSES = 1_000, 20_000
 MOST_REASON_LETTERS = 300
 
 # ---- phase_ranges ---------------------------------------------------------------------------------------------------
+#: A thread that calls networks makes the steps once it has called so many while the one that made them called none. Chosen: a thread
+#: that looks at an example now and then does not come to it, a server does within a second.
+CALLS_OF_SERVER = 16
 #: Networks whose first call is remembered. Chosen: bounds the memory of a program that makes networks without end.
 MOST_FIRST_ROOTS = 1_000
 #: Parameters of a network that are compared with those of an optimizer. Chosen: the largest networks have a few thousand.
