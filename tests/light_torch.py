@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 #: A first line of a program. Each optimizer imports torch._dynamo when it is made, which takes as long as torch itself, and asks it
-#: for these two only. Not for programs that compile, checkpoint or are about how torch is found.
+#: for the first two only; process groups and DistributedDataParallel ask for the others. Not for programs that compile, checkpoint or
+#: are about how torch is found.
 WITHOUT_DYNAMO = (
-    'import sys, types; sys.modules["torch._dynamo"] = '
-    "types.SimpleNamespace(disable=lambda f, *_, **__: f, graph_break=lambda: None)\n"
+    'import sys, types; sys.modules["torch._dynamo"] = types.SimpleNamespace('
+    "disable=lambda f, *_, **__: f, graph_break=lambda: None, "
+    "trace_rules=types.SimpleNamespace(clear_lru_cache=lambda: None), "
+    'utils=types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"))\n'
 )

@@ -36,7 +36,6 @@ def as_in_a_terminal() -> Iterator[None]:
 
 #: The option lets nsys's stand-in start the command, as sampling needs it.
 WAYS = [(), ("--nsys-arg=--cpuctxsw=none",)]
-IDS = ["direct", "by the stand-in"]
 
 
 def under(nsys: str, command: Sequence[str], *options: str) -> list[str]:
@@ -84,18 +83,21 @@ def signals(status: str) -> dict[str, set[int]]:
     return {name: {n for n in range(1, 65) if int(mask, 16) >> n - 1 & 1} - {32, 33} for name, mask in pairs}
 
 
-@pytest.mark.parametrize("way", WAYS, ids=IDS)
+MANY = (
+    sorted(PASSED_ON - {signal.SIGPIPE, signal.SIGXFSZ} | {signal.SIGCHLD}),
+    [signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN],
+)
+
+
 @pytest.mark.parametrize(
-    ("ignored", "blocked"),
+    ("ignored", "blocked", "way"),
     [
-        ([], []),
-        ([signal.SIGINT, signal.SIGQUIT], []),  # a job that a shell without job control started with "&"
-        (
-            sorted(PASSED_ON - {signal.SIGPIPE, signal.SIGXFSZ} | {signal.SIGCHLD}),
-            [signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN],
-        ),
+        ([], [], WAYS[1]),
+        ([signal.SIGINT, signal.SIGQUIT], [], WAYS[0]),  # a job that a shell without job control started with "&"
+        (*MANY, WAYS[0]),
+        (*MANY, WAYS[1]),
     ],
-    ids=["none", "background", "all"],
+    ids=["none", "background", "all", "all by the stand-in"],
 )
 def test_ignored_and_blocked_signals(
     nsys: str, tmp_path: Path, ignored: list[int], blocked: list[int], way: tuple[str, ...]
@@ -252,11 +254,15 @@ def test_no_core_file_of_nsysx_beside_that_of_the_command(nsys: str, tmp_path: P
 # --- environment ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS, ids=IDS)
 @pytest.mark.parametrize(
-    "paths",
-    [{}, {"LD_LIBRARY_PATH": "/a::/b:", "LD_PRELOAD": ""}, {"LD_LIBRARY_PATH": ""}],
-    ids=["unset", "set", "empty"],
+    ("paths", "way"),
+    [
+        ({}, WAYS[1]),
+        ({"LD_LIBRARY_PATH": "/a::/b:", "LD_PRELOAD": ""}, WAYS[0]),
+        ({"LD_LIBRARY_PATH": "/a::/b:", "LD_PRELOAD": ""}, WAYS[1]),
+        ({"LD_LIBRARY_PATH": ""}, WAYS[0]),
+    ],
+    ids=["unset", "set", "set by the stand-in", "empty"],
 )
 def test_only_declared_variables_differ(nsys: str, tmp_path: Path, paths: dict[str, str], way: tuple[str, ...]) -> None:
     seen = [output(words, tmp_path, **paths) for words in (["env", "-0"], under(nsys, ["env", "-0"], *way))]

@@ -141,7 +141,7 @@ def test_a_folder_of_results_that_is_deleted_meanwhile(nsys: str, tmp_path: Path
     assert not os.path.lexists(tmp_path / "place")
 
 
-@pytest.mark.parametrize("name", ["a b", "50%p %h", "ü'\"$(x);*", "-x", "a:b", "x" * 200, "new\nline"])
+@pytest.mark.parametrize("name", ["a b:50%p %h\nü'\"$(x);*", "-x", "x" * 200])
 def test_results_with_odd_names(nsys: str, tmp_path: Path, name: str) -> None:
     words = [
         sys.executable,
