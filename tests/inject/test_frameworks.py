@@ -100,7 +100,7 @@ def command(way: str, script: str) -> list[str]:
     }[way]
 
 
-@pytest.mark.parametrize("way", ["python", "accelerate", "torchrun"])
+@pytest.mark.parametrize("way", ["accelerate", "torchrun"])
 def test_transformers_before_torch(nsys: str, tmp_path: Path, way: str) -> None:
     (tmp_path / "train.py").write_text(TRAINER)
     seen(profile(nsys, tmp_path, command(way, "train.py"), **QUIET), 2 if way == "torchrun" else 1)

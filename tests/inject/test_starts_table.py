@@ -16,14 +16,12 @@ ALWAYS = (
     "profiler of torch", "module without init", "module that watches", "solver", "transform and metric",
 )  # fmt: skip
 QUICK = [c for c in table() if not c.slow and not c.command]
+#: Exit codes and exceptions: test_probe_e2e.
 FRESH = [
-    "script",
     "launcher with its own sitecustomize",
     "find_spec first",
     "environment",
-    "ends by exit 3",
     "ends by abort",
-    "ends by exception",
     "terminal",
     "files",
 ]
