@@ -70,17 +70,6 @@ def summary(recorded: Samples) -> Callable[[str], dict[str, Any]]:
     return of
 
 
-@pytest.fixture(scope="module")
-def truth(unpack: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
-    """A function from a sample's name to the independent count of it."""
-
-    @cache
-    def of(name: str) -> dict[str, Any]:
-        return oracle.totals(oracle.read(unpack(name)))
-
-    return of
-
-
 def by_name(rows: list[dict[str, Any]], *keys: str) -> dict[str, tuple[int, ...]]:
     result: dict[str, list[int]] = defaultdict(lambda: [0] * len(keys))
     for row in rows:
@@ -90,18 +79,13 @@ def by_name(rows: list[dict[str, Any]], *keys: str) -> dict[str, tuple[int, ...]
 
 
 @samples
-def test_totals_equal_an_independent_count(name, truth, summary) -> None:
-    count, totals = truth(name), summary(name)["totals"]
+def test_totals_and_every_name_equal_an_independent_count(name, unpack, summary) -> None:
+    count, totals = oracle.totals(oracle.read(unpack(name))), summary(name)["totals"]
     keys = ("kernels", "kernel_ns", "memcpys", "memcpy_ns", "memsets", "memset_ns", "api_calls", "api_ns")
     assert {k: totals[k] for k in keys} == {k: count[k] for k in keys}
     assert totals["gpu_ops_without_call"] == count["gpu_ops_without_call"]
     kinds = {k: (v["calls"], v["ns"], v["self_ns"]) for k, v in totals["api_by_kind"].items()}
     assert kinds == count["api_by_kind"]
-
-
-@samples
-def test_every_name_equals_an_independent_count(name, truth, summary) -> None:
-    count = truth(name)
     assert by_name(summary(name)["api_calls"], "calls", "total_ns", "self_ns") == count["api"]
     assert by_name(summary(name)["kernels"], "count", "total_ns") == count["kernels_by_name"]
 
