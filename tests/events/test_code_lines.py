@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsysx import pipeline
@@ -18,6 +18,7 @@ from nsysx.events import line_runs, line_shares
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Summary
 from tests.builder import Report, Thread
+from tests.examples import examples
 from tests.findings.lined import Lined
 
 PACKAGE = "/env/lib/python3.12/site-packages/pkg/net.py"
@@ -215,6 +216,7 @@ def test_lines_sum_to_the_step(tmp_path: Path) -> None:
     sums(program().profile(tmp_path))
 
 
+@settings(max_examples=examples(20))
 @given(
     st.lists(st.tuples(st.integers(0, 12_000), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 3),
