@@ -106,3 +106,8 @@ LISTED_WAIT_SHARE, MOST_WAIT_PLACES = 0.001, 8
 LONG_STEP_TIMES = 1.5
 #: Quarters of so many bare steps are compared, and differ from this share of the mean on.
 BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02
+
+# ---- uneven_stages --------------------------------------------------------------------------------------------------
+#: Stages of a pipeline are cut unevenly where the longest has so many times the GPU work that they have on average: layers are
+#: units that are not cut further, and embedding and head lie at the ends.
+UNEVEN_STAGES_TIMES = 1.25

@@ -11,6 +11,7 @@ from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import per_step
+from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
 
 
@@ -26,6 +27,8 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     shown_row = _row_of(rows, verdict, shown)
     if late is not None and late.get("late_by_work") and shown_row is not None:
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
+    if late is None and (uneven := uneven_stages(rows)) is not None and verdict.code == StepLimit.COMM:
+        return replace(verdict, sentence=_of_stages(uneven, verdict))
     if late is None:
         return _in_turn(verdict, rows, shown_row)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
@@ -42,6 +45,18 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     return (
         f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded). Without the profiler the "
         f"work of rank {late['rank']} is all of a step of {units.duration(verdict.step_ns or 0)}, and the others wait for it."
+    )
+
+
+def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
+    """Return a sentence about stages of a pipeline that are cut unevenly."""
+    recorded = " (as recorded)" if verdict.recorded_ns else ""
+    longest, shortest = (
+        f"rank {row['rank']} {units.duration(per_step(row, 'compute_ns'))}" for row in (stages.longest, stages.shortest)
+    )
+    return (
+        f"Uneven pipeline stages: of a step, {longest} of GPU work, {shortest}{recorded}. The others wait for "
+        f"rank {stages.longest['rank']} in send and receive; the network is not the problem."
     )
 
 

@@ -572,6 +572,27 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
     assert finding.saving_ns_per_step == pytest.approx(3 * 300_000, rel=0.05)
 
 
+@pytest.mark.parametrize("reduced", ["each", "last"])
+def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: Path, reduced: str) -> None:
+    """The wrapper decides in the forward: what backward does is believed, not that it is told to wait when backward begins."""
+
+    def body(program: Program, number: int) -> None:
+        for micro in range(4):
+            with program.range("forward"), program.range("net:Net"):
+                program.launch(500)
+            with program.range("backward"):
+                program.launch(500)
+                if micro == 3 or reduced == "each":
+                    program.launch(300, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        with program.range("optimizer SGD"):
+            program.launch(50)
+
+    settings = changed(CLEAN, {"wrappers": [DDP], "backwards": 4, "reducing": 1})
+    told = [f for f in of_settings(summary(tmp_path, settings, body)) if f.verdict == "found"]
+    assert [f.evidence[0]["setting"] for f in told] == ["no_sync unused"] * (reduced == "each")
+    assert all("it has to hold the forward, too" in f.detail for f in told)
+
+
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
     "gradients reduced again",

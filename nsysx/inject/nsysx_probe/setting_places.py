@@ -33,6 +33,7 @@ _SETTERS = (
 _SHARDERS = (
     ("FSDP", "distributed.fsdp.FullyShardedDataParallel.__init__", "True"),
     ("FSDP", "distributed.fsdp.fully_shard", "True"),
+    ("stage", "distributed.pipelining.stage._PipelineStageBase.__init__", "True"),
 )
 
 

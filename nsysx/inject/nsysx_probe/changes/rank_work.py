@@ -20,6 +20,12 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "even-stages",
+        "Cut the stages of the pipeline by the time that their layers take, forward and backward, not by their number or parameters",
+        "cut = min(range(1, len(ms)), key=lambda i: max(sum(ms[:i]), sum(ms[i:])))  # ms: measured time of each layer, two stages",
+        "Each rank must have room for the activations of its stage.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "mixed-shares",
         "Give every rank a mix of the data (every n-th item, or a random share), not one stretch of it: as many items are not as much work",
         "own = data[rank::world]  # not data[rank * n : (rank + 1) * n]",

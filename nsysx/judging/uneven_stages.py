@@ -1,0 +1,44 @@
+"""Stages of a pipeline that are not equally long: what each computes in a step, and what a step takes if they are cut evenly.
+
+With m micro-batches a step takes about what its longest stage computes, and of each other stage one micro-batch, as in "GPipe"
+(arXiv 1811.06965): stages of equal work w take w (m + s - 1) / m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nsysx.judging.judging_bounds import UNEVEN_STAGES_TIMES
+from nsysx.judging.rank_waiting import per_step
+from nsysx.model import Row
+
+
+class UnevenStages(NamedTuple):
+    """The rank with most work of its own and the one with least, and what each stage computes in a step (ns)."""
+
+    longest: Row
+    shortest: Row
+    work_ns: tuple[float, ...]
+
+    def step_ns(self, micro_batches: float) -> float:
+        """Return what the longest stage computes, and of each other stage one micro-batch (ns)."""
+        longest = max(self.work_ns)
+        return longest + (sum(self.work_ns) - longest) / micro_batches
+
+    def even_step_ns(self, micro_batches: float) -> float:
+        """Return the same of stages that share this work equally (ns)."""
+        stages = len(self.work_ns)
+        return sum(self.work_ns) / stages * (micro_batches + stages - 1) / micro_batches
+
+
+def uneven_stages(rows: Sequence[Row]) -> UnevenStages | None:
+    """Return the stages of a pipeline whose longest one has much more GPU work than they have on average; None without such."""
+    stages = [row for row in rows if row.get("bubble_ns") is not None]
+    if len(stages) < 2 or any(row["straggler"] for row in rows):
+        return None
+    work = tuple(per_step(row, "compute_ns") for row in stages)
+    if max(work) * len(work) < UNEVEN_STAGES_TIMES * sum(work) or not sum(work):
+        return None
+    order = sorted(range(len(work)), key=lambda i: work[i])
+    return UnevenStages(stages[order[-1]], stages[order[0]], work)

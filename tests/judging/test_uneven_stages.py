@@ -1,0 +1,60 @@
+"""Stages of a pipeline that are not equally long, and those that are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsysx.judging import rank_verdict
+from nsysx.judging.uneven_stages import uneven_stages
+from nsysx.model import Row, Scope, Table, Verdict
+
+MS = 1_000_000
+
+
+def stage(rank: int, compute_ms: int, **more: Any) -> Row:
+    usual = {
+        "straggler": False,
+        "bubble_ns": 5 * MS,
+        "steps": 2,
+        "window_ns": 200 * MS,
+        "process": rank,
+        "exposed_wait_ns": 0,
+    }
+    return {"rank": rank, "compute_ns": 2 * compute_ms * MS, **usual, **more}
+
+
+def test_the_rank_with_most_work_sets_the_pace() -> None:
+    """Eight micro-batches: the long stage and one micro-batch of the short one; even, nine of the halves."""
+    stages = uneven_stages([stage(0, 80), stage(1, 8)])
+    assert stages is not None and (stages.longest["rank"], stages.shortest["rank"]) == (0, 1)
+    assert stages.step_ns(8) == 81 * MS
+    assert stages.even_step_ns(8) == 44 * MS * 9 / 8
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [stage(0, 44), stage(1, 40)],
+        [stage(0, 80, bubble_ns=None), stage(1, 8, bubble_ns=None)],  # they hand each other no messages
+        [stage(0, 80, straggler=True), stage(1, 8)],
+        [stage(0, 80)],
+        [stage(0, 0), stage(1, 0)],
+    ],
+)
+def test_even_stages_and_ranks_that_are_none(rows: list[Row]) -> None:
+    assert uneven_stages(rows) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "compute_ms", "told"), [("comm_bound", 80, True), ("comm_bound", 9, False), ("launch_bound", 80, False)]
+)
+def test_the_verdict_names_the_long_stage_where_the_shown_rank_waits(code: str, compute_ms: int, told: bool) -> None:
+    verdict = Verdict(code=code, sentence="x", step_ns=110 * MS, scope=Scope("steady", (1,)))
+    table = Table(
+        "ranks", "Ranks", (), (stage(0, compute_ms), stage(1, 8, exposed_wait_ns=180 * MS, exposed_transfer_ns=0))
+    )
+    said = rank_verdict.of_ranks(verdict, table).sentence
+    assert ("rank 0 80.00 ms of GPU work, rank 1 8.00 ms" in said) is told
+    assert ("The others wait for rank 0" in said) is told
