@@ -8,6 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events import micro_steps
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import (
@@ -79,6 +80,17 @@ bucket_view, own_buffers, kept_gathered = map(_removed, ("ddp-bucket-view", "own
 def sharded(settings: RecordedSettings) -> list[Row]:
     """Return the options of the wrappers that divide parameters over the ranks."""
     return [*(settings.wrappers("fully_shard") or ()), *(settings.wrappers("FSDP") or ())]
+
+
+def reduces_in_no_sync(case: Case, settings: RecordedSettings) -> str:
+    """Return that DDP reduces in each backward although no_sync() is entered, "" where it does not: the forward decides."""
+    micro = micro_steps.micro_steps(case.profile)
+    if micro is None or ddp(settings) is None:
+        return ""
+    return (
+        f"DDP reduces gradients in each of the {micro.count} backwards of a step ({units.several(micro.each, 'collective')} in each), "
+        "although no_sync() is entered: it has to hold the forward, too, where DDP decides whether the backward reduces"
+    )
 
 
 def copies_gradients(case: Case, settings: RecordedSettings) -> str:

@@ -269,21 +269,8 @@ def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = _micro_steps(settings), settings.number("reducing")
     if count < FEWEST_MICRO_STEPS or reducing is None or not _communicates(case):
         return ""
-    if reducing < count:
-        return _reduces_in_no_sync(case, settings)
-    ranks = "DDP" if _costly_jobs.ddp(settings) else "FSDP"
-    return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
-
-
-def _reduces_in_no_sync(case: Case, settings: RecordedSettings) -> str:
-    """Return that DDP reduces in each backward although no_sync() is entered, "" where it does not: the forward decides."""
-    micro = micro_steps.micro_steps(case.profile)
-    if micro is None or _costly_jobs.ddp(settings) is None:
-        return ""
-    return (
-        f"DDP reduces gradients in each of the {micro.count} backwards of a step ({units.several(micro.each, 'collective')} in each), "
-        "although no_sync() is entered: it has to hold the forward, too, where DDP decides whether the backward reduces"
-    )
+    every = f"{'DDP' if _costly_jobs.ddp(settings) else 'FSDP'} reduces gradients in each of the {count} backwards of a step: "
+    return f"{every}no_sync() is not used" if reducing >= count else _costly_jobs.reduces_in_no_sync(case, settings)
 
 
 def seen_to_reduce_each(case: Case) -> str:

@@ -221,8 +221,6 @@ MOST_LISTED_SLOW_STEPS = 8
 #: Slow steps that the title names; a cause that explains less of the difference than this says how much.
 MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
 # ---- nsx110_exposed_comm ----------------------------------------------------------------------------------------
-#: Layers are not cut further, so that even stages are even to about this share of what evening them out saves.
-UNEVEN_CUT_SHARE = 0.2
 #: So many times as many micro-batches are what is likely, and this share of the bubble that they remove stays gone: kernels of smaller
 #: batches use a GPU less well (two stages on H100s, 1 to 4 micro-batches: 86.4 to 72.1 ms, where 54 ms would be without that).
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45

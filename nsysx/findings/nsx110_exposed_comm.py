@@ -35,16 +35,16 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
-from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE, UNEVEN_CUT_SHARE
+from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
+from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, stages_of, uneven
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
-from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Finding, Row, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.engine import RemoveExposedComm
@@ -163,8 +163,8 @@ def check(case: Case) -> list[Finding]:
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
-    if (uneven := _uneven(case, exposed)) is not None:
-        return [_cut_evenly(case, told, uneven, longest)]
+    if exposed.fix == _PIPELINE and (stages := uneven(case)) is not None:
+        return [cut_evenly(case, told, stages, longest)]
     if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
         told = _fewer_launches(case, told, recorded)
         # Stages that wait for each other in turn hide what is left of that.
@@ -174,78 +174,19 @@ def check(case: Case) -> list[Finding]:
     return [_of_its_wrapper(case, told)]
 
 
-def _uneven(case: Case, exposed: Finding) -> UnevenStages | None:
-    """Return stages of a pipeline that are cut unevenly; two ranks that a wrapper spans are no stages: they send parts of a sequence."""
-    settings, rows = settings_of(case.profile), (case.ranks.rows if case.ranks is not None else None) or ()
-    spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
-    return None if exposed.fix != _PIPELINE or spanned else uneven_stages(rows)
-
-
-def _cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.DataFrame) -> Finding:
-    """Return the finding with what it saves that all stages have as much work; ``kernels``: name, count, ns.
-
-    At least the longest stage's extra work goes, but for the bubble of the fewest micro-batches that the messages leave possible; at most
-    all that a step takes shrinks like that, host code and gaps, too, with the bubble of the most.
-    """
-    few, many = _least_micro_batches(case, kernels), _messages(case, kernels)
-    least = min(stages.step_ns(few) - stages.even_step_ns(few), case.step_ns)
-    most = max(case.step_ns * (1 - stages.even_step_ns(many) / stages.step_ns(many)), least)
-    settings, count = settings_of(case.profile), len(stages.work_ns)
-    line = settings.place("stage") if settings is not None else {}
-    each = ", ".join(
-        f"rank {row['rank']} {units.duration(ns)}"
-        for row, ns in ((stages.longest, max(stages.work_ns)), (stages.shortest, min(stages.work_ns)))
-    )
-    told = (
-        f"GPU work of a step: {each} as recorded; {units.duration(round(sum(stages.work_ns) / count))} on each of {count} if the "
-        "stages are cut evenly."
-    )
-    likely = round((least + most) / 2)
-    saving = Saving(
-        likely,
-        "the longest stage sets the pace; layers are not cut exactly evenly",
-        error_ns=max(round((most - least) / 2), round(UNEVEN_CUT_SHARE * likely)),
-        source="time",
-    )
-    return Fix.by_name("even-stages").into(
-        replace(
-            finding,
-            title=f"Rank {stages.longest['rank']} has most of the pipeline's work; the others wait for it",
-            detail=f"{finding.detail} {told}",
-            where={**(line or finding.where), "near": f"rank {stages.longest['rank']}"},
-            saving=saving,
-        )
-    )
-
-
-def _stages(case: Case) -> int:
-    return max(len(case.ranks.rows or ()) if case.ranks is not None else 0, 2)
-
-
 def _bubble_of_schedule(case: Case, kernels: pl.DataFrame) -> int:
     """Return the most that the schedule of a pipeline leaves idle in a step (ns); ``kernels``: name, count, ns.
 
     The bubble of m micro-batches on s stages is (s - 1) / (m + s - 1) of the step, as in "GPipe" (arXiv 1811.06965). A stage
     exchanges at most two messages with each neighbor for each micro-batch, so m is at least what is left of their number.
     """
-    stages, least = _stages(case), _least_micro_batches(case, kernels)
+    stages, least = stages_of(case), least_micro_batches(case, kernels)
     return round(case.step_ns * (stages - 1) / (least + stages - 1))
-
-
-def _messages(case: Case, kernels: pl.DataFrame) -> float:
-    """Return how many messages the shown stage sends or receives in a step: it has no more micro-batches than that."""
-    kinds = ((nccl_notes.kind_of(name), count) for name, count in kernels.select("name", "count").iter_rows())
-    return max(float(sum(count for kind, count in kinds if kind == nccl_notes.SEND_RECEIVE)) / case.steps, 1.0)
-
-
-def _least_micro_batches(case: Case, kernels: pl.DataFrame) -> float:
-    """Return the fewest micro-batches that a stage may have in a step, by its messages; ``kernels``: name, count, ns."""
-    return max(_messages(case, kernels) / (2 if _stages(case) == 2 else 4), 1.0)
 
 
 def _smaller_bubble(case: Case, cost: int) -> Saving:
     """Return what more micro-batches save of a step in which the schedule of a pipeline leaves ``cost`` idle (ns)."""
-    stages = _stages(case)
+    stages = stages_of(case)
     bubble = min(cost / case.step_ns, 0.99)
     many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
     then = (case.step_ns - cost) / (1 - (stages - 1) / (many + stages - 1))
