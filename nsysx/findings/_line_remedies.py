@@ -66,8 +66,8 @@ _KINDS = tuple(
         ),
         (
             "arrays-once",
-            rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|\b(np|numpy)\.stack\(|"
-            rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
+            rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|"
+            rf"\b(torch|np|numpy)\.stack\(\s*{_LIST}|\btorch\.tensor\(",
         ),
         ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\bwith \w*lock\b"),
         ("delivered-sooner", r"\b\w*(queue|_q|q)\.get\(|\.get\(\s*(timeout\s*=[^)]*)?\)|\.result\(|\.recv\w*\("),

@@ -146,6 +146,13 @@ def share_running(profile: Profile, takes: Takes, line: Row) -> float:
     return float(ns[line_row == row_of(code, line)].sum() / max(ns.sum(), 1))
 
 
+def calls_networks(code: CodeLines, line_row: int) -> bool:
+    """Return whether a line calls a module whose own lines were noted right below it: what holds the host there is the module's."""
+    below = (code.parent >= 0) & (code.place[code.parent] == line_row)
+    functions = code.places["function"].cast(pl.String).gather(np.unique(code.place[below]))
+    return bool(functions.str.contains(OF_MODULE.pattern).any())
+
+
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
     """Return which stacks have a line of a module's forward among theirs, or above them."""
     inner = code.places["function"].cast(pl.String).str.contains(OF_MODULE.pattern).fill_null(value=False)

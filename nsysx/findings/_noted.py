@@ -35,7 +35,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
-from nsysx.findings._lines import OF_MODULE, by_line, in_forward, share_of
+from nsysx.findings._lines import OF_MODULE, by_line, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings.nsx113_tiny_launches import recurrent
@@ -147,6 +147,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             and (fix in (None, _line_remedies.LOGGED) or all(for_anything(way.name) for way in fix.ways))
         ):
             fix = _line_remedies.RARELY
+        if fix is None and not looping and of_network and calls_networks(code, line_row):
+            continue  # hooks of FSDP, compiled code, and launches: a network's layers cannot move out of the loop
         named = cause if cause is not None and fix is cause.fix else None
         line = _CostlyLine(
             line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside, below=below, cause=named,
