@@ -33,6 +33,8 @@ _VIEWS = re.compile(
     r"^aten::(select|slice|narrow|_?(unsafe_)?view(_as)?|reshape(_as)?|as_strided|(un)?squeeze|transpose|permute|numpy_T|[tT]|expand(_as)?|"
     r"chunk|(tensor_)?split(_with_sizes)?|unbind|(un)?flatten|movedim|swapaxes|diagonal|detach|alias)$"
 )
+#: Operators whose result is drawn.
+_DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that write into their first argument.
 _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
 
@@ -307,42 +309,6 @@ def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
             chosen.add(row)
             waiting += [row_of[number] for number in flow.made[row] if number in row_of]
     return sorted(chosen)
-
-
-#: Operators whose result is drawn.
-_DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
-#: Operators that give a new tensor its size or memory, and write nothing into it.
-_MADE_ROOM = re.compile(r"::(resize_|set_)$")
-
-
-def repeated_constants(
-    flow: OperatorFlow, trained: Sequence[bool], copied: Sequence[bool], least: int
-) -> dict[str, list[int]]:
-    """Return class of a module -> the operators in its calls that need nothing of the step, where ``least`` calls or more run the same.
-
-    Nothing that is trained, drawn, copied from the host (``copied``), written into a tensor that is older than the step, or from a tensor
-    that an operator of another step or thread made.
-    """
-    constant: list[bool] = []
-    for row, given in enumerate(flow.makers):
-        name, made = flow.names[row], flow.made[row]
-        new = trained[row] or copied[row] or _DRAWN.search(name) or len(given) < sum(number >= 0 for number in made)
-        writes = _IN_PLACE.match(name) and not _MADE_ROOM.search(name)
-        new = new or bool(writes and (not made or made[0] < 0))
-        constant.append(not new and all(constant[maker] for maker in given))
-    alike: dict[tuple[str, frozenset[tuple[str, str]]], list[list[int]]] = {}
-    for call in flow.calls:
-        rows = [row for row in range(call.first, call.last) if constant[row]]
-        if rows and any(
-            trained[call.first : call.last]
-        ):  # without gradients (checkpoints) trained weights look constant
-            what = frozenset((flow.names[row], flow.size[row]) for row in rows)
-            alike.setdefault((call.cls, what), []).append(rows)
-    repeated: dict[str, list[int]] = {}
-    for (cls, _), calls in alike.items():
-        if len(calls) >= least:
-            repeated.setdefault(cls, []).extend(row for rows in calls for row in rows)
-    return {cls: sorted(set(rows)) for cls, rows in repeated.items()}
 
 
 def signature(flow: OperatorFlow, call: ModuleCall) -> int:

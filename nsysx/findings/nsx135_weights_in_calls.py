@@ -31,8 +31,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows, repeated_constants
+from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows
 from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.repeated_constants import repeated_constants
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE, WEIGHT_OPERATORS_NAMED

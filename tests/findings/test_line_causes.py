@@ -92,6 +92,23 @@ def test_a_loop_that_launches_is_no_loop_over_items(tmp_path: Path) -> None:
     assert not [f for f in found for way in f.remedies if way.name == "vectorized"]
 
 
+@pytest.mark.parametrize(("function", "told"), [("Layer.forward", False), ("parse", True)])
+def test_a_line_that_calls_layers_does_not_leave_the_loop(function: str, told: bool, tmp_path: Path) -> None:
+    """Line 38 of a network calls something 12 times, which holds the host between its own lines."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(12):
+                with program.line(38, "Net.forward"):
+                    program.host(300)
+                    with program.line(50, function):
+                        program.launch(2)
+        rest(program)
+
+    found = Lined({38: "x = each(x)"}).run(body).findings(tmp_path, "NSX123")
+    assert bool([f for f in found if f.where.get("line") == 38]) == told
+
+
 def test_one_thread_that_runs_ahead_leaves_the_longer_of_the_call_and_the_rest(tmp_path: Path) -> None:
     """The step is 4 ms of the call and 678 us of all else."""
     program = Lined({12: "codes = engine.prepare(pages)"}, {"cpu": CPU}).run(one_call)

@@ -20,6 +20,7 @@ LINES = [
     ("arrays-once", "x = torch.tensor([rows[j] for j in k])"),
     ("arrays-once", "batch = np.stack([load(i) for i in index])"),
     ("arrays-once", "return torch.tensor(nxt)"),
+    ("numpy-on-gpu", "net(torch.from_numpy(np.stack(frames)).to(device))"),  # arrays are no lists of numbers
     ("iterator-once", "x, y = next(iter(loader))"),
     ("made-once", "fast = torch.compile(loss_of)"),
     ("no-collect", "gc.collect()"),

@@ -73,10 +73,19 @@ def test_what_the_loss_needs_or_stands_in_a_network_is_no_metric(kind: dict[str,
     assert not [f for f in found if "no gradient needs" in f.detail]
 
 
-def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5, checkpointed: bool = False) -> None:
+def layers(
+    program: Lined,
+    step: int,
+    *,
+    of_input: bool = False,
+    count: int = 5,
+    checkpointed: bool = False,
+    gathered: bool = False,
+) -> None:
     """``count`` layers that each normalize the graph (4 kernels with a pause before each) and multiply.
 
-    ``of_input``: of the input; ``checkpointed``: what has gradients runs elsewhere.
+    ``of_input``: of the input; ``checkpointed``: what has gradients runs elsewhere; ``gathered``: the four copy lists into memory, as
+    FSDP does with the parameters of a layer.
     """
     first = 1000 * step + 10
     operator(program, "rand", first, [-1], 10)
@@ -85,7 +94,8 @@ def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5,
         with program.line(LAYER), program.range("forward"), program.range(f"layers.{layer}:GCNConv"):
             for each in range(4):
                 program.host(40)
-                operator(program, "ne", at + 1 + each, [first if of_input else -1], 5)
+                name, given = ("_foreach_copy_", -1) if gathered else ("ne", first if of_input else -1)
+                operator(program, name, at + 1 + each, [given], 5)
             if not checkpointed:
                 trained(program, at + 9, first, 100 * step + layer + 1, 50)
         if checkpointed:
@@ -105,7 +115,9 @@ def test_constants_that_each_layer_makes_are_made_once(tmp_path: Path) -> None:
     assert found.saving_ns_per_step == pytest.approx(5 * 4 * 51_000, rel=0.3)
 
 
-@pytest.mark.parametrize("kind", [{"of_input": True}, {"count": 2}, {"checkpointed": True}], ids=str)
+@pytest.mark.parametrize(
+    "kind", [{"of_input": True}, {"count": 2}, {"checkpointed": True}, {"gathered": True}], ids=str
+)
 def test_what_depends_on_the_step_or_stands_in_few_layers_is_no_constant(
     kind: dict[str, object], tmp_path: Path
 ) -> None:
