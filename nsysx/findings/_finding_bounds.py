@@ -145,8 +145,7 @@ MUCH_PADDING_SHARE = 0.3
 BEYOND_LONGEST_SAMPLE_SHARE = 0.1
 
 # ---- _requests --------------------------------------------------------------------------------------------------
-#: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves. One input through 72 small layers
-#: takes 1 ms on a fast host and 4 ms on a slow one that is profiled.
+#: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves.
 SHORT_FORWARD_STEP_NS = 6_000_000
 #: Inputs of the batch for which the worth of batching requests is computed.
 BATCHED_INPUTS = 8
