@@ -30,7 +30,7 @@ _SHARES = (
 _LINKS = (
     column("pcie_rx", "Float32", "", "what comes over PCIe as a share of the maximum, 0 to 1; sampled more seldom"),
     column("pcie_tx", "Float32", "", "what leaves over PCIe, likewise"),
-    column("nvlink_rx", "Float32", "", "what comes over NVLink, likewise"),
+    column("nvlink_rx", "Float32", "", "what comes over NVLink (data of requests and responses), likewise"),
     column("nvlink_tx", "Float32", "", "what leaves over NVLink, likewise"),
 )
 _CLOCK = column("clock_hz", "Float64", "Hz", "clock of the SMs")

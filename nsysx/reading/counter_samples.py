@@ -27,6 +27,7 @@ from nsysx.recording.default_counters import COUNTERS, LINKS
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
+_LINKS = tuple(name for name, _ in LINKS)
 COLUMNS = tuple(name for name, _ in (*COUNTERS, *LINKS))
 #: Those that kernels have a share of: shares of a maximum, 0 to 1, as all are but the clock.
 SHARES = tuple(name for name, _ in COUNTERS if name != "clock_hz")
@@ -40,7 +41,10 @@ def _metric_columns(connection: sqlite3.Connection, tables: dict[str, set[str]])
         if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
             text = decoding.text_of(name) or ""
             column = next((c for c, pattern in (*COUNTERS, *LINKS) if pattern.search(text)), None)
-            if column is not None and column not in [c for (_, g), c in columns.items() if g == kind & 0xFF]:
+            if column is None:
+                continue
+            # A second counter of the same name counts nothing else; requests and responses of a link are summed.
+            if column in _LINKS or column not in [c for (_, g), c in columns.items() if g == kind & 0xFF]:
                 columns[metric, kind & 0xFF] = column
     return columns
 
@@ -90,7 +94,13 @@ def read(
     possible = pl.col("time_ns").is_between(zero - LAST_TIME_NS, zero + LAST_TIME_NS)
     samples = placing.since(samples.filter(possible), zero)
     # The rows of one sample may be in two pieces.
-    return samples.group_by("gpu", "time_ns").agg(pl.col(COLUMNS).max()).sort("gpu", "time_ns")
+    whole = [_summed(pl.col(c)) if c in _LINKS else pl.col(c).max() for c in COLUMNS]
+    return samples.group_by("gpu", "time_ns").agg(whole).sort("gpu", "time_ns")
+
+
+def _summed(values: pl.Expr) -> pl.Expr:
+    """Return the sum of shares of a link, at most all of it; null where none was counted."""
+    return pl.when(values.count() > 0).then(values.sum().clip(0, 1)).alias(values.meta.output_name())
 
 
 def _sampled(values: pl.DataFrame, column_of: dict[int, str]) -> pl.DataFrame:
@@ -99,12 +109,13 @@ def _sampled(values: pl.DataFrame, column_of: dict[int, str]) -> pl.DataFrame:
     value = pl.col("value").cast(pl.Float64)
     share = pl.when(pl.col("value").is_between(0, MOST_PERCENT)).then((value / 100).clip(0, 1))
     hz = pl.when(pl.col("value") >= LEAST_CLOCK_HZ).then(value).when(pl.col("value") > 0).then(value * 1e6)
+    of_column = {c: (hz if c == "clock_hz" else share).filter(pl.col("key").is_in(keys[c])) for c in COLUMNS}
     return (
         values.drop_nulls()
         .group_by((pl.col("key") & 0xFF).alias("gpu"), "time_ns")
         .agg(
-            (hz if column == "clock_hz" else share).filter(pl.col("key").is_in(keys[column])).max().cast(SCHEMA[column]).alias(column)
-            for column in COLUMNS
+            (_summed(counted) if c in _LINKS else counted.max()).cast(SCHEMA[c]).alias(c)
+            for c, counted in of_column.items()
         )
         .select(*SCHEMA)
     )  # fmt: skip

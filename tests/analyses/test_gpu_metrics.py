@@ -27,6 +27,8 @@ NAMES = (
     "PCIe TX Throughput [Throughput %]",
 )  # fmt: skip
 
+_KINDS_OF_LINKS = ("Requests Protocol Data", "Requests User Data", "Responses Protocol Data", "Responses User Data")
+
 
 def values(sm: int, tensor: int, read: int, write: int, hz: int = 1_980_000_000) -> list[int]:
     return [hz, 1_200_000_000, 100, sm, 30, tensor, 50, read, write, 12, 4]
@@ -102,6 +104,17 @@ def test_kernels_have_their_own_shares_also_of_samples_in_which_others_ran(tmp_p
     links = [c for c in step if c.startswith(("pcie", "nvlink"))]
     assert [step[c] for c in links] == [pytest.approx(0.12), pytest.approx(0.04), None, None]
     assert all(row[c] is None for row in table for c in links if row["by"] != "step")
+
+
+def test_requests_and_responses_of_a_link_are_one_direction_of_it(tmp_path: Path) -> None:
+    """What is written to a peer are requests, what is read from one are responses; protocol is none of the data."""
+    ways = [f"NVLink {way} {kind} [Throughput %]" for way in ("RX", "TX") for kind in _KINDS_OF_LINKS]
+    names = (*NAMES, *ways)
+    found = report(lambda t: [*true(t), 6, 51, 1, 2, 6, 30, 1, 4], names=names)
+    step = next(r for r in rows(found, tmp_path, "gpu_metrics") if r["by"] == "step")
+    assert (step["nvlink_rx"], step["nvlink_tx"]) == (pytest.approx(0.53), pytest.approx(0.34))
+    samples = load(tmp_path / "r.sqlite").gpu_metrics
+    assert samples is not None and samples["nvlink_rx"].null_count() == 0
 
 
 def test_the_limit_of_a_kernel_is_the_memory_where_the_counters_say_so(tmp_path: Path) -> None:
