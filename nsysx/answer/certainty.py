@@ -78,6 +78,8 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not separated.")
     if summary.verdict.code == StepLimit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
+    if chosen is not None and any("made_ahead" in row for row in chosen.evidence):
+        return Sure(about, "likely", "One worker was followed, for one batch; no step has waited yet.")
     late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""

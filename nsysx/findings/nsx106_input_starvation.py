@@ -22,14 +22,16 @@ Harmless when
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nsysx import units
 from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events import batch_waits, sampled_stacks
+from nsysx.events import bare, batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS, SAME_AS_WORKERS_SHARE
+from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS, SAME_AS_WORKERS_SHARE, SLOWER_WORKERS_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
@@ -111,7 +113,7 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     made = ", ".join(options)
     step = case.longest_step_ns
     if room and (worth.likely_ns or 0) > step * (1 - workers / more):
-        beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, and the wait is longer than that"
+        beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, which is not enough"
         return Fix.by_name(
             "cheaper-samples",
             text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}"
@@ -136,6 +138,53 @@ def _done_again(followed: WorkerBatch, workers: object) -> Fix:
     return Fix.by_name("cheaper-samples", text=f"{text}; more workers would only do it again", needs=(LOADER,))
 
 
+class _Rate(NamedTuple):
+    """How often the workers of a loader can give a batch (ns), by one of them that was followed; ``stock``: batches made ahead."""
+
+    ns: float
+    workers: int
+    stock: int
+    followed: WorkerBatch
+
+
+def _rate_of_workers(case: Case) -> _Rate | None:
+    """Return how often batches come where all steps that were seen may have lived on those made ahead, None else.
+
+    A loader hands out as many as its workers have made while the program started, or stood still, before its own rate is seen.
+    """
+    settings, followed = settings_of(case.profile), worker_batch(case)
+    loaders = (settings.rows("loaders") if settings else None) or ()
+    most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    workers, ahead = most.get("workers"), most.get("prefetch_factor")
+    if followed is None or not isinstance(workers, int) or workers < 1 or followed.samples != most.get("batch_size"):
+        return None
+    stock = workers * (ahead if isinstance(ahead, int) else 1)
+    seen = max(len(case.typed_rows(data_loader.ROWS)), len(bare.of_process(case.profile.trace.capture, case.process)))
+    return _Rate(followed.wall_ns / workers, workers, stock, followed) if seen <= stock else None
+
+
+def _of_stock(case: Case, rate: _Rate) -> Found:
+    """Return the finding that the steps lived on batches made ahead, faster than any more can come."""
+    every = units.duration(rate.ns)
+    slower = Saving(
+        round(case.step_ns * (1 - case.step_ns / rate.ns)), ""
+    )  # what of a step at the workers' rate would go
+    why = (
+        f"These steps lived on batches made ahead. When they are used up a step takes about {every}, and {units.duration(case.step_ns)} "
+        f"with a loader that keeps up: about {rate.ns / case.step_ns:.1f}x"
+    )
+    detail = (
+        f"One batch took a worker {units.duration(rate.followed.wall_ns)}, so {rate.workers} workers give one every {every}. "
+        f"The steps take {units.duration(case.step_ns)}: up to {rate.stock} batches are made ahead, and no more steps were seen."
+        f"{rate.followed.sentence()}"
+    )
+    title = f"The loader cannot keep up for long: {rate.workers} workers give a batch every {every}"
+    where: dict[str, object] = {"module": "DataLoader", "phase": "data", **rate.followed.where}
+    evidence: list[Row] = [{"leads": True, "batch_every_ns": round(rate.ns), "made_ahead": rate.stock}]
+    fix = of_loader(case, slower)
+    return Found(RULE, title, detail, worth=Saving(None, why), cost_ns=None, where=where, fix=fix, evidence=evidence)
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for data for 1 % of the steady step or more."""
     missing = case.missing(data_loader.KEY)
@@ -149,6 +198,9 @@ def check(case: Case) -> list[Finding]:
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
     # The same idle time of the device as in the verdict and its picture.
     idle = case.lost_to(StepLimit.INPUT)
+    behind = _rate_of_workers(case)
+    if behind is not None and behind.ns > SLOWER_WORKERS_TIMES * case.step_ns and not case.notable(idle):
+        return [_of_stock(case, behind).as_finding(case)]
     # The two cover steps that are offset by one: on the device a step begins where its wait ends.
     wait = max(wait, idle)
     if not case.notable(idle):

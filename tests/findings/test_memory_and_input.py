@@ -305,7 +305,7 @@ BATCH = {
         (
             16,
             4,
-            "in place of 4 workers gives 2.00x at most, and the wait is longer than that; most of their time is at data.py:28 decode",
+            "in place of 4 workers gives 2.00x at most, which is not enough; most of their time is at data.py:28 decode",
         ),
     ],
 )
@@ -321,6 +321,36 @@ def test_what_a_worker_does_again_for_each_sample_goes_before_more_workers(
     assert ("num_workers" in finding.fix) == (often == 16)
     assert (finding.where["file"], finding.where["line"]) == ("/job/data.py", 28)
     assert "80 % of its time is at data.py:28 decode, which runs 64 times." in finding.detail
+
+
+def fed(program: Program, number: int) -> None:
+    """A step of 3 ms of GPU work whose batch is there."""
+    with program.range("data DataLoader"):
+        program.host(10)
+    for _ in range(15):
+        program.launch(200)
+
+
+@pytest.mark.parametrize(
+    ("workers", "ahead", "steps", "told"),
+    [(2, 4, 8, True), (3, 4, 8, False), (2, 2, 8, False), (2, None, 8, False)],
+    ids=["slow", "as fast as the steps", "more steps than batches ahead", "not known how many"],
+)
+def test_steps_that_live_on_batches_made_ahead_do_not_hide_slow_workers(
+    workers: int, ahead: int | None, steps: int, told: bool, tmp_path: Path
+) -> None:
+    """A worker takes 10 ms for a batch: two give one every 5 ms, and a step takes 3 ms."""
+    loader = {"workers": workers, "iterators": 1, "batch_size": 16, "prefetch_factor": ahead}
+    settings = {"loaders": [loader], "cpu": {"allowed": 32}}
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "worker": BATCH, "settings": settings}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    whole = Program().steps(fed, steps).summary(tmp_path)
+    (finding,) = (f for f in whole.findings or () if f.code == "NSX106")
+    assert (finding.verdict == "found") == told
+    if told:
+        assert "2 workers give a batch every 5.00 ms" in finding.title
+        assert finding.saving.likely_ns is None and "about 5.00 ms" in finding.saving.confidence
+        assert whole.answer.do[0].code == "NSX106" and whole.answer.worth.startswith("These steps lived on")
 
 
 @pytest.mark.parametrize("damaged", [{"lines": [[1, 2]]}, {"samples": 0}, {"wall_ns": "long"}, {"lines": []}])
