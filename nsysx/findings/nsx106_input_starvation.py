@@ -113,7 +113,9 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     made = ", ".join(options)
     step = case.longest_step_ns
     if room and (worth.likely_ns or 0) > step * (1 - workers / more):
-        beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, which is not enough"
+        beside = (
+            f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, which is not enough"
+        )
         return Fix.by_name(
             "cheaper-samples",
             text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}"

@@ -52,7 +52,8 @@ def check(case: Case) -> list[Finding]:
 def _evaluating_alone(case: Case) -> list[Finding]:
     """Return a finding about the rank that evaluates between steps while others wait, for each one that does.
 
-    The step holds nothing of it: what it costs is how much longer a step is with what runs between steps, as the process measured.
+    The step holds nothing of it: what it costs is how much longer a step is with what runs between steps, as the process measured; where
+    it did not, as often as it was recorded.
     """
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
     real = unprofiled_of(case.profile)
@@ -64,7 +65,14 @@ def _evaluating_alone(case: Case) -> list[Finding]:
             continue
         longest = max(times, key=lambda t: t["ns"])
         waiting = units.several(longest["ranks"], "rank")
-        size, leads = "not known: how often it runs is not, without a step timed between the windows", False
+        steps = max(int((case.profile.steps.gpu["process"] == case.process).sum()), 1)
+        each = sum(t["ns"] for t in times) / steps
+        less = each * (1 - 1 / len(rows))
+        leads = less >= RANK_WORK_LEADS_SHARE * (case.step_ns + each)
+        size = (
+            f"as recorded it runs {units.several(len(times), 'time')} in {steps} steps, {units.duration(each)} for each of them: shared by "
+            f"{len(rows)} ranks {units.duration(less)} of that go; how often it runs else was not timed"
+        )
         if between and not isinstance(real, Withheld) and real.loop_ns is not None:
             then = real.loop_ns - round(between * (1 - 1 / len(rows)))
             leads = real.loop_ns - then >= RANK_WORK_LEADS_SHARE * real.loop_ns

@@ -89,10 +89,16 @@ def test_an_evaluation_on_one_rank_is_told_and_comes_first(tmp_path: Path) -> No
     assert "Share the evaluation" in summary.answer.do[0].text and "11.50 ms" in summary.answer.worth
 
 
-def test_without_a_timed_loop_the_size_is_not_known_and_it_does_not_come_first(tmp_path: Path) -> None:
-    (finding,) = stragglers(summarize([job(tmp_path / "j.sqlite", timed=False)]))
+def test_without_a_timed_loop_it_is_as_often_as_recorded(tmp_path: Path) -> None:
+    """Once in ten steps: the evaluation of 60 ms adds 6 ms to each, half of which goes."""
+    summary = summarize([job(tmp_path / "j.sqlite", timed=False)])
+    (finding,) = stragglers(summary)
     assert finding.cost_ns_per_step is None and finding.saving.likely_ns is None
-    assert not any(row.get("leads") for row in finding.evidence)
+    size = finding.saving.confidence
+    assert (
+        "runs 1 time in 10 steps, 6.00 ms for each" in size and "3.00 ms of that go" in size and "was not timed" in size
+    )
+    assert "Share the evaluation" in summary.answer.do[0].text
 
 
 @pytest.mark.parametrize("evaluates", [(), (0, 1)])
