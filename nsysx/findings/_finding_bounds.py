@@ -139,11 +139,11 @@ OF_NOTED_LINE_SHARE = 0.6
 #: Findings that share less than this part of the step do not overlap.
 OVERLAP_SHARE = 0.01
 # ---- _padding ---------------------------------------------------------------------------------------------------
-#: Padding is worth a word from this share of the batch on.
-MUCH_PADDING_SHARE = 0.3
-#: A batch is padded beyond its longest sample from this share of its length on.
-BEYOND_LONGEST_SAMPLE_SHARE = 0.1
+#: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length.
+MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1
 
+# ---- _read_one_by_one: so many reads of one line in a step. Chosen.
+FEWEST_READS = 32
 # ---- _requests --------------------------------------------------------------------------------------------------
 #: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves.
 SHORT_FORWARD_STEP_NS = 6_000_000

@@ -34,6 +34,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in
+from nsysx.findings._read_one_by_one import one_by_one, read_at_once
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
@@ -48,6 +49,7 @@ RULE = Rule(
 )
 REQUIRES = ("waits",)
 _KEEP, _SELECT = Fix.by_name("keep-on-gpu"), Fix.by_name("fixed-shape")
+_AT_ONCE = Fix.by_name("read-at-once")
 _SYNCHRONIZE, _ORDER = Fix.by_name("no-synchronize"), Fix.by_name("order-streams")
 
 
@@ -79,7 +81,8 @@ def check(case: Case) -> list[Finding]:
     unknown: list[Row] = []
     for row in places.to_dicts():
         at_site = waiting.at(calls, row)
-        worth = case.worth(RemoveWaits(at_site), cause=RULE.cause)
+        values = row["asks"] == waiting.VALUE and case.program.torch and one_by_one(case, at_site)
+        worth = read_at_once(case, at_site) if values else case.worth(RemoveWaits(at_site), cause=RULE.cause)
         rare = 2 * row["in_steps"] < case.steps
         if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)
@@ -87,7 +90,7 @@ def check(case: Case) -> list[Finding]:
             continue
         if case.stepless and not case.notable(row["idle_caused_ns"]):
             continue  # nothing can be replayed, and the wait left the GPU no shorter of work
-        findings.append(_finding(case, row, at_site, worth))
+        findings.append(_finding(case, row, at_site, worth, _AT_ONCE if values else None))
     if not findings and unknown:
         first = unknown[0]
         return case.cannot_tell(
@@ -116,7 +119,7 @@ def _of_ddp(row: Row) -> str:
     )
 
 
-def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Finding:
+def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving, at_once: Fix | None) -> Finding:
     wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
     host = case.program.host
     detail = (
@@ -137,11 +140,13 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
     elif own_statistics := _of_ddp(row):
         fix = Fix(own_statistics)
     else:
-        fix = _fix(case, row)
+        fix = at_once or _fix(case, row)
     if row["file"] is None and case.program.python:
         fix = fix.but(text=f"{fix.text}; nsysx run records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
+    if at_once is not None:
+        title = f"{units.count(round(row['calls'] / case.steps))} values are read one by one {case.per}{case.in_module(row)}"
     if worth.likely_ns is None:
         title = (
             f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU idle for {units.duration(idle)}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nsysx.render import view
-from tests.findings import DOMAIN, Program, empty, healthy
+from tests.findings import DOMAIN, US, Program, empty, healthy
 
 
 def masked(program: Program, number: int) -> None:
@@ -252,3 +253,31 @@ def test_rows_that_numbers_pick_are_looked_up_by_an_embedding(tmp_path: Path, by
 
     finding = Program().steps(body).finding(tmp_path, "NSX120")
     assert ([way.name for way in finding.remedies] == ["rows-by-embedding"]) is not by_mask
+
+
+def reading(program: Program, number: int, reads: int = 64, *, launches: bool = False) -> None:
+    """A network of 4 ms, then values read one by one, with 10 us of Python for each; ``launches``: each is computed first."""
+    healthy(program, number)
+    with program.range("evaluation"):
+        for _ in range(reads):
+            if launches:
+                program.launch(5)
+            program.host(10)
+            program.copy(2, "DtoH", pageable=False, bytes=8)
+            program.sync()
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [({}, "read-at-once"), ({"reads": 8}, "keep-on-gpu"), ({"launches": True}, "keep-on-gpu")],
+    ids=["one by one", "a few", "each is computed first"],
+)
+def test_values_that_are_all_there_are_read_at_once(kind: dict[str, Any], remedy: str, tmp_path: Path) -> None:
+    found = Program().steps(lambda program, number: reading(program, number, **kind)).findings(tmp_path, "NSX101")
+    (finding,) = (f for f in found if f.verdict == "found" and f.remedies)
+    assert [way.name for way in finding.remedies] == [remedy]
+    if remedy == "read-at-once":
+        assert finding.title.startswith("64 values are read one by one per step")
+        # 64 copies with their waits; the 10 us of Python for each then run while the GPU works.
+        assert finding.saving.likely_ns == pytest.approx(64 * 22 * US, rel=0.15)
+        assert finding.saving.most_ns == finding.saving.likely_ns

@@ -132,6 +132,11 @@ UNTRIED = (
         untried="which value may come later, the program says; bound-reads tells what all of them cost",
     ),
     Remedy(
+        "read-at-once", "Copy the whole tensor once, before the loop, and read the numbers from the list",
+        "rows = scores.tolist()  # one copy and one wait for all of them\nfor row in rows:\n    write(row)",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "fixed-shape",
         "Use an operation of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] "
         "ask the GPU for a size", "out = torch.where(mask, x, 0)  # in place of x[mask]", untried=_LEFT_OUT,
