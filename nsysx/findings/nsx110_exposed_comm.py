@@ -33,7 +33,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
-from nsysx.findings._costly_jobs import hidden_beside, one_unit
+from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
 from nsysx.findings._found import Found
@@ -257,8 +257,10 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
     again = gathered_often(case) if shards(case) else frozenset()
+    settings = settings_of(case.profile)
+    by_layer = shards(case) and not again and settings is not None and bool(small_units(case, settings))
     if shards(case):
-        compiled, text = way("gathered-once" if again else "larger-shards"), None
+        compiled, text = way("gathered-once" if again else "blocks-as-units" if by_layer else "larger-shards"), None
     else:
         name, what = (
             ("compile-wrapped", "the module before it is wrapped") if _uses_ddp(case) else ("compile", "the model")
@@ -284,9 +286,8 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     )
     if shards(case) and finding.saving.likely_ns is not None and finding.saving.likely_ns < (worth.likely_ns or 0):
         # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.
-        worth = replace(
-            worth, likely_ns=finding.saving.likely_ns, confidence=finding.saving.confidence, source="replay"
-        )
+        without = replace(finding.saving, source="replay")
+        worth = _without_hooks(without, worth) if by_layer else replace(without, most_ns=worth.likely_ns)
     else:
         # The size is that of exactly what is pasted: all launches stay that a compiler does not take together.
         worth = _pasted.likely(case, fix, worth, frozenset())
@@ -297,10 +298,23 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
             finding.saving,
             likely_ns=worth.likely_ns,
             most_ns=worth.most_ns if worth.most_ns is not None else worth.likely_ns,
+            bound=finding.saving.bound and not by_layer,
+            error_ns=worth.error_ns if by_layer else finding.saving.error_ns,
             confidence=worth.confidence,
             source=worth.source,
         ),
     )
+
+
+def _without_hooks(least: Saving, most: Saving) -> Saving:
+    """Return what it saves that small units become a few: at least that no collective is left, at most all idle time.
+
+    FSDP's hooks run on the host for each unit, before and behind it, and are no launches: the replay leaves them where they are.
+    """
+    ends = (least.likely_ns or 0, most.likely_ns or 0)
+    likely = sum(ends) // 2
+    why = "FSDP's hooks on the host go with the units: more than their gathers, less than all idle time"
+    return Saving(likely, why, error_ns=likely - ends[0], most_ns=ends[1], source="time")
 
 
 def _place_of(case: Case, ops: frozenset[int]) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from nsysx import units
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _costly_jobs
+from nsysx.findings import _costly_jobs, nsx110_exposed_comm
 from nsysx.findings._divided_comm import of_ranks
 from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
@@ -242,6 +243,24 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
     else:
         # Without the transfer (50 us) that ranks who are there together take.
         assert not host or left == pytest.approx(550_000, rel=0.03)
+
+
+def test_units_that_are_single_layers_have_hooks_that_go_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no collective at all saves is the least: the hooks of each unit are host code that the replay leaves."""
+    monkeypatch.setattr(nsx110_exposed_comm, "small_units", lambda case, settings: "many")
+    path = in_turn(tmp_path / "r.sqlite", 400_000, kernels=(GATHER, SCATTER))
+    probe = [{"pid": 100 + rank, "settings": {"wrappers": []}} for rank in range(2)]
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": probe}))
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert finding.remedies[0].name == "blocks-as-units"
+    saving, replay = finding.saving, engine.replay_of(gather_job([path], ReadingOptions()).profile)
+    assert isinstance(replay, engine.Replay)
+    least = replay.saving(engine.RemoveExposedComm()).saving_ns or 0
+    assert least < (saving.likely_ns or 0) < (saving.most_ns or 0)
+    assert (saving.likely_ns or 0) - (saving.error_ns or 0) == pytest.approx(least, rel=0.01)
+    assert not saving.bound
 
 
 def test_fewer_launches_leave_what_a_line_runs_besides(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ UNTRIED = (
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "blocks-as-units",
+        "Shard each block as one unit, and none of the layers in it: at every unit the ranks meet and wait for each other's launches, and "
+        "FSDP's hooks run on the host, whatever its size",
+        "for block in model.blocks: fully_shard(block)  # then fully_shard(model)",
+        "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "grouped-units",
         "Give small modules no fully_shard() of their own: several in one, fully_shard([a, b, c]), or in the unit around them. Each gather "
         "is a launch and a meeting of all ranks, whatever its size",
