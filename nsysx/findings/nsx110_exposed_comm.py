@@ -22,6 +22,7 @@ Harmless when
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -43,6 +44,8 @@ from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, stages_of, uneven
+from nsysx.findings._worker_lines import worker_batch
+from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Row, Table
@@ -169,6 +172,8 @@ def check(case: Case) -> list[Finding]:
         told = _fewer_launches(case, told, recorded)
         # Stages that wait for each other in turn hide what is left of that.
         told = replace(told, saving=replace(told.saving, bound=True))
+    elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
+        told = _data_sooner(case, told, late, recorded)
     elif _by_hosts(told, case.ranks):
         told = _fewer_launches(case, told, recorded)
     return [_of_its_wrapper(case, told)]
@@ -246,6 +251,33 @@ def _gathers_outputs(case: Case) -> bool:
 def _by_hosts(finding: Finding, table: Table) -> bool:
     """Return whether most of the exposed communication is a wait for ranks that launch later than this one."""
     return finding.fix == UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
+
+
+def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns: int | None) -> Finding:
+    """Return the finding where the ranks wait for each other's input data: at most all idle time goes, and all that waits."""
+    divided = None if case.ranks is None else divided_comm(finding, case.ranks, case.shown_rank, recorded_ns)
+    idle = case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM)
+    most = max(idle - (0 if divided is None else divided.transfer), 0)
+    least = min(finding.saving.likely_ns or 0, most)
+    likely = (least + most) // 2
+    loader = of_loader(case, Saving(likely, ""))
+    ranks = " and ".join(str(row["rank"]) for row in late)
+    text = (
+        f"Get the input data of rank{'s' if len(late) > 1 else ''} {ranks} sooner, the other ranks wait for it: {loader.text[:1].lower()}"
+        f"{loader.text[1:]}. Does each worker of each rank get samples?"
+    )
+    why = "the waits for the data go, and what the ranks wait for each other; how fast data can come is not known"
+    settings, followed = settings_of(case.profile), worker_batch(case)
+    place = followed.where if followed else settings.place("samples", "loader", "loop") if settings else {}
+    where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **place}
+    return loader.but(text=text).into(
+        replace(
+            finding,
+            where=where,
+            saving=Saving(likely, why, error_ns=likely - least, most_ns=most, source="time"),
+        ),
+        torch=case.program.torch,
+    )
 
 
 def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Finding:

@@ -62,6 +62,7 @@ def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
 
 #: How the ledger calls idle time for launches, as an excess of one rank over its peers.
 _LAUNCHES = ("idle: host_code", "idle: launch_latency")
+_DATA = ("idle: data_loader",)
 
 
 def wait_for_hosts(rows: Sequence[Row]) -> bool:
@@ -69,22 +70,33 @@ def wait_for_hosts(rows: Sequence[Row]) -> bool:
 
     Ranks that are late in turn are alike in all sums: then each idles for its launches about as long as its peers wait.
     """
+    return bool(_late_by(rows, _LAUNCHES))
+
+
+def wait_for_data(rows: Sequence[Row]) -> list[Row]:
+    """Return the ranks, none of them always late, for whose input data the others wait for most of all waiting; [] where they do not."""
+    return _late_by(rows, _DATA)
+
+
+def _late_by(rows: Sequence[Row], causes: Sequence[str]) -> list[Row]:
+    """Return the ranks that are late because they idle for such causes, the latest first, if they make most of the delays, else []."""
     if any(r["straggler"] or r.get("bubble_ns") is not None for r in rows):
-        return False
+        return []
     longest = max(map(_waits, rows), default=0)
 
-    def by_host(row: Row) -> bool:
+    def by_these(row: Row) -> bool:
         why, idle = row.get("late_because") or {}, row.get("idle_causes") or {}
         if why:
-            return str(max(why, key=lambda part: why[part])) in _LAUNCHES
+            return str(max(why, key=lambda part: why[part])) in causes
         return bool(
-            sum(idle.get(cause.removeprefix("idle: "), 0) for cause in _LAUNCHES) > RANKS_WAIT_MOSTLY_SHARE * longest
+            sum(idle.get(cause.removeprefix("idle: "), 0) for cause in causes) > RANKS_WAIT_MOSTLY_SHARE * longest
         )
 
-    delays = [(r.get("delay_ns") or 0, by_host(r)) for r in rows]
-    return bool(
-        sum(delay for delay, host in delays if host) > RANKS_WAIT_MOSTLY_SHARE * sum(delay for delay, _ in delays)
-    )
+    def delay(row: Row) -> int:
+        return row.get("delay_ns") or 0
+
+    late = sorted((r for r in rows if delay(r) and by_these(r)), key=delay, reverse=True)
+    return late if sum(map(delay, late)) > RANKS_WAIT_MOSTLY_SHARE * sum(map(delay, rows)) else []
 
 
 def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
@@ -95,13 +107,16 @@ def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
 
 
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
-    """Return the verdict of a rank whose communication is mostly a wait for ranks that launch later, with that said."""
-    if shown is None or verdict.code != StepLimit.COMM or not wait_for_hosts(rows):
+    """Return the verdict of a rank whose communication is mostly a wait for ranks that launch, or get their data, later, with that said."""
+    data = wait_for_data(rows)
+    if shown is None or verdict.code != StepLimit.COMM or not (data or wait_for_hosts(rows)):
         return verdict
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
     if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
-    more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for ranks whose host launches later."
+    others = [f"the input data of rank {row['rank']}" for row in data if row is not shown]
+    whom = others[0] if others else "ranks whose input data comes later" if data else "ranks whose host launches later"
+    more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for {whom}."
     return replace(verdict, sentence=verdict.sentence + more)
 
 

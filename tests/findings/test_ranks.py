@@ -187,10 +187,12 @@ def test_a_transfer_takes_as_long_without_the_profiler_and_what_is_shorter_then_
     )
 
 
-def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True, noted: bool = False) -> Path:
+def in_turn(
+    path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True, noted: bool = False, loads: bool = False
+) -> Path:
     """Write a job of two ranks, each the late one in every other step: because it launches late, or else because it computes longer.
 
-    ``noted``: the line that makes it late is known.
+    ``noted``: the line that makes it late is known; ``loads``: it waits for its loader meanwhile.
     """
     report, collective, ms = Report(), 50_000, 1_000_000
     for rank in range(2):
@@ -202,6 +204,8 @@ def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = 
             mine = late_ns * (step % 2 == rank)
             begin, compute = t + 10_000 + mine * host, 500_000 + mine * (not host)
             thread.launch(begin - 8_000, kernel="void at::native::gemm", gpu_start=begin, gpu_dur=compute, device=rank)
+            if loads and mine:
+                thread.add_range("data DataLoader", t, begin - 8_500, domain="nsysx")
             if noted:
                 thread.line("/job/train.py:30 data", t, begin - 8_500)
             at, done = begin + compute, t + 510_000 + late_ns + collective
@@ -243,6 +247,16 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
     else:
         # Without the transfer (50 us) that ranks who are there together take.
         assert not host or left == pytest.approx(550_000, rel=0.03)
+
+
+def test_ranks_that_wait_for_each_others_data_are_told_to_get_it_sooner(tmp_path: Path) -> None:
+    """Each rank waits 400 us for its loader in every other step, and the other rank for it."""
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=(REDUCE,), loads=True)])
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    assert finding.fix.startswith("Get the input data of ranks ") and "the other ranks wait for it" in finding.fix
+    assert finding.where["module"] == "DataLoader"
+    saving = finding.saving
+    assert (saving.error_ns or 0) <= (saving.likely_ns or 0) < (saving.most_ns or 0) < (summary.answer.now_ns or 0)
 
 
 def test_units_that_are_single_layers_have_hooks_that_go_with_them(

@@ -85,6 +85,19 @@ def test_ranks_wait_for_hosts_where_those_make_most_of_the_waiting(late_ms, othe
     assert rank_verdict.wait_for_hosts(ranks(*rows).rows or ()) == hosts
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "idle", "data"),
+    [(60, {"data_loader": 40 * MS}, [1]), (60, {"host_code": 40 * MS}, []), (30, {"data_loader": 40 * MS}, [])],
+)
+def test_ranks_wait_for_data_where_the_latest_idles_for_its_own(late_ms, idle, data):
+    rows = ({"delay_ns": 40 * MS, "exposed_wait_ns": 50 * MS}, {"delay_ns": late_ms * MS, "idle_causes": idle})
+    table = ranks(*rows)
+    assert [row["rank"] for row in rank_verdict.wait_for_data(table.rows or ())] == data
+    assert not data or not rank_verdict.wait_for_hosts(table.rows or ())
+    said = rank_verdict.of_ranks(verdict(), table).sentence
+    assert ("waiting for the input data of rank 1" in said) == bool(data)
+
+
 @pytest.mark.parametrize(("idle_ms", "hosts"), [(26, True), (24, False)])
 def test_ranks_that_are_late_in_turn_idle_for_their_launches_as_long_as_their_peers_wait(idle_ms, hosts):
     idle = {"launch_latency": 10 * MS, "host_code": (idle_ms - 10) * MS, "sync": 90 * MS}
