@@ -146,7 +146,7 @@ MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1
 FEWEST_READS = 32
 # ---- _requests --------------------------------------------------------------------------------------------------
 #: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves.
-SHORT_FORWARD_STEP_NS = 6_000_000
+SHORT_FORWARD_STEP_NS = 5_000_000
 #: Inputs of the batch for which the worth of batching requests is computed.
 BATCHED_INPUTS = 8
 # ---- _shared_factors --------------------------------------------------------------------------------------------

@@ -296,17 +296,17 @@ def _placed(case: Case) -> pl.DataFrame:
 
 
 def _as_one_change(stalls: pl.DataFrame) -> pl.DataFrame:
-    """Return the stalls with column pause: the kind of pause that most of each is. Those of a kind have one place, where most of them is.
+    """Return the stalls with column paused_by, what most of each is: those of a kind have one place, where most of them is.
 
     One change ends them all: where a forward is compiled anew, its backward is, too.
     """
     mostly = pl.coalesce(
         *(pl.when(pl.col(k.key) >= MOST_SHARE * pl.col("ns")).then(pl.lit(k.key)) for k in _pauses.KINDS), pl.lit("")
     )
-    stalls = stalls.with_columns(mostly.alias("pause"))
-    parts = [stalls.filter(pl.col("pause") == "")]
+    stalls = stalls.with_columns(mostly.alias("paused_by"))
+    parts = [stalls.filter(pl.col("paused_by") == "")]
     for kind in _pauses.KINDS:
-        part = stalls.filter(pl.col("pause") == kind.key)
+        part = stalls.filter(pl.col("paused_by") == kind.key)
         if part.height:
             sums = part.group_by(*SITE).agg(pl.col("real_ns").sum())
             most = sums.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True).head(1)
@@ -326,7 +326,7 @@ def _of_the_line(worth: Saving, share: float) -> Saving:
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     stalls = _placed(case)
-    columns = (*SITE, "pause")
+    columns = (*SITE, "paused_by")
     rows = stalls.group_by(*columns).agg(
         pl.len().alias("stalls"),
         pl.col("real_ns").sum(),

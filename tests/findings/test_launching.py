@@ -398,12 +398,12 @@ def test_without_steps_or_work_it_cannot_be_told(code: str, program: Program, tm
 
 @pytest.mark.parametrize(
     ("launches", "trains", "answers", "batch"),
-    [(20, False, 1, True), (20, True, 1, False), (70, False, 1, False), (20, False, 0, False), (20, False, 3, False)],
+    [(20, False, 1, True), (20, True, 1, False), (120, False, 1, False), (20, False, 0, False), (20, False, 3, False)],
 )
 def test_a_short_forward_that_launches_limit_is_batched(
     tmp_path: Path, launches: int, trains: bool, answers: int, batch: bool
 ) -> None:
-    """Up to 3 ms a step: there a graph of the forward pays as much for its call as it saves, and no saving is promised.
+    """Up to 5 ms a step: there a graph of the forward pays as much for its call as it saves, and no saving is promised.
 
     Passes whose results nobody waits for are no requests, and a program of which every third is waited for is no server.
     """

@@ -20,7 +20,9 @@ _VARY = (
     (r"(?m)^ERROR:[\d-]+ [\d:]+ \d+:\d+ ", "ERROR "),  # without a device, torch for CUDA says that there is none
     (r"(?m)^[VIWE]\d{4} [\d:.]+ \d+ ", "logged "),
 )
-_TOLD = re.compile(r"told (\d+): (.+)")
+_TOLD = re.compile(r"told (\d+|any): (.+)")
+#: The number of steps hangs on which thread runs first.
+ANY = -1
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class Case:
 
 
 def told(text: str) -> tuple[int, str]:
-    """Return the number and the reason of "told N: reason"."""
+    """Return the number and the reason of "told N: reason"; N may be "any"."""
     match = _TOLD.fullmatch(text)
     assert match, text
-    return int(match[1]), match[2]
+    return ANY if match[1] == "any" else int(match[1]), match[2]
 
 
 def _from_text(path: Path) -> list[Case]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.starts.cases import HERE, LAB, Case
+from tests.starts.cases import ANY, HERE, LAB, Case
 
 ROOT = HERE.parent.parent
 INJECT = ROOT / "nsysx" / "inject"
@@ -333,7 +333,7 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
     left = any(
         len(r.get("window_pauses_ns") or ()) == 2 for r in armed
     )  # after its second window the probe counts no more
-    if counts(probed) != expected and not left:
+    if counts(probed) != expected and not left and not (case.told and case.told[0] == ANY):
         rules = [r["steps"]["rule"] for r in armed if r.get("steps")]
         found.append(Deviation(case.name, "miscounted", f"{counts(probed)} for {expected}, by {rules}"))
     return found
