@@ -268,8 +268,8 @@ def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns:
     )
     why = "the waits for the data go, and what the ranks wait for each other; how fast data can come is not known"
     settings, followed = settings_of(case.profile), worker_batch(case)
-    place = followed.where if followed else settings.place("samples", "loader", "loop") if settings else {}
-    where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **place}
+    row_of_loader = followed.where if followed else settings.place("samples", "loader", "loop") if settings else {}
+    where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **row_of_loader}
     return loader.but(text=text).into(
         replace(
             finding,
