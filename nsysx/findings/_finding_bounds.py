@@ -141,8 +141,8 @@ OVERLAP_SHARE = 0.01
 # ---- _padding ---------------------------------------------------------------------------------------------------
 #: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length.
 MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1
-
-# ---- _read_one_by_one: so many reads of one line in a step. Chosen.
+# ---- _read_one_by_one -------------------------------------------------------------------------------------------
+#: So many reads of one line in a step are a loop over values. Chosen.
 FEWEST_READS = 32
 # ---- _requests --------------------------------------------------------------------------------------------------
 #: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves.
