@@ -36,7 +36,7 @@ KINDS = (
     WorkKind("preallocated", r"\btorch\.(cat|concat|hstack|vstack)\([^)]*(past|cache|histor|memor|buffer|prefix|generated|outputs?\b)",
              beside=False),
     WorkKind("largest-for-sort", r"\b(arg)?sort\(", beside=False),
-    WorkKind("one-layout", r"(permute|transpose|movedim|rearrange)\([^()]*\)\.contiguous\(", beside=False),
+    WorkKind("one-layout", r"(permute|transpose|movedim|rearrange)\([^()]*\)\.contiguous\(\s*\)", beside=False),
     WorkKind("kept-constant", r"\b(tril|triu|arange|meshgrid|linspace|hann_window|hamming_window|eye)\(", beside=False),
     WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",

@@ -117,6 +117,8 @@ def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
         ("preallocated", "k = torch.cat([self.cache_k, k], dim=2)"),
         ("largest-for-sort", "order = scores.argsort(descending=True)[:, :k]"),
         ("one-layout", "y = x.permute(0, 2, 3, 1).contiguous()"),
+        # A layout that is named is what the next layer wants, or what the tensor has.
+        ("compile-function", "h = self.mlp(x.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last))"),
         ("kept-constant", "mask = torch.ones(n, n, device=x.device).tril()"),
         ("compile-function", "image = image * gain + bias"),
     ],

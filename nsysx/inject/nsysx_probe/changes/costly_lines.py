@@ -222,7 +222,8 @@ UNTRIED = (
         "y = F.conv2d(x, weight.view(out, in_, k, k), padding=k // 2)", untried=_OWN_CODE,
     ),
     Remedy(
-        "largest-for-sort", "Use torch.topk for the largest few instead of sorting everything", "values, index = scores.topk(k)",
+        "largest-for-sort", "Use torch.topk for the few that are kept instead of sorting everything (largest=False: the smallest)",
+        "values, index = scores.topk(k)",
         "Only the first of the sorted values may be needed.", untried=_OWN_CODE,
     ),
     Remedy(
