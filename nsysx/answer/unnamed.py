@@ -106,9 +106,11 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
         return _without_steps(summary)
     if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
-    if summary.replay is None or not summary.replay.get("trusted", True):
-        return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
     figures = near_limits.sentence(summary)
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        unpriced = "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
+        # How far the work is from its limits needs no replay.
+        return f"{unpriced} {figures}".rstrip() if summary.verdict.code == StepLimit.GPU else unpriced
     # How many digits are needed only the author knows: what the limits are told of is the work in this number format.
     nothing = "Nothing" if near_limits.in_float64(summary) is None else "Nothing, if float64 is needed"
     if near_limits.near(summary):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from nsysx.answer import near_limits
+from nsysx.answer import near_limits, unnamed
 from tests.analyses.test_operators import GEMM, Torch, summary
 from tests.analyses.test_roofline import ADD, LARGE
 from tests.findings import Program
@@ -36,6 +37,14 @@ def test_work_near_its_limits_has_nothing_to_gain(tmp_path: Path) -> None:
     )
     assert found.answer is not None and found.answer.do[0].text.startswith(
         "Nothing: the GPU works near its limits. Of the GPU time"
+    )
+
+
+def test_where_no_replay_can_price_a_change_the_limits_are_told_all_the_same(tmp_path: Path) -> None:
+    unpriced = replace(summary(of(190, 200), tmp_path), replay={"trusted": False})
+    assert unnamed.to_record(unpriced).endswith(
+        "so no change can be priced. Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak "
+        "bandwidth): at most 84.5 us of 960 us could go."
     )
 
 
