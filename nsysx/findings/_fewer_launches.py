@@ -31,10 +31,13 @@ _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, all
 
 
 def graph_advice(case: Case, alone: int, worth: Saving, unblocked: Saving | None) -> tuple[Fix, Saving]:
-    """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are."""
+    """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are.
+
+    They are more than a graph of what is compiled already: one call makes the launches of all, and larger kernels besides.
+    """
     fix, count = _fix(case, alone), _calls_of_network(case)
     blocked = unblocked is not None or any(need.test(case)[0] == "violated" for need in fix.needs)
-    if blocked and _accumulates(case, count):  # one call needs nothing of what a graph needs
+    if (blocked or case.program.compiled) and _accumulates(case, count):  # one call needs nothing of what a graph needs
         return Fix.by_name("larger-batches", text=_larger(case, count)), _in_one_call(case, count)
     return fix, worth
 
