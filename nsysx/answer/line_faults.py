@@ -8,6 +8,7 @@ from collections.abc import Mapping
 FAULTS: Mapping[str, str] = {
     "arrays-for-objects": "items are looked up one at a time",
     "arrays-once": "lists are converted to arrays",
+    "batch-as-it-is": "it waits for a full batch",
     "callbacks-rarely": "callbacks and loggers run in each step",
     "checked-rarely": "each check waits for the GPU",
     "collective-rarely": "a collective in each step",

@@ -70,6 +70,7 @@ _KINDS = tuple(
             rf"\b(torch|np|numpy)\.stack\(\s*{_LIST}|\btorch\.tensor\(",
         ),
         ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\bwith \w*lock\b"),
+        ("batch-as-it-is", r"\.(append|extend)\(.*\.get\(.*\btimeout\b"),
         ("delivered-sooner", r"\b\w*(queue|_q|q)\.get\(|\.get\(\s*(timeout\s*=[^)]*)?\)|\.result\(|\.recv\w*\("),
         (
             "metrics-rarely",

@@ -38,6 +38,7 @@ LINES = [
     ("no-lock", "lock.acquire()"),
     ("no-lock", "thread.join()"),
     ("delivered-sooner", "batch = queue.get()"),
+    ("batch-as-it-is", "batch.append(self.inbox.get(timeout=left))"),
     ("delivered-sooner", "hear(studio.pieces.get())"),
     ("no-process-in-a-step", "subprocess.run(['nvidia-smi'])"),
     ("parsed-once", "row = json.loads(text)"),

@@ -105,6 +105,12 @@ UNTRIED = (
         "Do not wait here: let a thread or process fill a queue some steps ahead, and hold the lock for less", untried=_OWN_CODE,
     ),
     Remedy(
+        "batch-as-it-is",
+        "Take what is in the queue when the GPU is free, and do not wait for a full batch: fewer clients than its size never fill it",
+        "while len(batch) < most and not inbox.empty(): batch.append(inbox.get_nowait())",
+        "Batches are smaller where requests come slowly.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "delivered-sooner",
         "Nothing is computed here: it waits for what another thread, process or machine delivers. Let that deliver sooner",
         condition="What comes by a clock, such as live sound, comes no sooner.", untried=_OWN_CODE,
