@@ -320,8 +320,9 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.
         without = replace(finding.saving, source="replay")
         worth = _without_hooks(without, worth) if by_layer else replace(without, most_ns=worth.likely_ns)
-    else:
-        # The size is that of exactly what is pasted: all launches stay that a compiler does not take together.
+    elif 2 * case.lost_to(StepLimit.LAUNCH) >= (worth.likely_ns or 0):
+        # The size is that of exactly what is pasted: all launches stay that a compiler does not take together. A rank that waits for the
+        # launches of another one has none to replay: what these save is known as a bound alone.
         worth = _pasted.likely(case, fix, worth, frozenset())
     return replace(
         fix.into(finding, torch=program.torch),
