@@ -226,6 +226,7 @@ SETTINGS = (
         takes=_recomputed.taken,
         leads=True,
         phase="backward",
+        at=_recomputed.place_of_call,
     ),
     Costly(
         "recompile limit",

@@ -10,6 +10,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
+from nsysx.analyses.lines import texts
 from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
@@ -19,9 +20,24 @@ from nsysx.findings._finding_bounds import (
     LEAST_RECOMPUTED_SHARE,
 )
 from nsysx.findings._once import Takes
+from nsysx.model import Row
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 
 _COMPILED = "CompiledFunctionBackward"
+
+
+_ASKS = re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing_enable\(|\bapply_activation_checkpointing\(")
+
+
+def place_of_call(case: Case) -> Row:
+    """Return the line that asks for checkpoints, by its text; empty where no noted line does."""
+    for file, lines in texts(case.profile).items():
+        number = next(
+            (n for n, text in lines.items() if isinstance(text, str) and _ASKS.search(text) and n.isdecimal()), None
+        )
+        if number is not None:
+            return {"file": file, "line": int(number)}
+    return {}
 
 
 def needless(case: Case, settings: RecordedSettings) -> str:

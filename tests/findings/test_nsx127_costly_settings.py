@@ -560,6 +560,20 @@ def test_cores_that_others_use_cost_nothing_where_the_gpu_never_waits(tmp_path: 
     assert not names(summary(tmp_path, changed(CLEAN, crowded), healthy))
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("return checkpoint(self.body, x, use_reentrant=False)", 31), ("torch.save(net, 'checkpoint.pt')", None)],
+)
+def test_checkpoints_are_told_at_the_line_that_asks_for_them(tmp_path: Path, text: str, line: int | None) -> None:
+    settings = changed(CLEAN, {"checkpoints": 12, "memory": {"reserved_peak_bytes": 20 << 30}})
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
+    record["source"] = {"/job/net.py": {"30": "x = self.norm(x)", "31": text}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    found = Program().steps(healthy, 12).findings(tmp_path, "NSX127")
+    (finding,) = (f for f in found if f.evidence and f.evidence[0]["setting"] == "checkpoints")
+    assert finding.where.get("line") == line
+
+
 def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:
     """One steady step is too little to tell the reductions of its backwards apart: its settings count them."""
     settings = changed(CLEAN, {"wrappers": [DDP], "backwards": 4, "reducing": 4})
