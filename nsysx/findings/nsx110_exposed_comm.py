@@ -326,7 +326,10 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         worth = _pasted.likely(case, fix, worth, frozenset())
     return replace(
         fix.into(finding, torch=program.torch),
-        where=_place_of(case, again) or {k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
+        where=(settings.place("FSDP") if by_layer and settings is not None else {})
+        or _place_of(case, again)
+        or {k: v for k, v in launched_by(case.profile).items() if v}
+        or finding.where,
         saving=replace(
             finding.saving,
             likely_ns=worth.likely_ns,

@@ -265,10 +265,11 @@ def test_units_that_are_single_layers_have_hooks_that_go_with_them(
     """What no collective at all saves is the least: the hooks of each unit are host code that the replay leaves."""
     monkeypatch.setattr(nsx110_exposed_comm, "small_units", lambda case, settings: "many")
     path = in_turn(tmp_path / "r.sqlite", 400_000, kernels=(GATHER, SCATTER))
-    probe = [{"pid": 100 + rank, "settings": {"wrappers": []}} for rank in range(2)]
+    settings = {"wrappers": [], "places": {"FSDP": "/job/train.py:12"}}
+    probe = [{"pid": 100 + rank, "settings": settings} for rank in range(2)]
     (tmp_path / "r.run.json").write_text(json.dumps({"probe": probe}))
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
-    assert finding.remedies[0].name == "blocks-as-units"
+    assert finding.remedies[0].name == "blocks-as-units" and finding.where["line"] == 12
     saving, replay = finding.saving, engine.replay_of(gather_job([path], ReadingOptions()).profile)
     assert isinstance(replay, engine.Replay)
     least = replay.saving(engine.RemoveExposedComm()).saving_ns or 0
