@@ -25,7 +25,6 @@ FAULTS: Mapping[str, str] = {
     "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
     "iterator-once": "a new iterator of the loader in each step",
     "keep-on-gpu": "a value is read back in each step",
-    "read-at-once": "values are read back one by one",
     "logged-rarely": "logging in each step",
     "made-on-gpu": "data is created on the CPU",
     "made-once": "it is created anew in each step",

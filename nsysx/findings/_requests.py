@@ -39,4 +39,6 @@ def served(case: Case, cost: int) -> bool:
         return False
     if lookup.matching(case.calls["phase"], "^(backward|optimizer)$").any():
         return False
+    if not program.networks and not lookup.matching(case.calls["phase"], "^forward$").any():
+        return False  # nothing that could take several inputs in one call
     return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
