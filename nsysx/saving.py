@@ -36,6 +36,12 @@ class Saving:
     next_limit: str | None = None
     covered: bool = True
 
+    @classmethod
+    def between(cls, least_ns: int, most_ns: int, confidence: str) -> Saving:
+        """Return a saving of which only the least and the most follow from recorded times: likely is their middle."""
+        middle, half = (least_ns + most_ns) // 2, (most_ns - least_ns) // 2
+        return cls(middle, confidence, error_ns=half, most_ns=most_ns, source="time")
+
     @property
     def mended_ns(self) -> int | None:
         """What it saves once what the change needs is mended, None where it lacks nothing or that is not known."""

@@ -356,13 +356,12 @@ def busy_cores(case: Case, settings: RecordedSettings) -> str:
     ran, waited = settings.cpu("ran_ns"), settings.cpu("waited_for_core_ns")
     if not isinstance(ran, int) or not isinstance(waited, int) or waited <= CROWDED_CORES * (ran + waited):
         return ""
-    if (
-        case.taken_by(part for part in StepPart if part.idle) < REPORTED_SHARE * case.step_ns
-    ):  # the GPU waits for no thread
+    idle = case.taken_by(part for part in StepPart if part.idle)
+    if idle < REPORTED_SHARE * case.step_ns:  # the GPU waits for no thread
         return ""
     return (
         f"the main thread has had no core for {units.duration(waited)} of the {units.duration(ran + waited)} since the start in which it "
-        f"could have run: other threads and processes take turns with it"
+        "could have run: other threads and processes take turns with it"
     )
 
 

@@ -137,7 +137,7 @@ def _in_one_call(case: Case, count: float) -> Saving:
     """
     why = "one call makes the launches of all micro-batches; how much of the GPU's work goes is not known"
     least, most = (round((1 - 1 / count) * ns) for ns in (case.lost_to(StepLimit.LAUNCH), case.step_ns))
-    return Saving((least + most) // 2, why, error_ns=(most - least) // 2, most_ns=most, source="time")
+    return Saving.between(least, most, why)
 
 
 def _parts(case: Case) -> pl.DataFrame:

@@ -73,15 +73,20 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
+def _main_loader(case: Case) -> Row:
+    """Return the settings of the loader that is iterated most; empty where none were recorded."""
+    settings = settings_of(case.profile)
+    loaders = (settings.rows("loaders") if settings else None) or ()
+    return max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+
+
 def of_loader(case: Case, worth: Saving) -> Fix:
     """Return how a loader gets faster: no option that it has already, as far as its settings were read.
 
     ``worth`` is what a loader that is always ready saves. More workers come first where they alone may give that: they make no loader
     faster by more than their number grows.
     """
-    settings = settings_of(case.profile)
-    loaders = (settings.rows("loaders") if settings else None) or ()
-    most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    settings, most = settings_of(case.profile), _main_loader(case)
     followed = worker_batch(case)
     if followed is not None and followed.again:
         return _done_again(followed, most.get("workers"))
@@ -154,9 +159,7 @@ def _rate_of_workers(case: Case) -> _Rate | None:
 
     A loader hands out as many as its workers have made while the program started, or stood still, before its own rate is seen.
     """
-    settings, followed = settings_of(case.profile), worker_batch(case)
-    loaders = (settings.rows("loaders") if settings else None) or ()
-    most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    most, followed = _main_loader(case), worker_batch(case)
     workers, ahead = most.get("workers"), most.get("prefetch_factor")
     if followed is None or not isinstance(workers, int) or workers < 1 or followed.samples != most.get("batch_size"):
         return None

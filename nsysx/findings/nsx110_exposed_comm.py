@@ -258,26 +258,18 @@ def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns:
     divided = None if case.ranks is None else divided_comm(finding, case.ranks, case.shown_rank, recorded_ns)
     idle = case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM)
     most = max(idle - (0 if divided is None else divided.transfer), 0)
-    least = min(finding.saving.likely_ns or 0, most)
-    likely = (least + most) // 2
-    loader = of_loader(case, Saving(likely, ""))
+    why = "the waits for the data go, and what the ranks wait for each other; how fast data can come is not known"
+    saving = Saving.between(min(finding.saving.likely_ns or 0, most), most, why)
+    loader = of_loader(case, saving)
     ranks = " and ".join(str(row["rank"]) for row in late)
     text = (
         f"Get the input data of rank{'s' if len(late) > 1 else ''} {ranks} sooner, the other ranks wait for it: {loader.text[:1].lower()}"
         f"{loader.text[1:]}. Does each worker of each rank get samples?"
     )
-    why = "the waits for the data go, and what the ranks wait for each other; how fast data can come is not known"
     settings, followed = settings_of(case.profile), worker_batch(case)
     row_of_loader = followed.where if followed else settings.place("samples", "loader", "loop") if settings else {}
     where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **row_of_loader}
-    return loader.but(text=text).into(
-        replace(
-            finding,
-            where=where,
-            saving=Saving(likely, why, error_ns=likely - least, most_ns=most, source="time"),
-        ),
-        torch=case.program.torch,
-    )
+    return loader.but(text=text).into(replace(finding, where=where, saving=saving), torch=case.program.torch)
 
 
 def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Finding:
@@ -347,10 +339,8 @@ def _without_hooks(least: Saving, most: Saving) -> Saving:
 
     FSDP's hooks run on the host for each unit, before and behind it, and are no launches: the replay leaves them where they are.
     """
-    ends = (least.likely_ns or 0, most.likely_ns or 0)
-    likely = sum(ends) // 2
     why = "FSDP's hooks on the host go with the units: more than their gathers, less than all idle time"
-    return Saving(likely, why, error_ns=likely - ends[0], most_ns=ends[1], source="time")
+    return Saving.between(least.likely_ns or 0, most.likely_ns or 0, why)
 
 
 def _place_of(case: Case, ops: frozenset[int]) -> Row:
