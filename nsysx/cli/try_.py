@@ -271,15 +271,25 @@ def _ask(options: TryOptions) -> None:
 
 
 class _ended_by_signals:  # noqa: N801 - used as a function
-    """Meanwhile SIGTERM and SIGHUP do what Ctrl-C does: the run is ended, and what is known is printed."""
+    """Meanwhile SIGTERM and SIGHUP do what Ctrl-C does: the run is ended, and what is known is printed.
+
+    Only the first signal does. Another one, of an impatient user or of a kernel that tells of each thread of a parent that ends, would
+    interrupt the ending of the program and leave it.
+    """
 
     def __enter__(self) -> None:
         import signal
 
-        def interrupt(_number: int, _frame: Any) -> None:
-            raise KeyboardInterrupt
+        self._interrupted = False
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # What is ignored, as under nohup, stays so.
+        heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._interrupt) for number in heeded}
 
-        self._before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    def _interrupt(self, _number: int, _frame: Any) -> None:
+        if not self._interrupted:
+            self._interrupted = True
+            raise KeyboardInterrupt
 
     def __exit__(self, *_: object) -> None:
         import signal

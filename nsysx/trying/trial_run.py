@@ -170,8 +170,12 @@ class Runner:
             try:
                 process = self._start(folder, changes, plan)
                 outcome, waited_s = self._watch(process, folder, plan, limits)
-            finally:  # a signal may come between the program's start and its name here
-                end_completely(process, folder)
+            finally:  # a signal may come between the program's start and its name here, or in the end of the program itself
+                try:
+                    end_completely(process, folder)
+                except KeyboardInterrupt:
+                    end_completely(process, folder)
+                    raise
             return self._result(process, folder, outcome, began, waited_s)
 
     def environment(self, folder: Path, changes: Sequence[Change], plan: RunPlan) -> dict[str, str]:

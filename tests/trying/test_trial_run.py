@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,3 +151,21 @@ def test_a_program_that_has_just_started_when_a_signal_comes_is_ended(
     with pytest.raises(KeyboardInterrupt):
         trial_run.Runner(["sleep", "60"]).run([], trial_run.RunPlan(1, 1), trial_run.RunTimeouts(1, 1, 1, 1))
     assert started[0].wait(timeout=30) == -signal.SIGKILL
+
+
+def test_a_program_whose_ending_a_signal_interrupts_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    kill = os.killpg
+
+    def interrupted(group: int, number: int) -> None:
+        killed.append(group)
+        if len(killed) == 1:
+            raise KeyboardInterrupt
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", interrupted)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        trial_run.Runner(["sleep", "60"]).run([], trial_run.RunPlan(1, 1), trial_run.RunTimeouts(1, 1, 1, begun))
+    assert killed == [killed[0]] * 2
+    assert not Path(f"/proc/{killed[0]}").exists()

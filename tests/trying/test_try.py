@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from nsysx.cli import try_
 from nsysx.errors import NsysxError
 from nsysx.reading.tried import beside as tried_beside
 from nsysx.trying.try_options import TryOptions
@@ -244,6 +246,28 @@ def test_an_interrupt_ends_the_run_and_prints_what_is_known(tmp_path: Path) -> N
     assert known["interrupted"] and known["baseline"]["runs"] >= 1
     assert [t["verdict"] for t in known["trials"]] == ["fails", "cannot_tell"]
     assert not trials_in(tmp_path)
+
+
+def test_only_the_first_signal_interrupts() -> None:
+    """Linux tells of each thread of a parent that ends, and a user presses Ctrl-C again: none may interrupt the program's end."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    for first, later in itertools.permutations(numbers, 2):
+        with try_._ended_by_signals():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(first)
+            for number in (first, later):
+                signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_signal_that_is_ignored_interrupts_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with try_._ended_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_trial_that_measures_nothing_leaves_what_was_tried_before(
