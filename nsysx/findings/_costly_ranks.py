@@ -9,6 +9,7 @@ from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings import _reduced_twice as again
+from nsysx.findings import _same_samples as same
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -168,6 +169,14 @@ OF_RANKS = (
         way("own-cores"),
         leads=True,
         place="the launcher",
+    ),
+    Costly(
+        "samples of ranks",
+        same.drawn_alike,
+        "Every rank loads the same samples",
+        way("own-samples"),
+        set_by=("loader",),
+        phase="data",
     ),
     _in_fsdp(
         "CPU offload",

@@ -9,6 +9,7 @@ In the trace
     made while the program stood still. Then the time in the loader's next() of the steps without the profiler shows it.
     One forked worker is followed for one batch: the line with most of its time is named, and a function that runs several times for each
     sample that is handed out, as where each worker decodes all of a stream and keeps its share.
+    Ranks of DistributedDataParallel that draw the same samples are told so: each loads what the others load, too.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0
@@ -34,6 +35,7 @@ from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS, SAME_AS_WORKERS_SHARE, SLOWER_WORKERS_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
+from nsysx.findings._same_samples import same_samples
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
@@ -90,6 +92,9 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     followed = worker_batch(case)
     if followed is not None and followed.again:
         return _done_again(followed, most.get("workers"))
+    same = same_samples(case, settings)
+    if same is not None:
+        return same.fix()
     most_time = f"; most of their time is at {followed.place}" if followed else ""
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
     batch = most.get("batch_size")
@@ -254,11 +259,14 @@ def check(case: Case) -> list[Finding]:
             " The thread that launches waits in the operating system until another thread or process hands it over."
         )
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
+    settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}
+    elif settings and advised == "own-samples":
+        where |= settings.place("loader", "loop")
     elif followed:
         where |= followed.where
-    elif case.program.loader and fix.ways[0].name == "cheaper-samples" and (settings := settings_of(case.profile)):
+    elif settings and case.program.loader and advised == "cheaper-samples":
         where |= settings.place("samples", "loader", "loop")
     return [
         Found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence).as_finding(case)

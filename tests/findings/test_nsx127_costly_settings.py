@@ -14,9 +14,10 @@ import pytest
 
 from nsysx.answer import near_limits, remarks, unnamed
 from nsysx.answer.change_savings import After
-from nsysx.findings import _costly_when
+from nsysx.findings import _costly_when, nsx106_input_starvation
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
+from nsysx.findings._same_samples import SameSamples
 from nsysx.findings._transform_lengths import factors
 from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.model import Finding, Summary
@@ -613,6 +614,7 @@ OF_JOBS = {
     "metrics in each step",
     "stream of collectives",
     "cores of ranks",
+    "samples of ranks",
     "collectives through the CPU",
     "float32 reductions",
     "small units",
@@ -900,7 +902,9 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")
 
 
-def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_the_samples(tmp_path: Path) -> None:
+def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def waiting(program: Program, number: int) -> None:
         with program.range("data DataLoader"):
             program.host(2000)
@@ -918,6 +922,9 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
     assert where(workers=0) == ("train.py", 30)
     assert where(workers=0, made=None) == ("train.py", 40), "a report of before: where it is iterated"
     assert where(workers=8) == ("data.py", 9)
+    same = SameSamples({**LOADER, "batch_size": 256, "sampler": "RandomSampler"}, 2)
+    monkeypatch.setattr(nsx106_input_starvation, "same_samples", lambda *_: same)
+    assert where(workers=8) == ("train.py", 30), "ranks that load the same: where the loader is made"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -220,6 +221,50 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
     assert found["samples"] is None  # a class of torch makes them
+
+
+def checksum(numbers: list[int]) -> int:
+    return zlib.crc32(repr([len(numbers), *numbers]).encode())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_samples_that_are_drawn_in_the_watched_step_are_noted_and_stay_as_they_are(workers: int) -> None:
+    """With a worker two batches were drawn before the first step, so what the second step draws is the fourth one."""
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(3)).tolist()
+    follow = torch.utils.data.dataloader._BaseDataLoaderIter._next_index
+    before, rows = follow.__code__, list[int]()
+    with armed() as lab:
+        net = nn.Linear(1, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = TensorDataset(torch.arange(24.0).unsqueeze(1))
+        sampler = torch.utils.data.RandomSampler(data, generator=torch.Generator().manual_seed(3))
+        for (x,) in DataLoader(data, 4, sampler=sampler, num_workers=workers):
+            rows += [int(row) for row in x[:, 0]]
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+        found = settings(lab)
+        assert follow.__code__ is before
+    assert rows == order
+    batch = found["step"] + (2 if workers else 0)
+    (loader,) = found["loaders"]
+    assert loader["sampler"] == "RandomSampler" and loader["drawn"] == [checksum(order[4 * batch : 4 * batch + 4])]
+
+
+class _Stream(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(24))
+
+
+@pytest.mark.parametrize("data", [_Stream(), TensorDataset(torch.zeros(6))], ids=["no numbers", "one at a time"])
+def test_what_two_ranks_may_draw_alike_by_chance_is_not_noted(data: Any) -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in DataLoader(data, 4 if isinstance(data, _Stream) else 1):
+            train(net, optimizer, steps=1)
+        (found,) = settings(lab)["loaders"]
+    assert found["drawn"] == []
 
 
 class _Own(torch.utils.data.Dataset[int]):

@@ -252,6 +252,9 @@ MOST_PARAMETERS, MOST_MODULES, MOST_OBJECTS = 5_000, 5_000, 20
 MOST_OUTPUTS, WIDEST_OUTPUT = 5_000, 8
 #: Loaders, and lines that save, that are written into the probe file. Chosen: bounds its size.
 MOST_LOADERS = 20
+#: Batches of a loader whose samples are noted, samples of one that are looked at, and how many a batch must have: two ranks draw one
+#: sample alike by chance. Chosen: a checksum of 1,000 numbers takes 0.1 ms.
+MOST_DRAWS, MOST_DRAWN, FEWEST_DRAWN = 16, 1_000, 2
 
 # ---- settings_state -------------------------------------------------------------------------------------------------
 #: Letters of an environment variable that are written into the probe file. Chosen: settings are short, what is longer is a list

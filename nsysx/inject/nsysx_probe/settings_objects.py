@@ -251,6 +251,7 @@ def loader(each: Any) -> dict[str, Any]:
         "batch_size": asked(lambda: _plain(each.batch_size)),
         "dataset": asked(lambda: type(each.dataset).__name__),
         "samples": asked(lambda: _samples(each.dataset)),
+        "sampler": asked(lambda: type(each.sampler).__name__),
         "collate": asked(lambda: _plain(each.collate_fn)),
         "collates": asked(lambda: _line_of(each.collate_fn)),
         "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),

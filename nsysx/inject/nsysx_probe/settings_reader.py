@@ -8,7 +8,6 @@ together on the CPU; nothing is synchronized, CUDA is not started.
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -25,14 +24,12 @@ from . import (
 from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
+from .loader_settings import LoaderSettings
 from .output import Output
 from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPUT
 from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
-
-#: torch's iterators of loaders: what they return is a batch.
-_LOADERS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 
 class SettingsReader:
@@ -50,9 +47,9 @@ class SettingsReader:
         self._padding = BatchPadding(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
-        self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
         self.places = SettingPlaces(torch, out)
+        self._loaders = LoaderSettings(self.places)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -126,7 +123,7 @@ class SettingsReader:
         saves = [{"place": line, **about} for line, about in list(self._saves.items())[:MOST_LOADERS]]
         return {
             **self._read,
-            "loaders": [dict(about) for _, about in self._loaders.values()],
+            "loaders": self._loaders.rows(),
             "saves": saves,
             "padding": self._padding.counts,
             "places": dict(self.places.noted),
@@ -171,19 +168,8 @@ class SettingsReader:
         if checkpoints is not None:
             inner = getattr(checkpoints, "__wrapped__", checkpoints)
             patcher.around(inner, "checkpoint", "None", self._checkpoint, patch.nothing)
-        made = patcher.patches
-        for owner in (vars(sys.modules.get("torch.utils.data.dataloader") or object).get(n) for n in _LOADERS):
-            try:
-                names = {
-                    "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
-                    "_nsysx_out": self._batch,
-                    "_nsysx_e": None,
-                }
-                if owner is not None:
-                    made.append(patch.Patch(owner._next_data, patch.RESULT, names))
-            except Exception as error:
-                self.out.wrong("settings: batches", error)
-        return made
+        compiling = self.torch.compiler.is_dynamo_compiling
+        return patcher.patches + self._loaders.patches(compiling, self._batch, self._drawn, self.out)
 
     # ---- what the other parts tell while the step runs --------------------------------------------------------------
 
@@ -210,6 +196,12 @@ class SettingsReader:
         if self.watching and not self._traced():
             self._safely(lambda: self._padding.loaded(batch))
         return batch
+
+    def _drawn(self, iterator: Any, samples: Any) -> Any:
+        """A loader has drawn the numbers of a batch."""
+        if self.watching and not self._traced():
+            self._safely(lambda: self._loaders.draws(iterator, samples))
+        return samples
 
     def network(self, module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """A network is called, not from inside another one."""
@@ -320,24 +312,7 @@ class SettingsReader:
 
     def iterates(self, loader: Any, steps: int) -> None:
         """A loader makes an iterator, after so many steps. That is counted always, because it is rare."""
-        self._safely(lambda: self._iterates(loader, steps))
-
-    def _iterates(self, loader: Any, steps: int) -> None:
-        entry = self._loaders.get(id(loader))
-        if entry is None or entry[0]() is not loader:
-            if len(self._loaders) >= MOST_LOADERS:
-                return
-            made = self.places.made_at(loader)
-            about = {
-                **settings_objects.loader(loader),
-                "first_step": steps,
-                "last_step": steps,
-                "place": place(),
-                "made": made,
-            }
-            entry = self._loaders[id(loader)] = weakref.ref(loader), about
-        entry[1]["iterators"] += 1
-        entry[1]["last_step"] = steps
+        self._safely(lambda: self._loaders.iterates(loader, steps))
 
     # ---- the record -------------------------------------------------------------------------------------------------
 

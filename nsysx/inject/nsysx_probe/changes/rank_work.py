@@ -161,6 +161,12 @@ UNTRIED = (
         "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)", untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-samples", "Let each rank load only its own samples",
+        "sampler = DistributedSampler(data, shuffle=True)  # sampler.set_epoch(epoch) in each epoch\n"
+        "loader = DataLoader(data, batch_size // world_size, sampler=sampler, num_workers=8)",
+        "If a rank trains on all of what it loads, batch_size stays, and an epoch takes fewer steps.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensors-gathered",
         "Exchange a tensor (all_gather_into_tensor, all_reduce), and what is only for a log once in n steps: *_object pickles, copies to "
         "the CPU and waits on every rank",

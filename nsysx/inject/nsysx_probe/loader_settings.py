@@ -1,0 +1,95 @@
+"""The loaders of a program: their options, how often they make an iterator, and which samples they draw in the step that is watched.
+
+Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from . import patch, settings_objects
+from .changes import place
+from .output import Output
+from .probe_bounds import FEWEST_DRAWN, MOST_DRAWN, MOST_DRAWS, MOST_LOADERS
+from .setting_places import SettingPlaces
+
+#: torch's iterators of loaders: what they return is a batch.
+_ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+
+#: As `patch.RESULT`, and ``_nsysx_out`` gets the iterator. No local variable stays where the sampler ends, which is an exception.
+_DRAWN = """
+if _nsysx_compiling():
+    BODY
+_nsysx_e = self
+try:
+    RESULT
+finally:
+    del _nsysx_e
+"""
+
+
+class LoaderSettings:
+    """The record's ``loaders``, in the order in which they were first iterated."""
+
+    def __init__(self, places: SettingPlaces) -> None:
+        self.places = places
+        self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._of_sampler: dict[int, dict[str, Any]] = {}  # an iterator holds its sampler, not its loader
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what is known of each loader now."""
+        return [dict(about) for _, about in self._loaders.values()]
+
+    def iterates(self, loader: Any, steps: int) -> None:
+        """A loader makes an iterator, after so many steps."""
+        entry = self._loaders.get(id(loader))
+        if entry is None or entry[0]() is not loader:
+            if len(self._loaders) >= MOST_LOADERS:
+                return
+            about = {
+                **settings_objects.loader(loader),
+                "first_step": steps,
+                "last_step": steps,
+                "place": place(),
+                "made": self.places.made_at(loader),
+                "drawn": [],
+            }
+            entry = self._loaders[id(loader)] = weakref.ref(loader), about
+        self._of_sampler[id(loader._index_sampler)] = entry[1]
+        entry[1]["iterators"] += 1
+        entry[1]["last_step"] = steps
+
+    def draws(self, iterator: Any, samples: Any) -> None:
+        """An iterator has drawn the numbers of the samples of one batch."""
+        if not isinstance(samples, (list, tuple)) or len(samples) < FEWEST_DRAWN:
+            return
+        first = samples[:MOST_DRAWN]
+        if not all(isinstance(number, int) for number in first):  # None: of data that has no numbers
+            return
+        about = self._of_sampler.get(id(iterator._index_sampler))
+        if about is not None and len(about["drawn"]) < MOST_DRAWS:
+            about["drawn"].append(zlib.crc32(repr([len(samples), *first]).encode()))
+
+    @staticmethod
+    def patches(
+        compiling: Callable[[], bool], batch: Callable[..., Any], drawn: Callable[..., Any], out: Output
+    ) -> list[patch.Patch]:
+        """Return the functions that are followed while a step is watched: ``batch`` gets each one, ``drawn`` the numbers of its samples."""
+        dataloader = vars(sys.modules.get("torch.utils.data.dataloader") or object)
+        followed = [(dataloader.get(name), "_next_data", patch.RESULT, batch) for name in _ITERATORS]
+        followed.append((dataloader.get("_BaseDataLoaderIter"), "_next_index", _DRAWN, drawn))
+        made = []
+        for owner, name, template, tell in followed:
+            names = {"_nsysx_compiling": compiling, "_nsysx_out": tell}
+            if template is patch.RESULT:
+                names["_nsysx_e"] = None  # type: ignore[assignment]
+            try:
+                if owner is not None:
+                    made.append(patch.Patch(getattr(owner, name), template, names))
+            except Exception as error:
+                out.wrong("settings: batches", error)
+        return made

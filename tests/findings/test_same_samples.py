@@ -1,0 +1,65 @@
+"""Ranks that draw the same samples are told to load their own, and nobody else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _same_samples
+from nsysx.findings._case import Case
+
+LOADER = {"made": "train.py:4", "batch_size": 256, "sampler": "RandomSampler"}
+DDP = [{"kind": "DDP"}]
+
+
+def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Case, RecordedSettings]:
+    """Return a case of ranks with these settings, the first one shown."""
+    probe = [{"pid": 100 + rank, "settings": record} for rank, record in enumerate(ranks)]
+    profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
+    monkeypatch.setattr(_same_samples.peers, "ranks", lambda _: [100 + rank for rank in range(len(ranks))])
+    return cast(Case, SimpleNamespace(profile=profile, process=100)), RecordedSettings(ranks[0])
+
+
+def drew(*numbers: int, made: str = "train.py:4", wrappers: Any = DDP) -> dict[str, Any]:
+    return {"wrappers": wrappers, "loaders": [{**LOADER, "made": made, "drawn": list(numbers)}]}
+
+
+@pytest.mark.parametrize("numbers", [(7,), (7, 8), (6, 7)])
+def test_ranks_that_draw_alike_are_told_which_samples(
+    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that is a batch ahead draws one of the batches of the other rank."""
+    same = _same_samples.same_samples(*job(monkeypatch, drew(7), drew(*numbers), drew(7)))
+    assert same is not None
+    assert same.sentence() == "all 3 ranks draw the same 256 samples for a batch (RandomSampler)"
+    fix = same.fix()
+    assert [way.name for way in fix.ways] == ["own-samples"] and "DistributedSampler" in fix.paste
+    assert same.sentence() in fix.text
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (drew(7), drew(8)),  # each its own
+        (drew(7), drew(7), drew(8)),  # a third one: the first two share tensors
+        (drew(7),),
+        (drew(7, wrappers=[]), drew(7, wrappers=[])),  # no DDP: ranks of a tensor-parallel model
+        (drew(7), drew(7, made="train.py:9")),  # of another loader
+        (drew(), drew()),  # data without numbers
+        (drew(7), {}),  # another rank's settings were not read
+        ({"wrappers": DDP, "loaders": [LOADER]}, drew(7)),  # recorded before draws were noted
+    ],
+)
+def test_nothing_is_said_of_ranks_that_share_the_data_or_may(
+    ranks: tuple[Mapping[str, Any], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, settings = job(monkeypatch, *ranks)
+    assert _same_samples.same_samples(case, settings) is None and not _same_samples.drawn_alike(case, settings)
+
+
+def test_a_program_without_settings_is_not_asked() -> None:
+    assert _same_samples.same_samples(cast(Case, None), None) is None
