@@ -22,6 +22,12 @@ _OBJECTS = {
 }
 
 
+def file_and_line(noted: Any) -> Row:
+    """Return file and line of a place as the probe notes it (file:line), empty where it noted none."""
+    file, _, line = str(noted or "").rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isdigit() else {}
+
+
 @dataclass(frozen=True)
 class RecordedSettings:
     """What the probe's file holds under ``settings``. Every answer is None where the file does not tell."""
@@ -54,11 +60,7 @@ class RecordedSettings:
         """
         places = self._part("places")
         noted = (self._of_object(name) if name in _OBJECTS else places.get(name) for name in names)
-        for file_and_line in noted:
-            file, _, line = str(file_and_line or "").rpartition(":")
-            if file and line.isdigit():
-                return {"file": file, "line": int(line)}
-        return {}
+        return next((row for row in map(file_and_line, noted) if row), {})
 
     def _of_object(self, name: str) -> Any:
         kind, key, most = _OBJECTS[name]

@@ -172,6 +172,7 @@ SETTINGS = (
         takes=_unread.of_unheld,
         leads=True,
         phase="backward",
+        worded=_unread.to_freeze,
     ),
     Costly(
         "power limit",

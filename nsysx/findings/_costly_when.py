@@ -223,7 +223,7 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
 
 
 def restarted_loader(settings: RecordedSettings, fewest: int = 3) -> Row | None:
-    """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none.
+    """Return workers, every (steps) and the line that makes it (``made``) of a loader whose workers start anew, None where there is none.
 
     ``fewest``: so many of its iterators were made. Two are enough where the time that passes between steps is known.
     """
@@ -235,7 +235,7 @@ def restarted_loader(settings: RecordedSettings, fewest: int = 3) -> Row | None:
         if not count_or_zero(row.get("workers")) or row.get("persistent_workers") is not False or made < fewest:
             continue
         if span / (made - 1) <= LOADER_RESTART_STEPS:
-            return {"workers": row["workers"], "every": span / (made - 1)}
+            return {"workers": row["workers"], "every": span / (made - 1), "made": row.get("made")}
     return None
 
 

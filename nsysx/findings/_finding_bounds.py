@@ -371,8 +371,8 @@ GROWN_SHORTEST_TOKENS = 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
 CACHED_WORK_STAYS_SHARE = 0.2
 # ---- _unread, of weights ----------------------------------------------------------------------------------------
-#: Of the products of a backward half make the gradients of weights, the other half those of inputs.
-WEIGHT_GRADIENTS_SHARE = 0.5
+#: Of the products of a backward half make the gradients of weights, the other half those of inputs. Parts with less of it go unnamed.
+WEIGHT_GRADIENTS_SHARE, FROZEN_PART_SHARE = 0.5, 0.05
 # ---- nsx120_mask_work, of rows ----------------------------------------------------------------------------------
 #: Work of indices is mostly the adding of equal rows from this share of it on.
 ADDED_ROWS_SHARE = 0.6

@@ -7,24 +7,27 @@ gradients that are reset, and which parameters no optimizer holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.needless_gradients import needless_gradients, outermost_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
+from nsysx.findings._case import Case, Saving, ops_of, way
+from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.model import Row
+from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
 
@@ -229,3 +232,73 @@ def of_unheld(case: Case) -> Takes:
     if _can_tell(case):
         return Takes(ops_of(_needless(case, whole=False)))
     return Takes(ops_of(_weights_alone(case)[0]))
+
+
+def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and advice with the parts of the network that can be frozen whole.
+
+    Where optimizers hold all that networks train, the weights are trained by another loss: they are frozen for this one alone.
+    """
+    if _all_held(settings_of(case.profile)):
+        return title, way("frozen-meanwhile")
+    parts = _untrained_parts(case)
+    if not parts:
+        return title, remedy
+    called = " and ".join(parts)
+    paste = "\n".join(f"{part}.requires_grad_(False)" for part in parts)
+    return title, replace(
+        remedy,
+        text=remedy.text.replace("Freeze what", f"Freeze {called}, which", 1),
+        paste=f"{paste}  # before training",
+    )
+
+
+def _all_held(settings: RecordedSettings | None) -> bool:
+    """Return whether optimizers hold as many elements as networks have; False where that is not known."""
+    if settings is None:
+        return False
+    held = sum(whole_number(row.get("elements")) or 0 for row in settings.rows("optimizers") or ())
+    types = [row.get("dtypes") for row in settings.rows("networks") or ()]
+    have = sum(whole_number(n) or 0 for each in types if isinstance(each, Mapping) for n in each.values())
+    return 0 < have <= held
+
+
+def _untrained_parts(case: Case) -> list[str]:
+    """Return what can be frozen whole, as code of the program: networks, else parts of networks, at most three of them.
+
+    Of each of their modules that makes gradients of weights nothing is read. Empty where one is trained, as where adapters train within a
+    network, or where the operators do not tell.
+    """
+    if not _can_tell(case):
+        return []
+    weights = case.ops["family"].cast(pl.String).is_in(_PRODUCTS) | case.ops["name"].cast(pl.String).str.contains(
+        _OF_WEIGHTS
+    )
+    backward = weights & (case.ops["phase"].cast(pl.String) == "backward")
+    trained = set(case.ops.filter(backward.fill_null(value=False))["module"].cast(pl.String).drop_nulls())
+    work = _needless(case, whole=False).group_by(pl.col("module").cast(pl.String)).agg(pl.col("ns").sum())
+    lost = {str(module): int(ns) for module, ns in work.drop_nulls().iter_rows()}
+    networks, much = outermost(case.profile), FROZEN_PART_SHARE * sum(lost.values())
+    if not networks.keys() >= lost.keys():
+        return []
+    for name in (_network_of, _part_of):
+        parts = dict[str, int]()
+        for module, ns in lost.items():
+            part = name(module, *networks[module])
+            parts[part] = parts.get(part, 0) + ns
+        read = {name(module, *networks[module]) for module in (trained - lost.keys()) & networks.keys()}
+        named = [part for part, ns in parts.items() if ns >= much]
+        if named and read.isdisjoint(named):
+            return named if len(named) <= 3 else []
+    return []
+
+
+def _network_of(_: str, root: str, cls: str | None) -> str:
+    called = cls or root.strip("()")
+    return called[:1].lower() + called[1:]
+
+
+def _part_of(module: str, root: str, _: str | None) -> str:
+    """Return the part of its network that a module lies in, by the name of the attribute."""
+    within = module if root.startswith("(") else module.removeprefix(root).lstrip(".")
+    return f"model.{within.partition('.')[0]}"

@@ -23,7 +23,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.events.between_parts import COPIES_OUT, COPIES_OUT_PAGEABLE, BetweenPart, BetweenSteps, between_steps
 from nsysx.events.coverage import BETWEEN, EVALUATION
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
 from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE, COPIED_BETWEEN_SHARE, NAMED_BETWEEN_SHARE
@@ -75,13 +75,13 @@ def check(case: Case) -> list[Finding]:
     evidence += _evidence(recorded)
     kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
+    # The line that makes the loader takes the option: the loop over it only shows when.
+    where = {"near": near, **(file_and_line(restarted["made"]) if restarted and not kept else {})}
     if kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)
     return [
-        Found(
-            RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where={"near": near}, evidence=evidence
-        ).as_finding(case)
+        Found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence).as_finding(case)
     ]
 
 

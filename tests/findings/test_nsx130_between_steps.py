@@ -82,6 +82,13 @@ def test_workers_that_start_anew_between_steps_are_kept(
     assert ("every 32 steps" in finding.fix) == (remedy == "persistent-workers")
 
 
+@pytest.mark.parametrize(("made", "line"), [("train.py:9", 9), (None, None)])
+def test_workers_that_start_anew_are_told_where_their_loader_is_made(
+    found: Callable[..., Finding], made: str | None, line: int | None
+) -> None:
+    assert found(2.0, BETWEEN, {"made": made}).where.get("line") == line
+
+
 @pytest.mark.parametrize(("evaluates", "remedy"), [(False, "persistent-workers"), (True, "evaluated-rarely")])
 def test_a_window_that_ends_between_steps_evaluates_only_where_a_forward_is_seen(
     found: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, evaluates: bool, remedy: str

@@ -126,7 +126,7 @@ LOADER = {"iterators": 3, "first_step": 10, "last_step": 30, "workers": 4, "pers
 def test_a_loader_that_starts_its_workers_anew_is_told_with_how_often(changes: Row, every: float | None) -> None:
     settings: Any = Settings(loaders=[{**LOADER, "iterators": 1}, {**LOADER, **changes}])
     row = _costly_when.restarted_loader(settings)
-    assert row == (None if every is None else {"workers": 4, "every": every})
+    assert row == (None if every is None else {"workers": 4, "every": every, "made": None})
 
 
 BATCH = {"rows": 10, "length": 100, "longest": 100, "real": 700, "name": "tokens"}

@@ -47,11 +47,15 @@ def adversarial(program: Trained, number: int, read: tuple[int, ...], *, kind: s
         program.op("linear", GENERATOR, -1, -1, seq=1, us=300)
     with program.line(LOSS):
         with program.range("forward"), program.range("critic:Critic"):
-            program.op("linear", CRITIC, GENERATOR, -1, seq=2, us=300)
+            program.host(1)
+            with program.range("critic.base:Linear"):
+                program.op("linear", CRITIC, GENERATOR, -1, seq=2, us=300)
         with program.range("backward"):
-            with program.noted_as("LinearBackward0", 20, (CRITIC,), seq=2):
-                program.op("mm", OF_CRITIC, CRITIC, GENERATOR, us=300)
-                program.op("mm", TO_FAKE, CRITIC, -1, us=300)
+            with program.noted_as("LinearBackward0", 20, (CRITIC,), seq=2), program.range("critic:Critic"):
+                with program.range("critic.base:Linear"):
+                    program.op("mm", OF_CRITIC, CRITIC, GENERATOR, us=300)
+                with program.range(f"critic.{kind if kind == 'adapter' else 'base'}:Linear"):
+                    program.op("mm", TO_FAKE, CRITIC, -1, us=300)
             gradient(program, 30, CRITIC_GRAD, OF_CRITIC)
             with program.noted_as("LinearBackward0", 21, (TO_FAKE,), seq=1):
                 if kind == "custom kernel":
@@ -98,6 +102,25 @@ def test_weights_whose_gradients_nothing_reads(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, GENERATOR_GRAD, settings={})
     assert [way.name for way in found.remedies] == ["frozen"] and "Critic" in found.detail
     assert found.saving_ns_per_step == pytest.approx(300_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "paste"), [("", "critic.requires_grad_(False)"), ("adapter", "model.base.requires_grad_(False)")]
+)
+def test_the_largest_part_of_which_nothing_is_trained_is_frozen(kind: str, paste: str, tmp_path: Path) -> None:
+    (found,) = findings(tmp_path, GENERATOR_GRAD, settings={}, kind=kind)
+    assert found.paste.startswith(paste) and paste.partition(".requires")[0] in found.fix
+
+
+@pytest.mark.parametrize(("held", "remedy"), [(200, "frozen-meanwhile"), (199, "frozen"), (None, "frozen")])
+def test_a_network_that_another_loss_trains_is_frozen_for_this_one_alone(
+    held: int | None, remedy: str, tmp_path: Path
+) -> None:
+    """As the critic of a GAN, where optimizers hold all elements that the networks have; no longer where one element is in none."""
+    networks = [{"class": "Critic", "dtypes": {"float32": 120}}, {"class": "Generator", "dtypes": {"float32": 80}}]
+    optimizers = [] if held is None else [{"elements": held - 80}, {"elements": 80}]
+    (found,) = findings(tmp_path, GENERATOR_GRAD, settings={"networks": networks, "optimizers": optimizers})
+    assert [way.name for way in found.remedies] == [remedy]
 
 
 @pytest.mark.parametrize("buffer", [False, True])

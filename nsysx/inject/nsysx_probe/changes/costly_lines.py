@@ -182,7 +182,13 @@ UNTRIED = (
     ),
     Remedy(
         "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights that nothing uses",
-        "model.requires_grad_(False)  # before adapters or a new head are added", untried=_OWN_CODE,
+        "model.backbone.requires_grad_(False)  # the part that is not trained, before adapters or a new head are added", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "frozen-meanwhile",
+        "Freeze the network that another one's loss goes back through, while it does: it computes gradients of its own weights that "
+        "nothing reads",
+        "critic.requires_grad_(False)  # before the other network's loss.backward(); True again before its own", untried=_OWN_CODE,
     ),
     Remedy(
         "iterator-once",
