@@ -7,6 +7,7 @@ each backward, unless it is told to wait. An optimizer between two backwards mak
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.event_bounds import ALIKE_ROUNDS_SHARE, ALL_DIVIDED_SHARE, FEWEST_ROUNDS, ON_DEVICE_KIND
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.frames import lookup
 from nsysx.reading import nccl_notes
 
@@ -22,8 +24,8 @@ from nsysx.reading import nccl_notes
 _REDUCES = ("allreduce", "reducescatter")
 #: The phases of a round, numbered.
 _PHASES = {"forward": 0, "backward": 1, "optimizer": 2}
-#: A wrapper that averages gradients divides each on its way into the bucket: a product with a number.
-_DIVIDES = r"AUnaryFunctor<.*MulFunctor"
+#: A wrapper that averages gradients divides each, a product with a number: on its way into the bucket, or where it lies in it.
+_DIVIDES, _DIVIDES_ANYWHERE = r"AUnaryFunctor<.*MulFunctor", r"[AB]UnaryFunctor<.*MulFunctor"
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,30 @@ def _micro_steps(profile: Profile) -> MicroSteps | None:
     reduces = (names.replace_strict(kinds, default="", return_dtype=pl.String)).is_in(_REDUCES)
     reducing, copies = ops.filter(reduces), every.filter(every["copy_kind"] == ON_DEVICE_KIND)
     divisions = every.filter(lookup.matching(every["name"], _DIVIDES))
-    if ALL_DIVIDED_SHARE * copies.height <= divisions.height <= copies.height:
+    anywhere = every.filter(lookup.matching(every["name"], _DIVIDES_ANYWHERE))
+    if _divided_in_place(profile, rounds, anywhere):
+        copies = pl.concat([copies, anywhere]).sort("call_start_ns")
+    elif ALL_DIVIDED_SHARE * copies.height <= divisions.height <= copies.height:
         copies = pl.concat([copies, divisions]).sort("call_start_ns")
     return _by_reductions(rounds, reducing, copies)
+
+
+def _divided_in_place(profile: Profile, rounds: list[list[tuple[int, int]]], divisions: pl.DataFrame) -> bool:
+    """Return whether DDP divides each gradient where it lies: gradients are views of its buckets, and a backward has as many divisions."""
+    settings = settings_of(profile)
+    wrappers = (settings.wrappers("DDP") if settings else None) or ()
+    if not settings or not any(w.get("gradient_as_bucket_view") is True for w in wrappers):
+        return False
+    gradients = 0
+    for optimizer in settings.rows("optimizers") or ():
+        parameters, of_them = optimizer.get("parameters"), optimizer.get("gradients")
+        without = of_them.get("without") if isinstance(of_them, Mapping) else None
+        if not isinstance(parameters, int) or not isinstance(without, int):
+            return False
+        gradients += parameters - without
+    counts = [_ops_called_within(divisions, a, b).height for backwards in rounds for a, b in backwards]
+    usual = Counter(counts).most_common(1)[0][0]
+    return 0 < ALL_DIVIDED_SHARE * usual <= gradients and ALL_DIVIDED_SHARE * gradients <= usual
 
 
 def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, int]]]:

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.replay_bounds import NEAR_STRETCHES
 
 
 def without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
@@ -34,8 +37,8 @@ def without_launches(cols: Columns, gone: Flags) -> Columns:
     """Return the columns without the calls that are there for these ops alone, and without the host code for them.
 
     What is called between two of their launches and launches nothing belongs to them. Before and after a run of them there is host code
-    that leads to them and back, with other work on one side alone: the shorter of the two goes (DDP on an H100: 10 us before and 24 us
-    after a gradient's copy, 18 us between two other launches).
+    that leads to them and back, with other work on one side alone: what is longer than usual between two other launches near them goes
+    (DDP on an H100: 10 us before and 24 us after a gradient's copy, 18 us between two other launches).
     """
     launches = np.diff(cols.first_op) > 0
     removed = launches & (np.bincount(cols.op_item[~gone], minlength=len(launches)) == 0)
@@ -44,10 +47,25 @@ def without_launches(cols: Columns, gone: Flags) -> Columns:
     stretch = np.searchsorted(ends, np.arange(len(launches)))
     goes = np.append(removed[ends], False)
     before = np.append(False, goes[:-1])
-    host = np.bincount(stretch, cols.gap - cols.loading + np.where(launches, 0, cols.cost), minlength=len(goes))
-    whole = goes & before
+    calls = launches | cols.waits
+    code = cols.gap - cols.loading + np.where(calls, 0, cols.cost)
+    host = np.bincount(stretch, code, minlength=len(goes)).astype(np.float64)
+    left = np.where(goes & before, 0.0, 1.0)
     enters, leaves = np.flatnonzero(goes & ~before), np.flatnonzero(before & ~goes)
-    whole[np.where(host[enters] <= host[leaves], enters, leaves)] = True
-    left = ~whole[stretch]
-    cols = without_calls(cols, removed | ~(left | launches | cols.waits), between=False)
-    return replace(cols, gap=np.where(left, cols.gap, cols.loading))
+    stays = np.minimum(host[enters] + host[leaves], _usual(host, np.flatnonzero(~goes & ~before), enters))
+    behind = np.minimum(stays, host[leaves])
+    left[leaves] = behind / np.maximum(host[leaves], 1)
+    left[enters] = (stays - behind) / np.maximum(host[enters], 1)
+    share = left[stretch]
+    cost = np.where(removed, 0, np.where(calls, cols.cost, np.rint(cols.cost * share)))
+    gap = cols.loading + np.rint((cols.gap - cols.loading) * share)
+    return replace(cols, cost=cost.astype(np.int64), gap=gap.astype(np.int64), waits=cols.waits & ~removed)
+
+
+def _usual(host: F64, others: I64, places: I64) -> F64:
+    """Return the median of ``host`` at the other stretches nearest to each of these places; all of it where there are no others."""
+    if not len(others):
+        return np.full(len(places), np.inf)
+    near = min(NEAR_STRETCHES, len(others))
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(host[others], near), axis=1)
+    return medians[np.clip(np.searchsorted(others, places) - near // 2, 0, len(medians) - 1)]

@@ -154,3 +154,5 @@ MOST_HOST_TIMES, MOST_WORK_TIMES = 3.0, 1.5
 #: If even that is not enough, the device is faster without tracing, down to this factor: copies from pageable memory, which the
 #: host makes, took 10.1 ms per step with tracing and 8.3 ms without (H200).
 LEAST_WORK_TIMES = 0.7
+#: So many stretches of host code between launches tell how long one usually is. Chosen.
+NEAR_STRETCHES = 20

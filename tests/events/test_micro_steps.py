@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,21 @@ from tests.reports import gather
 
 US = 1_000
 STEPS = 8
+DIVISION = "vectorized_elementwise_kernel<BUnaryFunctor<float, float, float, binary_internal::MulFunctor<float>>>"
 
 
-def program(reduces: tuple[int, ...], *, optimizers: int = 1, ranks: int = 1) -> Report:
+def program(reduces: tuple[int, ...], *, optimizers: int = 1, ranks: int = 1, divides: int = 0) -> Report:
     """Steps of so many backwards, each with so many reductions of 400 us that nothing runs beside; an optimizer ends it, or each.
 
-    All ``ranks`` do the same at the same time.
+    All ``ranks`` do the same at the same time. Each backward ``divides`` so many gradients where they lie.
     """
     report = Report()
     for rank in range(ranks):
-        _rank(report, rank, reduces, optimizers, stream=20 if ranks == 1 else 7)
+        _rank(report, rank, reduces, optimizers, stream=20 if ranks == 1 else 7, divides=divides)
     return report
 
 
-def _rank(report: Report, rank: int, reduces: tuple[int, ...], optimizers: int, stream: int) -> None:
+def _rank(report: Report, rank: int, reduces: tuple[int, ...], optimizers: int, *, stream: int, divides: int) -> None:
     """Add a rank that reduces on this stream: a replay of several knows of no order but that of a stream."""
     pid = 100 + rank
     report.gpu(rank, pids=[(pid, 0)])
@@ -65,6 +67,8 @@ def _rank(report: Report, rank: int, reduces: tuple[int, ...], optimizers: int, 
             begun = t
             t += US
             kernel("gemm_back", 200)
+            for _ in range(divides):
+                kernel(DIVISION, 10)
             for _ in range(count):
                 kernel(ALL_REDUCE, 400, stream=stream)
             main.add_range("backward", begun, t, domain="nsysx")
@@ -101,6 +105,20 @@ def test_each_backward_reduces(tmp_path: Path) -> None:
 )
 def test_what_is_no_needless_reduction(report: Report, tmp_path: Path) -> None:
     assert seen(report, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("view", "parameters", "goes"), [(True, 20, True), (False, 20, False), (True, 15, False), (True, 30, False)]
+)
+def test_gradients_that_are_divided_in_their_buckets(tmp_path: Path, view: bool, parameters: int, goes: bool) -> None:
+    """Twenty products with a number in each backward are divisions of gradients where there are as many of these, in buckets."""
+    settings = {
+        "wrappers": [{"kind": "DDP", "gradient_as_bucket_view": view}],
+        "optimizers": [{"parameters": parameters, "gradients": {"without": 0}}],
+    }
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100, "settings": settings}]}))
+    micro = seen(program((2, 2, 2, 2), divides=20), tmp_path)
+    assert micro is not None and len(micro.copies) == (10 * len(micro.early) if goes else 0)
 
 
 def test_the_capture_alone_tells_to_reduce_once(tmp_path: Path) -> None:
