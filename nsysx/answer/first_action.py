@@ -155,8 +155,22 @@ class _Contest:
         return max(findings, key=self._saves_ns)
 
     def leading(self) -> Finding | None:
-        """Return one that cannot be told apart and whose rule leads."""
-        return next((f for f in self._alike if rule_of(f.code).leads), None)
+        """Return one that cannot be told apart and whose rule leads: a change that is named, with a known saving, before what a compiler
+        may make of lines.
+        """
+        leader = next((f for f in self._alike if rule_of(f.code).leads), None)
+        if leader is None or not leader.saving.bound or subject.names_its_change(leader):
+            return leader
+        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(leader) / COMPILER_LEADS_TIMES)
+        named = [
+            f
+            for f in self._worth
+            if rule_of(f.code).leads
+            and subject.names_its_change(f)
+            and not is_bound(self._summary, f)
+            and self._saves_ns(f) >= much
+        ]
+        return self._largest(named) if named else leader
 
     def placed(self) -> Finding | None:
         """Return work of a place, whose change is known: what a compiler may make of all that is left stands behind it."""

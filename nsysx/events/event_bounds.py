@@ -360,3 +360,8 @@ MOST_KEPT_SHARE = 0.9
 FEWEST_ROUNDS_IN_SEQUENCE = 3
 #: Rounds need one another if this share of what the later ones run needs a round before. Chosen: a part of each may be independent.
 IN_SEQUENCE_SHARE = 0.5
+
+# ---- gathered_products ----------------------------------------------------------------------------------------------
+#: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics. More of them are
+#: sums by row and by column in turn, which need all of it.
+MOST_SUMS_OF_GATHERED = 4

@@ -21,10 +21,10 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_beside import recorded_beside
 from nsysx.frames.intervals import I64
 
-_ID = r", op_id = (\d{1,18})\b"
-_MADE = r"input_op_ids = (\[.*\])"
+ID = r", op_id = (\d{1,18})\b"
+MADE = r"input_op_ids = (\[.*\])"
 #: The sizes of all arguments, and that of the first one.
-_SIZES = r"sizes = \[([\[\]\d, ]*)\]"
+SIZES = r"sizes = \[([\[\]\d, ]*)\]"
 #: The sizes of each argument.
 DIMENSIONS = re.compile(r"\[([\d, ]*)\]")
 _EACH = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
@@ -161,7 +161,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
 
 def _reads(ops: pl.DataFrame) -> frozenset[int]:
     """Return the numbers of the operators that made what these are given."""
-    made = ops["label"].cast(pl.String).str.extract(_MADE, 1).drop_nulls().unique().to_list()
+    made = ops["label"].cast(pl.String).str.extract(MADE, 1).drop_nulls().unique().to_list()
     return frozenset(int(number) for each in made for number, result in _EACH.findall(each) if int(result) >= 0)
 
 
@@ -188,13 +188,13 @@ def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame, main: int)
 
 def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     text = ops["label"].cast(pl.String)
-    numbers = text.str.extract(_ID, 1).cast(pl.Int64, strict=False).fill_null(-1).to_list()
-    made = text.str.extract(_MADE, 1)
+    numbers = text.str.extract(ID, 1).cast(pl.Int64, strict=False).fill_null(-1).to_list()
+    made = text.str.extract(MADE, 1)
     if made.null_count() == len(made):
         return None
     names = ops["name"].cast(pl.String).to_list()
     starts, ends = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
+    sizes = text.str.extract(SIZES, 1).fill_null("").to_list()
     spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
     given = _passed_on([_makers(each or "") for each in made.to_list()], sizes, numbers, names, spans)
     layer = layer_of(modules)

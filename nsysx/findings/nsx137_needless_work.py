@@ -7,12 +7,13 @@ What it means
     What begins with nothing that a step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the
     same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where nobody looks at them;
     metrics are needed when they are shown.
+    Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
     Operators of an X-ray step, each of which names what made its arguments: calls of a module with the same operators on the same
     tensors; conversions of a tensor that one before has converted, and more conversions of trained weights of a size than gradients of
     that size; operators without a way back to anything that the step brings; results that no operator, gradient, copy to the host or
-    later step takes.
+    later step takes; products of gathered rows with gathered columns, the same on every rank.
 
 Bad
     loss = criterion(net(x), y)
@@ -43,6 +44,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.converted_again import Conversion, converted_again
+from nsysx.events.gathered_products import gathered_products
 from nsysx.events.needless_operators import fixed_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
@@ -75,7 +77,8 @@ _AUTOCAST = re.compile(r"\bautocast\b")
 class _Needless(NamedTuple):
     """Operators (rows of the flow, none in another) that can go, what they are in words behind their place, why, and where.
 
-    ``halved``: what their gradients launch besides what goes with them takes half the time.
+    ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: this share of their work, and of
+    their gradients', stays.
     """
 
     rows: Sequence[int]
@@ -84,6 +87,7 @@ class _Needless(NamedTuple):
     fix: Fix
     where: Row
     halved: bool = False
+    kept: float = 0.0
 
 
 def check(case: Case) -> list[Finding]:
@@ -97,6 +101,7 @@ def check(case: Case) -> list[Finding]:
     findings: list[Finding] = []
     gone: set[int] = set()
     of_line = (*_twice(flow, code), *_converted(case, flow, code, of_calls))
+    of_line += tuple(_on_every_rank(case, flow, code))
     for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code)):
         rows = [row for row in needless.rows if row not in gone]
         finding = _found(case, flow, needless._replace(rows=rows), of_calls)
@@ -136,7 +141,10 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     if not calls:
         return None
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    worth = case.worth(*edits_without(made, case.ops), *edits, cause=RULE.cause, bound=not needless.halved)
+    changes = [*edits_without(made, case.ops), *edits]
+    if needless.kept:
+        changes = [ScaleOps(ops_of(theirs), needless.kept, less_work=True)]
+    worth = case.worth(*changes, cause=RULE.cause, bound=not needless.halved and not needless.kept)
     if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
@@ -213,6 +221,22 @@ def _converted(case: Case, flow: OperatorFlow, code: CodeLines, of_calls: Operat
         title = f"{in_short(where) or 'The step'} converts again what {_before(code, flow, where, first)} has converted"
         why = f"{units.several(len(again), 'conversion')} of tensors that nothing has written into since they were converted."
         yield _Needless([each.row for each in again], title, why, Fix.by_name("converted-once"), where)
+
+
+def _on_every_rank(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
+    """Yield the products of gathered rows with gathered columns, of which every rank makes all."""
+    whole = gathered_products(case.profile)
+    if whole is None:
+        return
+    where = place_of_operator(code, flow, flow.start_ns[[whole.products[0]]])
+    ranks = "both ranks compute" if whole.ranks == 2 else f"all {whole.ranks} ranks compute"
+    size = " x ".join(map(str, whole.size))
+    title = f"{in_short(where) or 'The step'}: {ranks} the same {size} matrix of what was gathered"
+    why = (
+        f"{units.several(len(whole.products), 'product')} of gathered rows with gathered columns, and what is summed of them by row, "
+        "come out the same on each rank."
+    )
+    yield _Needless(whole.rows, title, why, Fix.by_name("own-rows"), where, kept=1 / whole.ranks)
 
 
 def _before(code: CodeLines, flow: OperatorFlow, where: Row, first: Sequence[Conversion]) -> str:

@@ -71,6 +71,17 @@ def test_a_change_for_what_was_recorded_goes_before_a_compiler(change: str, firs
     assert led(StepLimit.GPU, finding("NSX112", 4.5), part) == first
 
 
+@pytest.mark.parametrize(
+    ("ms", "bound", "first"), [(5.1, False, "NSX137"), (4.9, False, "NSX131"), (5.1, True, "NSX131")]
+)
+def test_a_named_change_of_known_size_goes_before_what_a_compiler_makes_of_lines(
+    ms: float, bound: bool, first: str
+) -> None:
+    lines = replace(finding("NSX131", 10, bound=True), remedies=(Alternative("compile-function", "fuse"),))
+    named = replace(finding("NSX137", ms, bound=bound), remedies=(Alternative("own-rows", "own rows"),))
+    assert led(StepLimit.GPU, lines, named) == first
+
+
 def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float | None]:
     """Return the codes of what is to be done, in order, and the step after that (ms)."""
     summary: Summary = factory.summary()

@@ -167,6 +167,14 @@ UNTRIED = (
         "If a rank trains on all of what it loads, batch_size stays, and an epoch takes fewer steps.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-rows",
+        "Compute on each rank the rows of its own samples against what was gathered of all: the mean over ranks is that of all rows",
+        "logits = scale * own @ everyone.T  # not everyone @ everyone.T; for both directions of the loss\n"
+        "target = rank * len(own) + torch.arange(len(own), device=own.device)",
+        "The gather has to add gradients over the ranks in its backward, as torch.distributed.nn.functional.all_gather does.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensors-gathered",
         "Exchange a tensor (all_gather_into_tensor, all_reduce), and what is only for a log once in n steps: *_object pickles, copies to "
         "the CPU and waits on every rank",

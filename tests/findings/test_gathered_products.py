@@ -1,0 +1,102 @@
+"""Products of gathered rows with gathered columns, of which every rank makes all, and those of which it needs all or makes its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+from tests.findings.test_smaller_operators import operator
+
+LINE = 20
+OWN, ALL, WHOLE = "[64, 16]", "[256, 16]", "[256, 256]"
+GATHERS = {
+    "base": ("c10d::_allgather_base_", f"{ALL}, {OWN}, []"),
+    "of weights": ("c10d::_allgather_base_", "[4096], [1024], []"),
+    "broadcast": ("c10d::broadcast_", f"{ALL}, {ALL}, []"),
+}
+
+
+def collective(program: Lined, name: str, number: int, made: int, sizes: str) -> None:
+    """An operator of a collective, which writes to what operator ``number`` is named after from then on."""
+    begin = program.t
+    program.host(5)
+    if program.noted is not None:
+        ids = ", ".join(["(0,-1)", f"({made},0)"] if name.startswith("c10d") else [f"({made},0)"])
+        program.main.add_range(f"{name}, op_id = {number}, sizes = [{sizes}], input_op_ids = [{ids}]", begin, program.t)
+
+
+def gathered(program: Lined, at: int, made: int, kind: str) -> None:
+    """What operator ``made`` made is gathered of four ranks: operator ``at`` hands it on."""
+    if kind == "functional":
+        collective(program, "_c10d_functional::all_gather_into_tensor", at - 1, made, f"{OWN}, [], []")
+        collective(program, "_c10d_functional::wait_tensor", at, at - 1, ALL)
+    else:
+        name, sizes = GATHERS.get(kind, GATHERS["base"])
+        collective(program, name, at, made, sizes)
+
+
+def step(program: Lined, number: int, *, kind: str) -> None:
+    """A network, its result gathered, a matrix of all pairs (400 us), a copy of it (300 us) and its loss (300 us), and a backward."""
+    at = 1000 * number + 10
+    with program.line(12):
+        operator(program, "randperm", at - 1, [-1], "[]", 5)
+        operator(program, "index", at, [-1, at - 1], "[5000, 128], [64]", 100, "gather")
+        with program.range("forward"), program.range("net:Net"):
+            operator(program, "linear", at + 1, [at, -1], "[64, 128], [16, 128]", 300)
+    gathered(program, at + 11, at + 1, kind)
+    with program.line(LINE):
+        operator(program, "mul", at + 12, [at + 11, -1], f"{ALL}, []")
+        operator(program, "t", at + 13, [at + 11], ALL)
+        rows = OWN if kind == "own rows" else ALL
+        left, of_left = (at + 1, OWN) if kind == "own rows" else (at + 12, rows)
+        whole = "[64, 256]" if kind == "own rows" else WHOLE
+        operator(program, "mm", at + 14, [left, at + 13], f"{of_left}, [16, 256]", 400)
+        operator(program, "_to_copy", at + 15, [at + 14, -1], f"{whole}, []", 300, "copy")
+        if kind == "multiplied":
+            operator(program, "softmax", at + 16, [at + 15, -1], f"{whole}, []", 300, "softmax")
+            operator(program, "mm", at + 17, [at + 16, at + 11], f"{whole}, {ALL}", 5)
+        else:
+            last = at + 15
+            for turn in range(0, 12 if kind == "in turn" else 0, 2):
+                operator(program, "logsumexp", at + 20 + turn, [last, -1], f"{whole}, [256]", 5)
+                operator(program, "sub", at + 21 + turn, [last, at + 20 + turn], f"{whole}, [256]", 5)
+                last = at + 21 + turn
+            name = "sum" if kind == "summed alone" else "cross_entropy_loss"
+            operator(program, name, at + 40, [last, -1], f"{whole}, [256]", 300)
+        operator(program, "copy_", at + 60, [-1, at + 1], "[64, 16], [64, 16]", 5)
+    program.sync()
+
+
+def finding(folder: Path, kind: str) -> Finding | None:
+    program = Lined({LINE: "loss = F.cross_entropy(everyone @ everyone.T, target)"})
+    found = program.run(lambda program, number: step(program, number, kind=kind)).found(folder, "NSX137")
+    return next((f for f in found if [way.name for way in f.remedies] == ["own-rows"]), None)
+
+
+@pytest.mark.parametrize("kind", ["base", "functional"])
+def test_every_rank_makes_the_whole_matrix(tmp_path: Path, kind: str) -> None:
+    found = finding(tmp_path, kind)
+    assert found is not None and found.where["line"] == LINE
+    assert found.title.startswith(
+        f"train.py:{LINE}: all 4 ranks compute the same 256 x 256 matrix of what was gathered"
+    )
+    assert found.saving_ns_per_step == pytest.approx(3 / 4 * 1_000_000, rel=0.05), "a fourth of it is the rank's own"
+    assert not found.saving.bound
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "own rows",  # each rank makes its own
+        "of weights",
+        "broadcast",  # nothing is gathered
+        "multiplied",  # as in attention
+        "summed alone",
+        "in turn",  # by row and by column, which needs all
+    ],
+)
+def test_what_is_needed_or_a_rank_s_own(tmp_path: Path, kind: str) -> None:
+    assert finding(tmp_path, kind) is None
