@@ -10,13 +10,16 @@ import signal
 import pytest
 from hypothesis import Phase, settings
 
-from nsysx.replay import tracing_costs
-from tests.examples import examples
-from tests.samples import PAIRS, Samples
-
 # Each worker of pytest-xdist, and each program that a test starts, computes on one core: networks here are so small that a second
 # thread only waits, which took more than half of the processor time of the tests with PyTorch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Frames of a few rows, too: two threads of polars gave the core away to each other a million times in 66 tests, which took a sixth
+# of their processor time. polars counts them when it is imported. What several threads make of a report: test_pipeline.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+from nsysx.replay import tracing_costs
+from tests.examples import examples
+from tests.samples import PAIRS, Samples
 
 # A job in the background of a script ignores Ctrl-C, and so would each program that a test starts and interrupts, for good.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

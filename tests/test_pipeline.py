@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
@@ -470,6 +471,11 @@ def test_two_runs_agree_to_the_byte(tmp_path: Path) -> None:
         texts.append(done.stdout)
     assert texts[0] == texts[1]
     assert json.loads(texts[0])["totals"]["kernels"] == 24
+
+
+def test_reports_of_tests_are_read_by_as_many_threads_as_conftest_says() -> None:
+    """It says so before anything imports polars, which would not listen later."""
+    assert polars.thread_pool_size() == int(os.environ["POLARS_MAX_THREADS"])
 
 
 def test_ties_have_an_order_of_their_own(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ class Lined(Program):
         (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))
         return super().summary(folder, **options)
 
+    def findings(self, folder: Path, code: str, **options: object) -> list[Finding]:
+        """Return what one rule says where all are asked: what others say about a line is told with the line."""
+        return [f for f in self.summary(folder, **options).findings or () if f.code == code]
+
     def found(self, folder: Path, code: str) -> list[Finding]:
         """Return what one rule found."""
         return [f for f in self.findings(folder, code) if f.verdict == "found"]

@@ -21,7 +21,7 @@ from nsysx.findings._same_samples import SameSamples
 from nsysx.findings._transform_lengths import factors
 from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.model import Finding, Summary
-from tests.findings import Program, healthy
+from tests.findings import Program, healthy, rule_alone
 
 #: What the probe reads of a program without a fault.
 CLEAN: dict[str, Any] = {
@@ -95,9 +95,20 @@ def of_settings(whole: Summary) -> list[Finding]:
     return [f for f in whole.findings or () if f.code == "NSX127"]
 
 
-def names(whole: Summary) -> set[str]:
+def alone(
+    folder: Path,
+    settings: dict[str, Any] | None,
+    body: Callable[[Program, int], None] = healthy,
+    code: str = "NSX127",
+) -> list[Finding]:
+    """Return what one rule says of a program with these settings, with no other asked."""
+    with rule_alone(code):
+        return list(summary(folder, settings, body).findings or ())
+
+
+def names(found: list[Finding]) -> set[str]:
     """Return the settings that were found to cost."""
-    return {str(f.evidence[0]["setting"]) for f in of_settings(whole) if f.verdict == "found"}
+    return {str(f.evidence[0]["setting"]) for f in found if f.verdict == "found"}
 
 
 def blocked(program: Program, number: int) -> None:
@@ -540,9 +551,9 @@ def test_a_setting_that_costs(
     body: Callable[[Program, int], None],
     saving_us: int | None,
 ) -> None:
-    whole = summary(tmp_path, changed(CLEAN, fault), body)
-    assert names(whole) == {name}
-    (finding,) = of_settings(whole)
+    found = alone(tmp_path, changed(CLEAN, fault), body)
+    assert names(found) == {name}
+    (finding,) = found
     assert finding.fix
     assert finding.paste
     if saving_us is not None:
@@ -553,12 +564,12 @@ def test_a_setting_that_costs(
         assert finding.cost_ns_per_step is None
     # The kernels and operators show these whatever the settings say.
     seen = body in (doubled, transforming, growing)
-    assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if seen else body))
+    assert name not in names(alone(tmp_path, changed(CLEAN, without), healthy if seen else body))
 
 
 def test_cores_that_others_use_cost_nothing_where_the_gpu_never_waits(tmp_path: Path) -> None:
     crowded = {"cpu": {"ran_ns": 8_000_000_000, "waited_for_core_ns": 2_000_000_000}}
-    assert not names(summary(tmp_path, changed(CLEAN, crowded), healthy))
+    assert not names(alone(tmp_path, changed(CLEAN, crowded), healthy))
 
 
 @pytest.mark.parametrize(
@@ -603,7 +614,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
             program.launch(50)
 
     settings = changed(CLEAN, {"wrappers": [DDP], "backwards": 4, "reducing": 1})
-    told = [f for f in of_settings(summary(tmp_path, settings, body)) if f.verdict == "found"]
+    told = [f for f in alone(tmp_path, settings, body) if f.verdict == "found"]
     assert [f.evidence[0]["setting"] for f in told] == ["no_sync unused"] * (reduced == "each")
     assert all("it has to hold the forward, too" in f.detail for f in told)
 
@@ -628,13 +639,13 @@ def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> Non
 
 @pytest.mark.parametrize("body", [healthy, convolving, reducing, blocked])
 def test_a_program_without_a_fault_is_clear(tmp_path: Path, body: Callable[[Program, int], None]) -> None:
-    (finding,) = of_settings(summary(tmp_path, CLEAN, body))
+    (finding,) = alone(tmp_path, CLEAN, body)
     assert finding.verdict == "clear"
 
 
 def test_what_is_unknown_is_no_fault(tmp_path: Path) -> None:
     unknown = dict.fromkeys(CLEAN)
-    (finding,) = of_settings(summary(tmp_path, unknown))
+    (finding,) = alone(tmp_path, unknown)
     assert finding.verdict == "clear"
     strange = {
         "environment": [1],
@@ -644,11 +655,11 @@ def test_what_is_unknown_is_no_fault(tmp_path: Path) -> None:
         "networks": [None],
         "backwards": "4",
     }
-    assert of_settings(summary(tmp_path, strange))[0].verdict == "clear"
+    assert alone(tmp_path, strange)[0].verdict == "clear"
 
 
 def test_without_settings_the_rule_cannot_tell(tmp_path: Path) -> None:
-    (finding,) = of_settings(summary(tmp_path, None))
+    (finding,) = alone(tmp_path, None)
     assert finding.verdict == "cannot_tell"
     assert Program().steps(healthy).finding(tmp_path, "NSX127").verdict == "cannot_tell"
 
@@ -664,7 +675,7 @@ def test_a_certain_setting_leads_whether_or_not_its_size_is_known(tmp_path: Path
 
 def test_float64_is_seen_by_the_kernels_alone(tmp_path: Path) -> None:
     """Of tensors that are no module's result the settings know nothing, and a report without a probe has none."""
-    (finding,) = of_settings(summary(tmp_path, CLEAN, doubled))
+    (finding,) = alone(tmp_path, CLEAN, doubled)
     assert "outside of modules" in finding.detail and finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.05)
     (tmp_path / "r.run.json").unlink()
     (seen,) = of_settings(Program().steps(doubled).summary(tmp_path))
@@ -677,7 +688,7 @@ def test_float64_with_which_equations_are_solved_is_no_oversight(tmp_path: Path)
         for _ in range(3):
             program.launch(400, "void trsm_left_kernel<int, double>")
 
-    assert names(summary(tmp_path, CLEAN, body)) == set()
+    assert names(alone(tmp_path, CLEAN, body)) == set()
 
 
 def test_float64_of_a_program_that_is_not_pythons_is_a_remark(tmp_path: Path) -> None:
@@ -707,7 +718,7 @@ def test_complex_numbers_become_complex_ones(tmp_path: Path, numbers: str, named
             program.launch(900, "void regular_fft<4096, double>")
             program.launch(100, "elementwise_kernel<AddFunctor<double>>")
 
-    (finding,) = of_settings(summary(tmp_path, CLEAN, body))
+    (finding,) = alone(tmp_path, CLEAN, body)
     assert f"Make this {named}" in finding.fix and f"dtype=torch.{named}" in finding.paste
     assert finding.title.startswith("Complex128" if named == "complex64" else "Float64")
     assert ("complex128 outside" in finding.detail.lower()) == (named == "complex64")
@@ -786,7 +797,7 @@ def keeping(program: Program, number: int) -> None:
 
 def test_anomaly_detection_is_worth_the_tracebacks_and_the_reads(tmp_path: Path) -> None:
     """10 operators keep theirs for 95 us beyond what any takes; the rest is the checks'."""
-    (finding,) = of_settings(summary(tmp_path, changed(CLEAN, {"switches": {"anomaly": True}}), keeping))
+    (finding,) = alone(tmp_path, changed(CLEAN, {"switches": {"anomaly": True}}), keeping)
     assert 950_000 < (finding.saving_ns_per_step or 0) < 1_150_000
     assert finding.saving.most_ns is not None
 
@@ -801,7 +812,7 @@ def searching(program: Program, number: int) -> None:
 
 def test_a_search_in_vain_is_worth_the_pauses_before_convolutions(tmp_path: Path) -> None:
     given = changed(CLEAN, {"networks": [{"class": "Net", "dtypes": {"float32": 8}, "convolutions": 4}]})
-    found = [f for f in of_settings(summary(tmp_path, given, searching)) if f.evidence]
+    found = [f for f in alone(tmp_path, given, searching) if f.evidence]
     assert [f.evidence[0]["setting"] for f in found] == ["cudnn.benchmark on"]
     assert 1_000_000 < (found[0].saving_ns_per_step or 0) < 2_200_000
 
@@ -821,7 +832,7 @@ def test_padding_that_the_program_leaves_out_costs_nothing(tmp_path: Path, packs
         multiplying(program, number)
 
     batch = {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}}
-    told = {f.evidence[0]["setting"] for f in of_settings(summary(tmp_path, changed(CLEAN, batch), body)) if f.evidence}
+    told = {f.evidence[0]["setting"] for f in alone(tmp_path, changed(CLEAN, batch), body) if f.evidence}
     assert ("padding" in told) is not packs
 
 
@@ -866,8 +877,7 @@ def test_tf32_that_is_allowed_is_not_advised(tmp_path: Path) -> None:
                 program.launch(200, "ampere_sgemm_128x64_tn")
 
     def told(tf32: bool | None) -> str:
-        whole = summary(tmp_path, changed(CLEAN, {"switches": {"matmul_tf32": tf32}}), products)
-        return next(f.fix for f in whole.findings or () if f.code == "NSX116")
+        return alone(tmp_path, changed(CLEAN, {"switches": {"matmul_tf32": tf32}}), products, "NSX116")[0].fix
 
     assert "set_float32_matmul_precision" in told(False)
     assert "set_float32_matmul_precision" in told(None)
@@ -884,8 +894,7 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     def told(wait_us: int = 2000, **options: Any) -> str:
         loader = {**LOADER, "iterators": 1, "persistent_workers": True, **options}
         steps = partial(waiting, wait_us=wait_us)
-        whole = summary(tmp_path, changed(CLEAN, {"loaders": [loader]}), steps)
-        return next(f.fix for f in whole.findings or () if f.code == "NSX106")
+        return alone(tmp_path, changed(CLEAN, {"loaders": [loader]}), steps, "NSX106")[0].fix
 
     assert "num_workers=8, pin_memory=True" in told(workers=0)
     assert "DataLoader(num_workers=7): it has 4 workers" in told(workers=4), (
@@ -915,8 +924,8 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
         places = {"made": "train.py:30", "samples": "data.py:9", "place": "train.py:40"}
         loader = {**LOADER, **places, "iterators": 1, "persistent_workers": True, **options}
         evaluated = {**loader, "made": "train.py:31", "samples": None}
-        whole = summary(tmp_path, changed(CLEAN, {"loaders": [evaluated, {**loader, "iterators": 9}]}), waiting)
-        finding = next(f for f in whole.findings or () if f.code == "NSX106")
+        both = {"loaders": [evaluated, {**loader, "iterators": 9}]}
+        finding = alone(tmp_path, changed(CLEAN, both), waiting, "NSX106")[0]
         return finding.where.get("file"), finding.where.get("line")
 
     assert where(workers=0) == ("train.py", 30)
@@ -940,8 +949,8 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
 def test_the_line_that_sets_it_is_the_place_and_no_other(
     tmp_path: Path, fault: dict[str, Any], places: dict[str, str], line: int | None
 ) -> None:
-    whole = summary(tmp_path, changed(CLEAN, {**fault, "places": places}), doubled if "networks" in fault else healthy)
-    finding = next(f for f in of_settings(whole) if f.verdict == "found")
+    found = alone(tmp_path, changed(CLEAN, {**fault, "places": places}), doubled if "networks" in fault else healthy)
+    finding = next(f for f in found if f.verdict == "found")
     assert finding.where.get("line") == line
 
 
@@ -952,16 +961,15 @@ def test_the_place_of_tf32_is_where_it_is_turned_off(tmp_path: Path) -> None:
                 program.launch(200, "ampere_sgemm_128x64_tn")
 
     for places, line in (({"no_matmul_tf32": "train.py:5"}, 5), ({}, None)):
-        whole = summary(tmp_path, changed(CLEAN, {"places": places, "switches": {"matmul_tf32": False}}), products)
-        assert next(f.where.get("line") for f in whole.findings or () if f.code == "NSX116") == line
+        settings = changed(CLEAN, {"places": places, "switches": {"matmul_tf32": False}})
+        assert alone(tmp_path, settings, products, "NSX116")[0].where.get("line") == line
 
 
 def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> None:
-    whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), in_order)
-    (finding,) = of_settings(whole)
+    (finding,) = alone(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), in_order)
     assert finding.evidence[0]["setting"] == "deterministic algorithms" and finding.evidence[0]["leads"]
     assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
-    (unseen,) = of_settings(summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}})))
+    (unseen,) = alone(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}))
     assert not unseen.evidence[0]["leads"] and unseen.saving_ns_per_step is None
 
 
@@ -985,8 +993,7 @@ def test_determinism_sorts_where_it_would_add_and_fills_what_is_only_made(
         with program.range("forward"), program.range("net:Net"):
             operator(program, f"{called}, sizes = [[64]]", 300, kernel)
 
-    whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), forward)
-    (finding,) = of_settings(whole)
+    (finding,) = alone(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), forward)
     assert finding.evidence[0]["leads"] is added
     assert (finding.saving_ns_per_step or 0) == pytest.approx(300_000 if added else 0, rel=0.1)
 
