@@ -35,6 +35,8 @@ from nsysx.ranks import rank_table
 NO_MODULE = "(not attributed)"
 #: The colors of modules and of kinds of work begin with these, and go on with a number: one color is no module and kind at once.
 MODULES, WORK = "m", "w"
+#: The title of bars of ranks, and of those below the bar of the shown step.
+RANKS, RANKS_BELOW = "One step, rank by rank", "One step on the GPU; below, rank by rank"
 #: Kinds of work that have a color of their own in every picture.
 _KNOWN = {"communication": Paint.COMM, "copies": Paint.COPY, "memsets": Paint.MEMSET}
 
@@ -298,9 +300,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     late = subject.rank_waited_for(summary)
     if late is not None:
         another = summary.step.recorded_ns != summary.step.shown_ns
-        return Picture(
-            "ranks", f"One step, rank by rank{', as recorded' if another else ''}", _rank_bars(summary, late)
-        )
+        return Picture("ranks", f"{RANKS}{', as recorded' if another else ''}", _rank_bars(summary, late))
     asked: str = findings.rule_of(first.code).picture if first else ""
     if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
         return picture
@@ -317,7 +317,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         title += f"; below, single steps{', as recorded' if another else ''}" if more else ""
     elif ranks := _rank_bars(summary, None):
         recorded = ", as recorded" if summary.step.marked else ""
-        return Picture("ranks", f"One step on the GPU; below, rank by rank{recorded}", (step, *ranks))
+        return Picture("ranks", f"{RANKS_BELOW}{recorded}", (step, *ranks))
     elif (
         summary.verdict.code == StepLimit.GPU
         and sum(p.ns for p in step.parts if not p.idle) >= BUSY_GPU_SHARE * step.total_ns

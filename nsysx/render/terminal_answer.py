@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nsysx import units
 from nsysx.advice import Bar, BarPart
-from nsysx.answer.bars import MODULES, WORK
+from nsysx.answer.bars import MODULES, RANKS, RANKS_BELOW, WORK
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer_text
@@ -77,11 +77,10 @@ def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[s
     return line[:width], words
 
 
-def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]:
+def _bars(bars: Sequence[Bar], width: int, signs: Mapping[tuple[str, bool], str]) -> list[tuple[str, str]]:
     """Return bars on one scale, one below the other, each with its words; (text, "bar") is a line with a bar."""
     longest = max(b.total_ns for b in bars) or 1
     label = min(30, max(len(b.label) for b in bars))
-    signs = _signs(bars, plain)
     lines = []
     for bar in bars:
         room = max(10, width - label - 12)
@@ -127,15 +126,19 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "bold") for line in wrapped(said.sentence, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(f"Read with care: {alarm}", indent=0)]
     if said.bars:
-        # As many bars, in their order: the first, those that the sentence speaks of, then the others.
+        # As many bars, in their order: the first, those that the sentence speaks of, then the others. Of a job that has no room for all,
+        # several ranks say more than the shown step and one of them.
         named = answer_text.spoken_of(said)
-        order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
+        ranks_alone = 1 < bars < len(said.bars) and said.bars_title.startswith(RANKS_BELOW)
+        order = sorted(range(ranks_alone, len(said.bars)), key=lambda i: (i > 0, not named[i], i))
         out.append(("", ""))
         if bars > 1 and said.bars_title.endswith(
             "as recorded"
         ):  # bars of steps of two lengths, or another one than the sentence's
-            out += [(line, "dim") for line in wrapped(said.bars_title, indent=0)]
-        out += _bars([_bar_of_first_parts(said.bars[i]) for i in sorted(order[:bars])], width, plain)
+            title = said.bars_title.replace(RANKS_BELOW, RANKS) if ranks_alone else said.bars_title
+            out += [(line, "dim") for line in wrapped(title, indent=0)]
+        every = [_bar_of_first_parts(bar) for bar in said.bars]
+        out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain))
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
     out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.advice import Answer
+from nsysx.advice import Answer, Bar, BarPart, Picture
 from nsysx.answer import subject
+from nsysx.answer.bars import RANKS_BELOW
 from nsysx.model import Summary
-from nsysx.render import answer_text, answer_words, first_screen, html_page
+from nsysx.render import answer_text, answer_words, first_screen, html_page, terminal_answer
 from nsysx.render.grids import CellTexts
 from tests.render import factory
 from tests.render.factory import MS
@@ -160,3 +161,21 @@ def test_a_place_is_that_of_a_change_or_of_most_time_and_is_named_once(
     source = "y = net(x)" if "a.py" in where else ""
     worded = replace(answer_words.build(full), do=do, code=code, where=where, source=source)
     assert answer_text.what_to_do(worded) == said
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        (RANKS_BELOW, ["rank 0", "rank 1"]),  # all of the job before the step of one of them
+        ("One step on the GPU; below, single steps", ["GPU 0", "rank 0"]),
+    ],
+)
+def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, shown: list[str]) -> None:
+    parts = tuple(BarPart(name, 20_000_000, name, name == "idle") for name in ("compute", "communication", "idle"))
+    bars = tuple(Bar(name, 60_000_000, parts) for name in ("GPU 0", "rank 0", "rank 1"))
+    picture = Picture("ranks", f"{title}, as recorded", bars)
+    summary = replace(full, answer=replace(full.answer, picture=picture))
+    text = [line for line, _ in terminal_answer.lines(summary, 56)]
+    labels = [bar.label for bar in bars if any(line.startswith(f"{bar.label} ") for line in text)]
+    assert labels == shown
+    assert any(line.startswith("One step, rank by rank, as recorded") for line in text) == (title == RANKS_BELOW)
