@@ -149,12 +149,18 @@ def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Ite
         if not (theirs["name"] == _ACCUMULATES).any():
             continue
         after = recorded.filter((pl.col("start_ns") >= end) & (pl.col("start_ns") < until))
-        later.update(result for text in after["label"].drop_nulls().to_list() for result in _results(text))
+        later |= _taken_by(after["label"])
         until = end
         step = _read(theirs)
         unseen = _taken_unseen(profile, step, (start, end))
         if unseen is not None:
             yield step, _needed(step, unseen | later)
+
+
+def _taken_by(labels: pl.Series) -> set[_Result]:
+    """Return the results that some operators are given. A loop that launches much takes the same ones again and again: each is read once."""
+    given = labels.cast(pl.String).str.extract(r"input_op_ids = (.*)").str.extract_all(r"\(\d+,\d+\)")
+    return {result for text in given.explode().drop_nulls().unique().to_list() for result in results_in(text)}
 
 
 def _arguments(text: str) -> list[_Result]:
