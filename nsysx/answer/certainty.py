@@ -112,7 +112,14 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
-    return _of_all_steps(summary, steady, spread, more)
+    return _of_all_steps(summary, steady, spread, more, is_set=_is_set(chosen))
+
+
+def _is_set(chosen: Finding | None) -> bool:
+    """Return whether the cause is a setting that the program was seen to make, at a known line, of whose work the replay tells the size."""
+    if chosen is None or chosen.saving.likely_ns is None:
+        return False
+    return any(row.get("set_in_program") for row in chosen.evidence)
 
 
 def _for_whatever_stands_there(chosen: Finding) -> bool:
@@ -143,8 +150,11 @@ def _bare_wait(chosen: Finding | None) -> str:
     return f"Each wait for a batch was timed without the profiler, too: there it is {more} longer than the recorded {recorded}."
 
 
-def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str) -> Sure:
-    """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of."""
+def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str, *, is_set: bool) -> Sure:
+    """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of.
+
+    ``is_set``: it is a setting of the program. That it acts is then no question of how long tracing makes ranks wait.
+    """
     about, count, warned = _LIMIT, len(steady), bool(more)
     name, columns = _share_of(summary)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
@@ -165,8 +175,8 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
             level = "unknown" if most >= ALL_BUSY_SHARE else "likely" if most >= MOSTLY_BUSY_SHARE else level
             reason += ": it may not idle at all" if most >= ALL_BUSY_SHARE else ""
         elif summary.verdict.code == StepLimit.COMM:  # a rank that is traced arrives later, and its peers wait for it
-            level = "likely"
-            reason += "; tracing may make ranks wait longer"
+            level = level if is_set else "likely"
+            reason += "; the program sets what makes it" if is_set else "; tracing may make ranks wait longer"
         elif summary.verdict.code == StepLimit.GPU and least < MOSTLY_BUSY_SHARE:
             level = "likely"
     else:
