@@ -237,6 +237,8 @@ LAST_CLOCK_HOLDS_NS = 1_000_000_000
 WARMUP_EXCESS = 0.15
 #: First-call work of this share of a step makes it one of the warm-up.
 FIRST_CALL_STEP_SHARE = 0.02
+#: Of two steps, the first of the program is start-up from so many times the other one on. A step that is X-rayed takes up to twice as long.
+START_UP_STEP_TIMES = 3
 #: So many steps without marks tell more than the same with those that were marked.
 UNMARKED_STEPS_TIMES = 3
 #: A second window with so many steps is whole enough to be the one that averages are taken over, however long the first one is.
@@ -333,7 +335,7 @@ CORRESPONDING_OPERATORS_SHARE = 0.9
 # ---- needless_gradients ---------------------------------------------------------------------------------------------
 #: A backward of a call of a network that is needless to this share of its API calls could be left out.
 WHOLE_BACKWARD_SHARE = 0.9
-#: What reads a gradient is not known where a larger share of a step's kernels is launched outside of operators.
+#: What reads a gradient, or what a call needs, is not known where a larger share of kernels is launched outside of operators.
 UNSEEN_READERS_SHARE = 0.01
 
 # ---- earlier_nodes ----------------------------------------------------------------------------------------------

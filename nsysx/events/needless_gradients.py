@@ -158,7 +158,7 @@ def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Ite
 
 
 def _taken_by(labels: pl.Series) -> set[_Result]:
-    """Return the results that some operators are given. A loop that launches much takes the same ones again and again: each is read once."""
+    """Return the results that some operators are given. Loops take the same ones again and again: each is read once."""
     given = labels.cast(pl.String).str.extract(r"input_op_ids = (.*)").str.extract_all(r"\(\d+,\d+\)")
     return {result for text in given.explode().drop_nulls().unique().to_list() for result in results_in(text)}
 

@@ -10,7 +10,13 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.attribute import Attributed
-from nsysx.events.event_bounds import FIRST_CALL_STEP_SHARE, UNMARKED_STEPS_TIMES, WARMUP_EXCESS, WHOLE_WINDOW_STEPS
+from nsysx.events.event_bounds import (
+    FIRST_CALL_STEP_SHARE,
+    START_UP_STEP_TIMES,
+    UNMARKED_STEPS_TIMES,
+    WARMUP_EXCESS,
+    WHOLE_WINDOW_STEPS,
+)
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.one_time import one_time_steps
 from nsysx.frames import lookup
@@ -80,6 +86,13 @@ def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
     return first_calls - usual
 
 
+def _behind_start_up(window: tuple[I64, I64], works: Flags) -> int:
+    """Return which step stands for a program whose first alone is left: a later one that ``works`` on the GPU, if it is far shorter."""
+    length = window[1] - window[0]
+    later = np.flatnonzero(works & (START_UP_STEP_TIMES * length < length[0]))
+    return int(later[0]) if later.size else 0
+
+
 def _xrayed(cpu: pl.DataFrame, told_of: Row) -> Flags:
     """Return which steps an X-ray made longer; none where all were."""
     told = told_of.get("xray")
@@ -111,6 +124,10 @@ def steady_steps(
         and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1))
     ):
         last -= 1
+    if last == 0 and int(cpu["number"][0]) == 0:
+        later = _behind_start_up(windows[1], cpu["index"].is_in(gpu["index"].unique().to_list()).to_numpy())
+        if later:
+            return later, later, np.zeros(n, np.bool_)
     usual = [_usual_and_long_ns(end - begin, last) for begin, end in windows]
     once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
     once[last + 1 :] = False  # the last step holds whatever the program does at its end

@@ -35,6 +35,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.events.event_bounds import UNSEEN_READERS_SHARE
 from nsysx.events.layers import bare
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of, signature
 from nsysx.findings._case import Case, Fix, Rule, Saving
@@ -49,6 +50,7 @@ from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
+from nsysx.frames.intervals import interval_of
 from nsysx.model import Finding, Row
 
 RULE = Rule(
@@ -178,6 +180,8 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
         paths = {call.path for call in calls}
         if len(calls) < FEWEST_CALLS_IN_TURN or (len(paths) < len(calls) and _needs_rest(case, calls)):
             continue
+        if _launch_unseen(case, flow, calls):
+            continue
         deep = depth(flow, calls)
         if 2 * deep <= len(calls):
             several = len(paths) > 1
@@ -193,6 +197,17 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
                 )
             )
     return turns
+
+
+def _launch_unseen(case: Case, flow: OperatorFlow, calls: Sequence[ModuleCall]) -> bool:
+    """Return whether kernels are launched in these calls outside of operators, as compiled code does: what they need has no name there."""
+    api = case.profile.attributed.api_calls
+    api = api.filter((api["thread"] == calls[0].thread) & api["kind"].is_in(Call.LAUNCHES))
+    start = api["start_ns"].to_numpy()
+    inside = start[interval_of(start, *np.array([(c.start_ns, c.end_ns) for c in calls], np.int64).T) >= 0]
+    rows = [row for c in calls for row in flow.outermost_of(c.first, c.last)]
+    seen = interval_of(inside, flow.start_ns[rows], flow.end_ns[rows]) >= 0
+    return bool((~seen).sum() > UNSEEN_READERS_SHARE * max(len(inside), 1))
 
 
 def _unnumbered(path: str) -> str:

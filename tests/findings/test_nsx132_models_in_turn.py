@@ -57,8 +57,13 @@ def operator(program: Program, number: int, made: int, begin: int) -> None:
     program.main.add_range(text, begin, program.t)
 
 
-def called(name: str, *, chained: bool = False, busy: bool = False) -> Callable[[Program, int], None]:
-    """Eight calls of a module, of ``name`` with their number in it, each of what the one before made, or all of the same."""
+def called(
+    name: str, *, chained: bool = False, busy: bool = False, compiled: bool = False
+) -> Callable[[Program, int], None]:
+    """Eight calls of a module, of ``name`` with their number in it, each of what the one before made, or all of the same.
+
+    ``compiled``: a kernel of each is launched by no operator.
+    """
 
     def body(program: Program, number: int) -> None:
         first = 1_000 * (number + 1)
@@ -70,6 +75,8 @@ def called(name: str, *, chained: bool = False, busy: bool = False) -> Callable[
                         program.host(10)
                         program.launch(400 if busy else 4)
                     operator(program, first + turn, first + turn - 1 if chained and turn else 1, begin)
+                    if compiled:
+                        program.launch(4, "triton_poi_fused_add")
 
     return body
 
@@ -89,6 +96,6 @@ def test_calls_that_need_nothing_of_each_other_are_one(name: str, remedy: str, t
     assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
 
 
-@pytest.mark.parametrize("kind", [{"chained": True}, {"busy": True}], ids=str)
-def test_calls_that_need_the_one_before_and_a_busy_gpu_are_clear(kind: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [{"chained": True}, {"busy": True}, {"compiled": True}], ids=str)
+def test_calls_that_may_need_the_one_before_and_a_busy_gpu_are_clear(kind: dict[str, bool], tmp_path: Path) -> None:
     assert finding(tmp_path, called("blocks.{}:Block", **kind)).verdict == "clear"

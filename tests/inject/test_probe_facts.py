@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def test_a_step_that_only_the_exit_ended_is_not_steady(tmp_path: Path) -> None:
     assert border.steps.steady == (0, 2)
     ended = summarize(report(3), tmp_path, probe(steps={"last_closed_by": "exit"}))
     assert ended.steps.steady == (0, 1)
+
+
+@pytest.mark.parametrize(("times", "steady"), [(10, (1, 1)), (2, (0, 0))])
+def test_the_programs_first_step_is_none_where_a_far_shorter_one_follows(
+    times: int, steady: tuple[int, int], tmp_path: Path
+) -> None:
+    """A program ended in its second step, which an X-ray made longer: the first one loads libraries."""
+    built = Report()
+    main = built.process(PID).thread(PID)
+    for i, (begin, end) in enumerate(pairwise((0, 1000 * times, 1000 * (times + 1)))):
+        main.add_range(f"step {i}", begin, end, domain="nsysx")
+        main.launch(at=begin + 100, dur=10, kernel="gemm", gpu_start=begin + 200, gpu_dur=700)
+    run = probe(steps={"last_closed_by": "exit"}, xray={"steps": [1]})
+    assert summarize(built, tmp_path, run).steps.steady == steady
 
 
 def test_steps_before_ranges_were_taken_back_are_warm_up(tmp_path: Path) -> None:
