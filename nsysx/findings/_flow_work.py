@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
@@ -32,6 +32,34 @@ def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row
     line_row = int(code.places_of(code.at(flow.thread, start_ns))[0])
     file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
     return {"file": file, "line": line} if file is not None and line is not None else {}
+
+
+def place_of_batch(profile: Profile) -> Row:
+    """Return the line that launches the last work between a step's optimizer and the first network of the next, which makes its batch;
+    the line that calls the network where nothing is launched there; empty where neither is known.
+    """
+    flow, code = flow_of(profile), profile.code()
+    if flow is None or code is None or not flow.calls:
+        return {}
+    called_ns = min(call.start_ns for call in flow.calls)
+    before = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process)
+        & (pl.col("thread") == flow.thread)
+        & (pl.col("end_ns") <= called_ns)
+        & pl.col("own")
+        & (pl.col("kind") == "phase")
+        & (pl.col("name").cast(pl.String) != "data")
+    )["end_ns"].max()
+    if not isinstance(before, int):
+        return {}
+    launched = profile.attributed.gpu_ops["call_start_ns"].filter(
+        (profile.attributed.gpu_ops["process"] == profile.process)
+        & profile.attributed.gpu_ops["call_start_ns"]
+        .is_between(before, called_ns, closed="left")
+        .fill_null(value=False)
+    )
+    last = place_of_operator(code, flow, np.array([launched.max()])) if len(launched) else {}
+    return last or place_of_operator(code, flow, np.array([called_ns]))
 
 
 def copied(profile: Profile, flow: OperatorFlow, kind: str, *, many: bool = False) -> list[bool]:

@@ -1,4 +1,6 @@
-"""Where a program without a sampler gives each rank its share of the data: the line that cuts it by the rank's number."""
+"""Where a program without a sampler gives each rank its share of the data: the line that cuts it by the rank's number, else the one from
+which its batch comes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from dataclasses import replace
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix
+from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.model import Finding, Row
 
 _RANK = r"(?<!\w)(?:\w+\.)*\w*rank\b(?:\(\))?"
@@ -28,8 +31,10 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
     settings = settings_of(case.profile)
     if [way.name for way in finding.remedies] != [_EQUAL] or settings is None or settings.record.get("loaders") != []:
         return finding
-    line = _share_line(case)
-    not_noted = "" if line else " The line at which a rank takes its share is not among those that the X-ray noted."
+    share = _share_line(case)
+    line = share or place_of_batch(case.profile)
+    not_noted = "" if share else " The line at which a rank takes its share is not among those that the X-ray noted"
+    not_noted += f": its batch comes from {in_short(line)}." if not_noted and line else "." if not_noted else ""
     where = {**finding.where, **line} if line and not finding.where.get("file") else finding.where
     told = replace(
         finding,

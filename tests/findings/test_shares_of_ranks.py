@@ -13,8 +13,9 @@ from nsysx.findings._case import Case, Fix
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
+from tests.findings.test_smaller_operators import operator
 
-SHARE = 12
+SHARE, LOGS, BATCH, CALL = 12, 20, 21, 22
 TAKES_SHARE = [
     "own = rows[rank * n:(rank + 1) * n]",
     "return image[self.rank * n : (self.rank + 1) * n]",
@@ -38,7 +39,10 @@ def advised(folder: Path, text: str, loaders: object, remedy: str = "equal-work"
             program.launch(500)
         program.sync()
 
-    program = Lined({SHARE: text}, {"loaders": loaders}).run(body)
+    return advised_of(folder, Lined({SHARE: text}, {"loaders": loaders}).run(body), remedy)
+
+
+def advised_of(folder: Path, program: Lined, remedy: str = "equal-work") -> Finding:
     program.summary(folder)  # writes the report
     profile = pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
     late = Finding("NSX111", "straggler", verdict="found", title="", detail="", where={"near": "rank 1"}, fix="")
@@ -57,6 +61,26 @@ def test_where_no_line_takes_a_share_that_is_said(text: str, tmp_path: Path) -> 
     told = advised(tmp_path, text, [])
     assert [way.name for way in told.remedies] == ["mixed-shares"] and told.where == {"near": "rank 1"}
     assert "is not among those that the X-ray noted" in told.detail
+
+
+@pytest.mark.parametrize(("copies", "line"), [(True, BATCH), (False, CALL)])
+def test_the_line_from_which_the_batch_comes(copies: bool, line: int, tmp_path: Path) -> None:
+    """The work behind the optimizer, and that of the network, are of other lines; without a copy the network's call is named."""
+
+    def body(program: Lined, number: int) -> None:
+        if copies:
+            with program.line(LOGS):
+                program.launch(300)
+            with program.line(BATCH):
+                program.launch(10)
+        with program.line(CALL), program.range("forward"), program.range("net:Net"):
+            operator(program, "linear", 1000 * number + 10, [-1, -1], "[64, 64], [64, 64]", 500)
+        with program.line(LOGS), program.range("optimizer SGD"):
+            program.launch(100)
+
+    told = advised_of(tmp_path, Lined({CALL: "y = net(x)"}, {"loaders": []}).run(body))
+    assert told.where == {"near": "rank 1", "file": FILE, "line": line}
+    assert f"its batch comes from train.py:{line}." in told.detail
 
 
 @pytest.mark.parametrize(
