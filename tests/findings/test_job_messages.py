@@ -40,8 +40,12 @@ def reduced(
     late_us: int = 0,
     computes: str = "bfloat16",
     exposed: int = EXPOSED,
+    sent_us: int = 0,
 ) -> list[Finding]:
-    """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later."""
+    """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later.
+
+    ``sent_us``: a broadcast before it takes so long, half of it beside computation; the reduction all behind it.
+    """
     report = Report()
     for rank in range(2):
         thread = report.process(100 + rank).thread(100 + rank, "python3")
@@ -53,6 +57,16 @@ def reduced(
             thread.add_range("backward", t + 30 * US, t + 80 * US, domain="nsysx")
             thread.launch(t + 5 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=MS + late, device=rank)
             begin = t + MS + 40 * US
+            if sent_us:
+                thread.launch(
+                    t + 30 * US,
+                    kernel="ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+                    gpu_start=t + 20 * US + MS - sent_us * US // 2,
+                    gpu_dur=sent_us * US,
+                    stream=20,
+                    device=rank,
+                )
+                begin += sent_us * US // 2
             thread.launch(
                 t + 40 * US,
                 kernel=kernel,
@@ -98,6 +112,12 @@ def test_waiting_for_a_late_rank_has_no_bytes(tmp_path: Path) -> None:
     """Rank 0 waits for 400 us and transfers for 300: half of the latter is all that fewer bytes save."""
     finding = found(reduced(tmp_path, DDP, REDUCE.format("f32"), late_us=400), "float32 reductions")
     assert finding is not None and (finding.saving_ns_per_step or 0) <= 1.1 * EXPOSED / 2
+
+
+def test_of_what_is_exposed_only_the_reductions_have_fewer_bytes(tmp_path: Path) -> None:
+    """A broadcast of 600 us, of which 300 are exposed, and a reduction of 300: half of the exposed transfer is the reduction's."""
+    finding = found(reduced(tmp_path, DDP, REDUCE.format("f32"), sent_us=600), "float32 reductions")
+    assert finding is not None and finding.saving_ns_per_step == pytest.approx(EXPOSED / 2, rel=0.1)
 
 
 def gathered(folder: Path, count: int, part_bytes: int, modules: int) -> list[Finding]:
