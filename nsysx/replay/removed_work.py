@@ -9,7 +9,7 @@ import numpy as np
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.replay.chain_columns import Columns, Flags
-from nsysx.replay.replay_bounds import NEAR_STRETCHES
+from nsysx.replay.replay_bounds import MOST_CODE_OF_LAUNCH_NS, NEAR_STRETCHES
 
 
 def without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
@@ -38,7 +38,8 @@ def without_launches(cols: Columns, gone: Flags) -> Columns:
 
     What is called between two of their launches and launches nothing belongs to them. Before and after a run of them there is host code
     that leads to them and back, with other work on one side alone: what is longer than usual between two other launches near them goes
-    (DDP on an H100: 10 us before and 24 us after a gradient's copy, 18 us between two other launches).
+    (DDP on an H100: 10 us before and 24 us after a gradient's copy, 18 us between two other launches). A pause on one side is other host
+    code: no more goes than a launch has been seen to take, or than the shorter side.
     """
     launches = np.diff(cols.first_op) > 0
     removed = launches & (np.bincount(cols.op_item[~gone], minlength=len(launches)) == 0)
@@ -52,7 +53,11 @@ def without_launches(cols: Columns, gone: Flags) -> Columns:
     host = np.bincount(stretch, code, minlength=len(goes)).astype(np.float64)
     left = np.where(goes & before, 0.0, 1.0)
     enters, leaves = np.flatnonzero(goes & ~before), np.flatnonzero(before & ~goes)
-    stays = np.minimum(host[enters] + host[leaves], _usual(host, np.flatnonzero(~goes & ~before), enters))
+    both, shorter = host[enters] + host[leaves], np.minimum(host[enters], host[leaves])
+    usual = _usual(host, np.flatnonzero(~goes & ~before), enters)
+    stays = both - np.where(
+        np.isfinite(usual), np.clip(both - usual, 0, np.maximum(shorter, MOST_CODE_OF_LAUNCH_NS)), shorter
+    )
     behind = np.minimum(stays, host[leaves])
     left[leaves] = behind / np.maximum(host[leaves], 1)
     left[enters] = (stays - behind) / np.maximum(host[enters], 1)
@@ -63,7 +68,7 @@ def without_launches(cols: Columns, gone: Flags) -> Columns:
 
 
 def _usual(host: F64, others: I64, places: I64) -> F64:
-    """Return the median of ``host`` at the other stretches nearest to each of these places; all of it where there are no others."""
+    """Return the median of ``host`` at the other stretches nearest to each of these places; infinity where there are no others."""
     if not len(others):
         return np.full(len(places), np.inf)
     near = min(NEAR_STRETCHES, len(others))

@@ -16,6 +16,7 @@ from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.replay import engine
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
+from nsysx.saving import Saving
 from tests.builder import Report
 from tests.findings import Program, empty, healthy
 from tests.ranks.test_rank_table import one_report, steps
@@ -188,20 +189,29 @@ def test_a_transfer_takes_as_long_without_the_profiler_and_what_is_shorter_then_
 
 
 def in_turn(
-    path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True, noted: bool = False, loads: bool = False
+    path: Path,
+    late_ns: int,
+    *,
+    kernels: tuple[str, ...],
+    host: bool = True,
+    noted: bool = False,
+    loads: bool = False,
+    ranks: int = 2,
+    filled: bool = False,
 ) -> Path:
-    """Write a job of two ranks, each the late one in every other step: because it launches late, or else because it computes longer.
+    """Write a job of ranks, each the late one in its turn: because it launches late, or else because it computes longer.
 
-    ``noted``: the line that makes it late is known; ``loads``: it waits for its loader meanwhile.
+    ``noted``: the line that makes it late is known; ``loads``: it waits for its loader meanwhile. ``filled``: they compute until 200 us
+    before the next step.
     """
     report, collective, ms = Report(), 50_000, 1_000_000
-    for rank in range(2):
+    for rank in range(ranks):
         process = report.process(100 + rank)
         thread = process.thread(process.pid, "python3")
         for step in range(12):
             t = ms + step * 2 * ms
             thread.add_range(f"step {step}", t, t + 2 * ms - 100, domain="nsysx")
-            mine = late_ns * (step % 2 == rank)
+            mine = late_ns * (step % ranks == rank)
             begin, compute = t + 10_000 + mine * host, 500_000 + mine * (not host)
             thread.launch(begin - 8_000, kernel="void at::native::gemm", gpu_start=begin, gpu_dur=compute, device=rank)
             if loads and mine:
@@ -215,6 +225,9 @@ def in_turn(
                 thread.launch(
                     begin - 4_000 + 100 * i, kernel=kernel, gpu_start=start, gpu_dur=length, stream=20, device=rank
                 )
+            if filled:
+                rest = t + 2 * ms - 200_000 - done
+                thread.launch(begin - 3_000, kernel="void at::native::gemm", gpu_start=done, gpu_dur=rest, device=rank)
         report.gpu(rank, pids=[(100 + rank, rank)])
     return report.write(path)
 
@@ -247,6 +260,20 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
     else:
         # Without the transfer (50 us) that ranks who are there together take.
         assert not host or left == pytest.approx(550_000, rel=0.03)
+
+
+@pytest.mark.parametrize(("ranks", "bound"), [(2, False), (3, True)])
+def test_fewer_launches_of_a_rank_that_mostly_waits_for_those_of_others_are_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, bound: bool
+) -> None:
+    """One of two ranks waits as long as it is late. One of three waits twice as long: a replay of its own launches says too little."""
+    pasted = Saving(70_000, "replayed", error_ns=1_000, most_ns=900_000, source="replay")
+    monkeypatch.setattr(nsx110_exposed_comm._pasted, "likely", lambda *told: pasted)
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 1_000_000, kernels=(REDUCE,), ranks=ranks, filled=True)])
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    assert finding.fix.startswith("Make fewer launches on every rank")
+    assert (finding.saving.likely_ns == 70_000) != bound
+    assert not bound or (finding.saving.likely_ns or 0) > 900_000
 
 
 def test_ranks_that_wait_for_each_others_data_are_told_to_get_it_sooner(tmp_path: Path) -> None:

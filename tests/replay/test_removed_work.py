@@ -31,9 +31,12 @@ def launches(gaps: Sequence[int]) -> Columns:
         (10, 24, 18),  # what is longer than usual between two launches goes
         (9, 9, 18),  # a launch that nothing led to: all host code is of the others
         (4, 6, 10),  # no more stays than there was
-        (40, 0, 18),
-        (0, 40, 18),
+        (30, 0, 18),
+        (0, 30, 18),
         (18, 18, 18),
+        (10_000, 1_000_000, 910_000),  # a pause behind it is other host code
+        (1_000_000, 10_000, 910_000),
+        (200_000, 900_000, 900_000),  # on a slow host the shorter side goes
     ],
 )
 def test_host_code_around_a_launch_that_goes(before: int, behind: int, stays: int) -> None:
