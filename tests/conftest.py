@@ -21,9 +21,12 @@ from nsysx.replay import tracing_costs
 from tests.examples import examples
 from tests.samples import PAIRS, Samples
 
-# A job in the background of a script ignores Ctrl-C, and so would each program that a test starts and interrupts, for good.
+# A job in the background of a script ignores Ctrl-C, and one of nohup that its terminal has gone, and so would each program that a
+# test starts and interrupts, for good.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Looking for garbage took a third of the time in which the tests are collected: hundreds of thousands of objects, all of which stay.
 gc.disable()

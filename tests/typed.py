@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, get_args, get_type_hints, is_typeddict
@@ -35,11 +36,17 @@ def _never_null(row: Any) -> tuple[frozenset[str], frozenset[str]]:
 
 def untyped(summary: Summary) -> set[str]:
     """Return the columns of a Summary that are null although their type does not say so, or that are not those declared."""
+    wrong = untyped_rows(StepRow, "steps", summary.steps.rows)
+    for key, row in row_types().items():
+        wrong |= untyped_rows(row, key, summary.rows(key))
+    return wrong
+
+
+def untyped_rows(row: Any, key: str, values: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the columns of the rows of a table that are null although their type does not say so, or that are not those declared."""
     wrong = set()
-    rows = {key: (row, summary.rows(key)) for key, row in row_types().items()}
-    for key, (row, values) in (rows | {"steps": (StepRow, summary.steps.rows)}).items():
-        columns, never_null = _never_null(row)
-        for value in values:
-            wrong |= {f"{key}.{c}" for c in value.keys() ^ columns}
-            wrong |= {f"{key}.{c}" for c in never_null if value.get(c) is None}
+    columns, never_null = _never_null(row)
+    for value in values:
+        wrong |= {f"{key}.{c}" for c in value.keys() ^ columns}
+        wrong |= {f"{key}.{c}" for c in never_null if value.get(c) is None}
     return wrong
