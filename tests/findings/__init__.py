@@ -136,6 +136,7 @@ class Program:
 def rule_alone(code: str) -> Iterator[None]:
     """Ask no rule but one for what Summaries say meanwhile: how rules share time and lines is not seen then."""
     (asked,) = (rule for rule in findings.rules() if rule.RULE.code == code)
+    findings.rule_of(code)  # keeps all rules by their codes, for good
     with patch.object(findings, "rules", lambda: (asked,)):
         yield
 

@@ -17,7 +17,7 @@ from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.render import json_text
 from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
-from tests.findings import Program, empty, healthy
+from tests.findings import Program, empty, healthy, rule_alone
 from tests.findings.test_memory_and_input import thrashing, uploading
 from tests.findings.test_waits import masked
 
@@ -74,6 +74,14 @@ def test_the_file_is_named_by_its_rule(rule) -> None:
 def test_its_tests_are_found_by_its_code(rule) -> None:
     own = [p for p in Path(__file__).parent.glob("test_*.py") if p != Path(__file__)]
     assert any(f'"{rule.RULE.code}"' in p.read_text(encoding="utf-8") for p in own)
+
+
+def test_all_rules_are_known_after_one_was_asked_alone() -> None:
+    findings._by_code.cache_clear()
+    with rule_alone("NSX101"):
+        assert [rule.RULE.code for rule in findings.rules()] == ["NSX101"]
+        assert findings.rule_of("NSX101").slug
+    assert all(findings.rule_of(rule.RULE.code) is rule.RULE for rule in RULES) and len(RULES) > 30
 
 
 def test_an_unknown_name_has_no_manual() -> None:
