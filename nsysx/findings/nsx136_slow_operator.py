@@ -68,7 +68,7 @@ _INSTEAD = (
     (r"gather|index_select|take", "rows that lie together, picked once; or what comes before it done on the picked ones alone"),
     (r"^cum|logcumsumexp", "a scan along the last dimension, or a product with a triangular matrix"),
     (r"unique|nonzero|masked", "a mask that is multiplied in (torch.where), which keeps all sizes"),
-    (r"dist", "distances by a product of matrices: |x|² + |y|² - 2 x·y"),
+    (r"dist", "distances by a GEMM: |x|² + |y|² - 2 x·y"),
     (r"pool", "a pooling of windows that do not overlap, in channels_last"),
     (r"cat|stack|copy|clone|contiguous|pad|roll|flip|repeat", "views, and results that are written where they are needed"),
     (r"rand|normal|multinomial|bernoulli|dropout|exponential", "numbers drawn once for several steps, or fewer of them"),

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from nsysx import analyses
 from nsysx.advice import Alternative
+from nsysx.inject.nsysx_probe import changes
 from nsysx.render import answer_words, brief, grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, KINDS, Samples
@@ -66,7 +67,7 @@ RETIRED = {
     r"all stand still": "all ranks pause",
     r"count here": "not counted elsewhere",
     r"after [\w.]+\.(?:forward|evaluation), before": "between fc and the next conv1",
-    r"[Mm]atrix products?": "GEMM",
+    r"[Mm]atrix products?|by a product of matrices": "GEMM",
     r"(?<!NSX102 )(?<!NSX102\s{2})\b[Ll]aunch-bound": "host-bound",
     r"\bledgers?\b(?!\w)": "breakdown",
     r"paid once|one-time work": "one-time cost",
@@ -145,6 +146,20 @@ def found(text: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("name", DISTINCT)
 def test_no_output_says_what_nobody_should_read(name: str, outputs: Callable[[str], dict[str, str]]) -> None:
     bad = {(title, *what) for title, text in outputs(name).items() for what in found(text)}
+    assert not bad
+
+
+def test_no_remedy_has_a_retired_term() -> None:
+    """Few remedies are advised for a sample, and all of them somewhere."""
+    assert len(changes.remedies()) > 100
+    texts = {
+        (r.name, what): getattr(r, what)
+        for r in changes.remedies().values()
+        for what in ("advice", "condition", "label", "untried")
+    }
+    bad = {
+        (*where, term) for where, text in texts.items() for pattern, term in RETIRED.items() if re.search(pattern, text)
+    }
     assert not bad
 
 

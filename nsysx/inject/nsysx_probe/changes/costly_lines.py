@@ -226,7 +226,7 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
-        "sums-by-product", "Sum over this dimension by a matrix product (torch.einsum, @): here all products are written to memory",
+        "sums-by-product", "Sum over this dimension by a GEMM (torch.einsum, @): here all products are written to memory",
         'y = torch.einsum("bik,bjk->bij", a, b)  # not (a[:, :, None] * b[:, None]).sum(-1)', untried=_OWN_CODE,
     ),
     Remedy(
