@@ -173,7 +173,7 @@ OTHER_MEAN = 0.01
 
 # ---- first_screen ---------------------------------------------------------------------------------------------------
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
-WIDEST_BAR, WIDEST_LABELLED, SCREEN_LETTER, SCREEN_MARGIN = 1120, 940, 6.6, 18
+WIDEST_BAR, WIDEST_LABELLED, SCREEN_LETTER, SCREEN_MARGIN = 1120, 940, 7.2, 20
 #: More bars than these are drawn lower, and only those that the headline speaks of have a legend.
 MANY_BARS = 4
 #: Letters of a line of code that the card of what to do has room for, and its lines.

@@ -256,3 +256,15 @@ def test_the_line_of_a_finding_leads_to_its_row(browser, crowded: Path) -> None:
     assert js(browser, f"{row} return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight")
     assert js(browser, f"{row} return tr.classList.contains('here')")
     assert browser.get_log("browser") == []
+
+
+def test_a_label_without_room_begins_with_what_tells_its_kernel(browser, page: Path) -> None:
+    visit(browser, page)
+    for name, shown in (
+        ("indexing_backward_kernel_stride_1<float>", "indexing_b…"),  # what its brackets hold is only a type
+        ("at::native::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>", "nll_loss_f…"),
+        ("vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul>>", "FillFuncto…"),
+        ("encoder.layers.3.down", "…ers.3.down"),
+        ("encoder.blocks.down", "…locks.down"),
+    ):
+        assert js(browser, f"return telling({json.dumps(name)}, 10)") == shown

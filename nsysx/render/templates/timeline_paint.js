@@ -11,9 +11,9 @@ function dark(color) { return light(color) < 120; }
 function pale(color) { return light(color) > 190; }  /* it would glare on a dark page */
 /* What differs between neighbors stands in the end of a path, and behind the first bracket of a kernel's name. */
 function telling(text, letters) {
-  if (/^[\w.\/*()-]+(:\d+)?$/.test(text) && /[.\/]/.test(text)) return "\u2026" + text.slice(Math.max(0, text.length - letters));
-  var inner = text.replace(/^\w*kernel\w*<(?:\d+, )*(?:void )?(?=[A-Za-z])/, "");
-  return inner.slice(0, letters) + "\u2026";
+  if (/^[\w.\/*()-]+(:\d+)?$/.test(text) && /[.\/]/.test(text)) return "\u2026" + text.slice(Math.max(0, text.length - letters)).replace(/^[.\/]+/, "");
+  var inner = text.replace(/^\w*kernel\w*<(?:\d+, )*(?:void )?(?!(?:float|double|u?int\w*|long|short|char|bool|unsigned|signed|half|c10::\w+)\b)(?=[A-Za-z])/, "");
+  return inner.replace(/^(?:\w+::|\(anonymous namespace\)::)+(?=\w)/, "").slice(0, letters) + "\u2026";
 }
 /* Draws what is seen of a timeline. ``view`` has its data, the span that is seen (from, to, ns), how tall a lane (row), the flags and the queues
    (strips) are, the span that is picked, the box that is chosen, and whether a box fits what is sought (fits, null where nothing is). Each flag
@@ -78,9 +78,9 @@ function paint_timeline(canvas, view) {
         g.globalAlpha = 1;
         if (w > 36 && one.fill === 1 && !lane.idle) {
           var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
-          if (g.measureText(text).width > room) text = telling(text, Math.max(0, Math.floor(room / 6.5) - 1));
+          for (var letters = Math.floor(room / 4); letters > 0 && g.measureText(text).width > room; letters--) text = telling(one.text, letters);
           g.fillStyle = dark(one.color) ? "#fff" : "#000";
-          if (room > 24) g.fillText(text, shown + 4, top + tall / 2);
+          if (room > 24 && g.measureText(text).width <= room) g.fillText(text, shown + 4, top + tall / 2);
         }
       });
       g.restore();
