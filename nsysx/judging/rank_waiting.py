@@ -36,6 +36,21 @@ def _waited(rows: Sequence[Row]) -> float:
     return ns if ns >= NOTABLE_PART_SHARE * per_step(longest, "window_ns") else 0.0
 
 
+def _of_schedule(rows: Sequence[Row]) -> str:
+    """Return in words what of the bubble the schedule has by itself, "" where the messages do not tell the micro-batches.
+
+    A stage at an end of a pipeline sends and receives each micro-batch once forward and once backward, the others twice. ``S`` stages
+    without interleaving that take equally long idle for ``(S - 1) / (M + S - 1)`` of a step of ``M`` micro-batches (GPipe, 2019).
+    """
+    fewest = min(per_step(row, "collectives") if row.get("collectives") and row["steps"] else 0.0 for row in rows)
+    micro, stages = round(fewest / 2), len(rows)
+    if micro < 1 or abs(fewest / 2 - micro) > NOTABLE_PART_SHARE * micro:
+        return ""
+    share = (stages - 1) / (micro + stages - 1)
+    batches = units.several(micro, "micro-batch", "micro-batches")
+    return f"; {stages} equal stages with {batches} have {units.share(share, 1)} by themselves, without interleaving"
+
+
 def sentence(rows: Sequence[Row]) -> str:
     """Return who waits for whom, without a full stop."""
     late, waited = waited_for(rows), units.duration(_waited(rows))
@@ -45,7 +60,8 @@ def sentence(rows: Sequence[Row]) -> str:
     if any(r["bubble_ns"] is not None for r in rows):
         worst = max(rows, key=lambda r: (r["bubble_ns"] or 0) / max(1, r["window_ns"]))
         share = units.share(worst["bubble_ns"] or 0, worst["window_ns"])
-        return f"The stages of the pipeline wait for each other: its bubble is up to {share} of the step (rank {worst['rank']})"
+        bubble = f"its bubble is up to {share} of the step (rank {worst['rank']})"
+        return f"The stages of the pipeline wait for each other: {bubble}{_of_schedule(rows)}"
     if not _waited(rows):
         return "No rank waits for another for 1 % of the step"
     if late is None:

@@ -108,6 +108,21 @@ def test_who_waits_for_whom_is_said(rows: list[Row], words: str) -> None:
     assert words in rank_waiting.sentence(rows)
 
 
+@pytest.mark.parametrize(
+    ("collectives", "words"),
+    [
+        ((80, 80), "; 2 equal stages with 4 micro-batches have 20 % by themselves, without interleaving"),
+        ((80, 160, 80), "; 3 equal stages with 4 micro-batches have 33 % by themselves, without interleaving"),
+        ((90, 90), ""),  # a sum over all stages, too
+        ((0, 80), ""),
+    ],
+)
+def test_the_bubble_of_the_schedule_is_told_beside_that_of_the_step(collectives: tuple[int, ...], words: str) -> None:
+    """Ten steps: the stages at both ends send and receive each micro-batch once in each direction."""
+    rows = [rank(i, bubble_ns=10 * MS, collectives=count) for i, count in enumerate(collectives)]
+    assert rank_waiting.sentence(rows).endswith(f"(rank 0){words}")
+
+
 VERDICT = Verdict(StepLimit.COMM.value, "It waits.", scope=Scope("steady", (0,)), step_ns=10 * MS)
 
 
