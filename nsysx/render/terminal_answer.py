@@ -126,10 +126,11 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "bold") for line in wrapped(said.sentence, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(f"Read with care: {alarm}", indent=0)]
     if said.bars:
-        # As many bars, in their order: the first, those that the sentence speaks of, then the others. Of a job that has no room for all,
-        # several ranks say more than the shown step and one of them.
+        # As many bars, in their order: the first, those that the sentence speaks of, then the others. Where it speaks of ranks and
+        # there is no room for all, several ranks say more than the shown step and one of them.
         named = answer_text.spoken_of(said)
-        ranks_alone = 1 < bars < len(said.bars) and said.bars_title.startswith(RANKS_BELOW)
+        of_ranks = said.bars_title.startswith(RANKS_BELOW) and re.search(r"\branks?\b", said.sentence) is not None
+        ranks_alone = of_ranks and 1 < bars < len(said.bars)
         order = sorted(range(ranks_alone, len(said.bars)), key=lambda i: (i > 0, not named[i], i))
         out.append(("", ""))
         if bars > 1 and said.bars_title.endswith(

@@ -164,18 +164,21 @@ def test_a_place_is_that_of_a_change_or_of_most_time_and_is_named_once(
 
 
 @pytest.mark.parametrize(
-    ("title", "shown"),
+    ("title", "sentence", "shown"),
     [
-        (RANKS_BELOW, ["rank 0", "rank 1"]),  # all of the job before the step of one of them
-        ("One step on the GPU; below, single steps", ["GPU 0", "rank 0"]),
+        (RANKS_BELOW, "Ranks wait: 85 % of it is waiting for other ranks.", ["rank 0", "rank 1"]),
+        (RANKS_BELOW, "Host-bound: the GPU idles half of the step, in train.py:12.", ["GPU 0", "rank 0"]),
+        ("One step on the GPU; below, single steps", "It waits for other ranks for 85 % of that.", ["GPU 0", "rank 0"]),
     ],
 )
-def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, shown: list[str]) -> None:
+def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, sentence: str, shown: list[str]) -> None:
+    """All ranks of a job before the step of one of them, where the sentence is about them."""
     parts = tuple(BarPart(name, 20_000_000, name, name == "idle") for name in ("compute", "communication", "idle"))
     bars = tuple(Bar(name, 60_000_000, parts) for name in ("GPU 0", "rank 0", "rank 1"))
     picture = Picture("ranks", f"{title}, as recorded", bars)
-    summary = replace(full, answer=replace(full.answer, picture=picture))
+    verdict = replace(full.verdict, sentence=sentence)
+    summary = replace(full, verdict=verdict, answer=replace(full.answer, picture=picture))
     text = [line for line, _ in terminal_answer.lines(summary, 56)]
     labels = [bar.label for bar in bars if any(line.startswith(f"{bar.label} ") for line in text)]
     assert labels == shown
-    assert any(line.startswith("One step, rank by rank, as recorded") for line in text) == (title == RANKS_BELOW)
+    assert any(line.startswith("One step, rank by rank, as recorded") for line in text) == ("GPU 0" not in shown)
