@@ -171,7 +171,7 @@ def lines_left_out(profile: Profile) -> list[Check]:
         checks.append(Check("lines", "ok", detail))
     stopped = next((str(xray["stopped"]) for xray in noted if xray.get("stopped")), "")
     if stopped:
-        detail = f"lines ended within an X-ray step ({stopped}): what followed in it has none, and the longest may not be among those noted"
+        detail = f"noting them ended within an X-ray step ({stopped}): what followed has none, and the longest may not be among them"
         checks.append(Check("lines", "warn", detail))
     return checks
 

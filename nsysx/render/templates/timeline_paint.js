@@ -1,6 +1,7 @@
 "use strict";
 /* The live timeline as a picture on a canvas. */
 var AXIS_TALL = 22, FLAG_TALL = 18, STRIP_TALL = 26;  /* of the axis, of the flags of what is marked, of a queue (CSS pixels) */
+var LEAST_LETTERS = 4;  /* a label with fewer letters left tells nothing */
 /* How much room the names of the lanes take on the left. */
 function names_wide(canvas) { return Math.min(190, 0.28 * canvas.clientWidth); }
 function light(color) {
@@ -78,9 +79,9 @@ function paint_timeline(canvas, view) {
         g.globalAlpha = 1;
         if (w > 36 && one.fill === 1 && !lane.idle) {
           var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
-          for (var letters = Math.floor(room / 4); letters > 0 && g.measureText(text).width > room; letters--) text = telling(one.text, letters);
+          for (var letters = Math.floor(room / 4); letters >= LEAST_LETTERS && g.measureText(text).width > room; letters--) text = telling(one.text, letters);
           g.fillStyle = dark(one.color) ? "#fff" : "#000";
-          if (room > 24 && g.measureText(text).width <= room) g.fillText(text, shown + 4, top + tall / 2);
+          if (g.measureText(text).width <= room) g.fillText(text, shown + 4, top + tall / 2);
         }
       });
       g.restore();
