@@ -31,6 +31,7 @@ from nsysx.answer.change_savings import (
     shows_likely_saving,
     violated_conditions,
 )
+from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit
 from nsysx.events.layers import bare
 from nsysx.findings import rule_of
@@ -89,6 +90,9 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
     if not step or not saving or saving < NOTABLE * step:
         return False
+    timed = timed_worth(summary, finding)
+    if timed is not None and max(timed.times) < 1 + NOTABLE:
+        return True
     # A bound of what whatever stands there could gain, without code that makes the change, is no action.
     if about(finding) == StepLimit.GPU and is_bound(summary, finding) and _for_anything(finding) and not finding.paste:
         return True

@@ -290,6 +290,11 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
             ("compile-wrapped", "the module before it is wrapped") if _uses_ddp(case) else ("compile", "the model")
         )
         advice = f"Make fewer launches on every rank: torch.compile of {what}"
+        if program.compiled:
+            name, advice = (
+                "compile-reduce-overhead",
+                "Make fewer launches on every rank: CUDA graphs of what is already compiled",
+            )
         compiled = way(name, advice)
         text = f"{advice}{', fused=True for the optimizer' if loop else ''}: the ranks wait for each other's host code, not for data"
     ways = [compiled]
