@@ -727,13 +727,16 @@ def test_how_sure_the_cause_is_in_steps_that_were_not_profiled() -> None:
         real = replace(real, gpu_busy_ns=round(busy_ns), low_ns=low * MS, high_ns=high * MS)
         summary = replace(summary, unprofiled=real, verdict=replace(summary.verdict, code=code.value))
         lengths = [source.choice((100, 110, 400)) for _ in range(8)]
-        sure = certainty._of_all_steps(summary, [{"gpu_ns": ns} for ns in lengths], "40 %", more)
+        is_set = source.random() < 0.3
+        sure = certainty._of_all_steps(summary, [{"gpu_ns": ns} for ns in lengths], "40 %", more, is_set=is_set)
         least, most = busy_ns / (high * MS), min(busy_ns / (low * MS), 1)
         assert ("whose lengths and perhaps work differ" in sure.reason) == (_spread(lengths) > 3)
         level = "likely" if more or _spread(lengths) > 3 else "certain"
         if code == StepLimit.LAUNCH:
             level = "unknown" if most >= 0.95 else "likely" if most >= MOSTLY_BUSY_SHARE else level
-        elif code == StepLimit.COMM or least < MOSTLY_BUSY_SHARE:
+        elif code == StepLimit.COMM:
+            level = level if is_set else "likely"
+        elif least < MOSTLY_BUSY_SHARE:
             level = "likely"
         assert sure.level == level and sure.reason.endswith(f".{more}")
 
