@@ -8,10 +8,11 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events import bare, trend
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
+from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
@@ -50,6 +51,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold "
         "none of them, so what they do is not in the report."
     )
+    line = line_of_long_steps(case)
+    if line is not None and not _fetches(line, settings_of(case.profile)):
+        return [_of_line(case, rule, line, (title, detail), (cost, _without_longest(ns, slow, usual)))]
     workers = _workers(case)
     if rhythm is not None or not workers:
         worth = Saving(None, "what these steps do was not recorded")
@@ -63,6 +67,30 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
     where = {"module": "DataLoader", "phase": "data"}
     return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where).as_finding(case)]
+
+
+def _fetches(line: LongStepLine, settings: RecordedSettings | None) -> bool:
+    """Return whether the program waits for its loader there."""
+    loop = settings.place("loop") if settings is not None else {}
+    return line.where == loop or "next(" in line.text or line.text.startswith("for ")
+
+
+def _of_line(case: Case, rule: Rule, line: LongStepLine, words: tuple[str, str], costs: tuple[int, int]) -> Finding:
+    """Return the finding about long steps whose line is known; ``costs``: what they add to the mean, and without the longest (ns)."""
+    (title, detail), (cost, least) = words, costs
+    detail = detail.replace("so what they do is not in the report", f"but the probe saw them: {line.in_words} runs in "
+                            f"{units.share(line.share, 1)} of their time")  # fmt: skip
+    inside = min(case.taken_by((StepPart.LONGER,)), cost)  # a step that is shown as recorded has none of it
+    why = "from step lengths: long steps would take the usual time"
+    worth = (
+        Saving(round(line.share * inside), why, error_ns=cost - least, most_ns=inside, source="steps")
+        if inside
+        else Saving(None, why)
+    )
+    fix = Fix(
+        f"Do what {line.in_words} does less often, in less time, or in another thread or process: it makes single steps far longer"
+    )
+    return Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=line.where).as_finding(case)
 
 
 def _without_longest(ns: I64, slow: Flags, usual: int) -> int:

@@ -28,6 +28,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
 from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE, COPIED_BETWEEN_SHARE, NAMED_BETWEEN_SHARE
 from nsysx.findings._found import Found
+from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -76,7 +77,12 @@ def check(case: Case) -> list[Finding]:
     kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
     # The line that makes the loader takes the option: the loop over it only shows when.
-    where = {"near": near, **(file_and_line(restarted["made"]) if restarted and not kept else {})}
+    long = None if restarted else line_of_long_steps(case)
+    where = {
+        "near": near,
+        **({} if long is None else long.where),
+        **(file_and_line(restarted["made"]) if restarted and not kept else {}),
+    }
     if kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)

@@ -25,7 +25,17 @@ class Borders:
     def __init__(self, torch: Any, out: Output, parts: ProbeParts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch
         self.out = out
-        self.window, self.marking, self.clock, self.pauses, self.timing, _, self.odometer, self.xray = parts
+        (
+            self.window,
+            self.marking,
+            self.clock,
+            self.pauses,
+            self.timing,
+            _,
+            self.odometer,
+            self.xray,
+            self.long_steps,
+        ) = parts
         self.calls = calls
         self.status = status
         self.steps = StepFollower(self.begin, self.end, self._states)
@@ -228,6 +238,7 @@ class Borders:
     # ---- the capture window -----------------------------------------------------------------------------------------
 
     def _start_capture(self) -> None:
+        self.long_steps.stop()
         self.window.open(self.torch)
         self.window.opened = self._settings_due = True
         self.out.recording = True
@@ -245,12 +256,14 @@ class Borders:
         if goes_on:
             self.calls.turn(False)
             self.clock.start_bare(self.steps.index + 1)
+            self.long_steps.start()
             self.status.write()
             return
         self._leave()
 
     def _leave(self) -> None:
         """Nothing is left to do: the rest of the program runs without the probe, which at most counts its steps."""
+        self.long_steps.stop()
         self.out.disarm()
         self.status.closed()
         if self.window.after and self.steps.alone and self.steps.done == 1:

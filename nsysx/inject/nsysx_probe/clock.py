@@ -106,6 +106,7 @@ class StepClock:
         self._waited = False  # a bare step that counts has waited for its batch
         self._block = 1  # the steps between two events
         self._begun = Ring(MOST_CLOCKED_STEPS, 2)  # number and time of each step's beginning
+        self.begun = 0, time.perf_counter_ns()  # number and time of the last step's beginning, for other threads
         self.fetch_ns = 0  # how long the open step has waited for batches (`Fetches`)
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
@@ -124,6 +125,7 @@ class StepClock:
         else:
             self._counted += 1
         self._begun.append(index, now)
+        self.begun = index, now
         if self._bare_from is not None and not self._counted_ns:
             self._settle(index, now)
 

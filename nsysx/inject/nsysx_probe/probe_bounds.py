@@ -86,6 +86,10 @@ BARE_SHORTEST_NS, BARE_LONGEST_NS = 1_000_000_000, 3_000_000_000
 BARE_FEWEST, BARE_ENOUGH = 3, 32
 #: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
 BARE_ERROR_SHARE, BARE_ERROR_BLOCKS = 0.01, 8
+#: A bare step is long from so many times the usual length on, and from this time on; then its line is noted this often, ...
+LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, LONG_STEP_SAMPLE_NS = 3, 60_000_000, 10_000_000
+#: ... so many times in all, of which so many lines are told. Whether a step is long is looked at no more often than this.
+MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 50_000_000
 #: A step that spends this share of its time in a loader's next has waited for its batch.
 BARE_WAIT_SHARE = 0.2
 #: What runs between steps and is none of them is told from this share of the time on.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from . import capture_range
 from .capture_window import CaptureWindow
 from .clock import StepClock
+from .long_steps import LongSteps
 from .marking import Marking
 from .odometer import Odometer
 from .operator_ranges import OperatorRanges
@@ -29,6 +30,7 @@ class ProbeParts(NamedTuple):
     operators: OperatorRanges
     odometer: Odometer
     xray: Xray
+    long_steps: LongSteps
 
 
 def make(torch: Any, out: Output) -> ProbeParts:
@@ -47,4 +49,5 @@ def make(torch: Any, out: Output) -> ProbeParts:
     names = not timed and out.environ.get("NSYSX_BACKWARD") == "ops"
     operators = OperatorRanges(torch, out, "names" if names else "shapes" if wanted == "all" else "off")
     xray = Xray(torch, out, operators, clock, wanted)
-    return ProbeParts(window, marking, clock, Pauses(out), timing, operators, Odometer(out), xray)
+    long_steps = LongSteps(clock, xray.sources)
+    return ProbeParts(window, marking, clock, Pauses(out), timing, operators, Odometer(out), xray, long_steps)

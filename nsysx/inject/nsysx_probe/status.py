@@ -136,6 +136,7 @@ class Status:
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK") or self.parts.window.rank,
             "xray": parts.xray.record(),
+            "long_steps": parts.long_steps.record(),
             "worker": worker,
             "source": parts.xray.sources.texts(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,

@@ -1,0 +1,100 @@
+"""Which lines run in steps that are far longer than usual while nothing records: in every n-th step, or between steps.
+
+A window of a few steps holds none of them. A thread looks now and then whether the program is still in the step, or behind the step, that
+it was in, and notes the line of the program as long as that lasts. A usual step pays for nothing but a look every 50 ms or more.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from .clock import StepClock
+from .probe_bounds import (
+    LONG_STEP_LOOK_NS,
+    LONG_STEP_SAMPLE_NS,
+    LONG_STEP_TIMES,
+    MOST_LONG_STEP_PLACES,
+    MOST_LONG_STEP_SAMPLES,
+    SHORTEST_LONG_STEP_NS,
+)
+from .sources import Sources
+
+#: So many looks tell the usual length of a step, and the last ones of them count.
+_FEWEST_LOOKS, _LAST_LOOKS = 5, 50
+
+
+class LongSteps:
+    """Notes where the thread that makes the steps is while one of them lasts long. ``start`` and ``stop`` may come again and again."""
+
+    def __init__(self, clock: StepClock, sources: Sources) -> None:
+        self._clock, self._sources = clock, sources
+        self._stopped: threading.Event | None = None
+        self._steps = self._samples = 0
+        self._places: dict[tuple[str, int, str], int] = {}
+
+    def start(self) -> None:
+        """Look at this thread from now on."""
+        self.stop()
+        self._stopped = threading.Event()
+        of_thread = (threading.get_ident(), self._stopped)
+        threading.Thread(target=self._look, args=of_thread, name="nsysx long steps", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        if self._stopped is not None:
+            self._stopped.set()
+            self._stopped = None
+
+    def record(self) -> dict[str, Any] | None:
+        """Return how many ``steps`` were long, and of the ``samples`` taken in them file, line, function and count of the most frequent.
+
+        None where none was.
+        """
+        if not self._steps:
+            return None
+        most = sorted(self._places.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
+        places = [[*place, samples] for place, samples in most]
+        return {"steps": self._steps, "samples": self._samples, "every_ns": LONG_STEP_SAMPLE_NS, "places": places}
+
+    def _look(self, thread: int, stopped: threading.Event) -> None:
+        before, lengths, pause_ns = self._clock.begun, list[int](), LONG_STEP_LOOK_NS
+        while not stopped.wait(pause_ns / 1e9) and self._samples < MOST_LONG_STEP_SAMPLES:
+            begun = self._clock.begun
+            steps = begun[0] - before[0]
+            if steps > 0:
+                lengths = [*lengths[1 - _LAST_LOOKS :], (begun[1] - before[1]) // steps]
+            before = begun
+            if len(lengths) < _FEWEST_LOOKS:
+                continue
+            usual = int(statistics.median(lengths))
+            pause_ns = max(LONG_STEP_LOOK_NS, usual)
+            if time.perf_counter_ns() - begun[1] > max(LONG_STEP_TIMES * usual, SHORTEST_LONG_STEP_NS):
+                self._follow(thread, begun, stopped)
+
+    def _follow(self, thread: int, begun: tuple[int, int], stopped: threading.Event) -> None:
+        """Note lines until another step begins."""
+        self._steps += 1
+        while self._clock.begun == begun and self._samples < MOST_LONG_STEP_SAMPLES:
+            frame = sys._current_frames().get(thread)
+            place = self._place(frame)
+            del frame
+            self._samples += 1
+            if place is not None:
+                self._places[place] = self._places.get(place, 0) + 1
+            if stopped.wait(LONG_STEP_SAMPLE_NS / 1e9):
+                return
+
+    def _place(self, frame: FrameType | None) -> tuple[str, int, str] | None:
+        """Return the innermost line of the user's own code."""
+        while frame is not None and self._sources.kind(frame.f_code) != "user":
+            frame = frame.f_back
+        if frame is None:
+            return None
+        path = self._sources.path(frame.f_code)
+        self._sources.seen(path, frame.f_lineno, False)
+        return path, frame.f_lineno, frame.f_code.co_name
