@@ -87,9 +87,8 @@ def _of_line(case: Case, rule: Rule, line: LongStepLine, words: tuple[str, str],
         if inside
         else Saving(None, why)
     )
-    fix = Fix(
-        f"Do what {line.in_words} does less often, in less time, or in another thread or process: it makes single steps far longer"
-    )
+    often = f"Run {line.function} less often, in less time, or in another thread or process"
+    fix = Fix(f"{often}: it makes single steps far longer")
     return Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=line.where).as_finding(case)
 
 

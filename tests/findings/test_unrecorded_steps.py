@@ -16,12 +16,14 @@ MORE = 8 * MS
 LATE = (3, 11, 12, 20, 25, 33, 34, 41, 47, 56)
 
 
-def summary(folder: Path, late: tuple[int, ...] = LATE, *, workers: int = 12, usual_ms: float = 4) -> Summary:
+def summary(
+    folder: Path, late: tuple[int, ...] = LATE, *, workers: int = 12, usual_ms: float = 4, **noted: object
+) -> Summary:
     """Return the summary of equal recorded steps of 4 ms, and of steps without the profiler of which some are long."""
     lengths = [round(usual_ms * MS) + MORE * (i in late) for i in range(60)]
     timed = {"lengths_ns": lengths, "after_ns": [], "clock": "gpu", "where": "between the windows", "detached": False}
     settings = {"loaders": [{"workers": workers, "iterators": 1}]} if workers else {}
-    record = {"pid": 100, "unrecorded_steps": timed, "window_pauses_ns": [MS, MS], "settings": settings}
+    record = {"pid": 100, "unrecorded_steps": timed, "window_pauses_ns": [MS, MS], "settings": settings, **noted}
     (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
     return Program().steps(healthy, 12).summary(folder)
 
@@ -50,6 +52,24 @@ def test_other_long_steps_are_told_without_a_size(tmp_path: Path, late: tuple[in
     found = summary(tmp_path, late, workers=workers)
     finding = next(f for f in found.findings or () if f.code == "NSX109")
     assert finding.verdict == "found" and finding.saving.likely_ns is None and not finding.paste
+
+
+SOURCE = {"/job/train.py": {"71": "np.histogram(w.cpu().numpy())", "9": "for batch in loader:"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "samples", "known"), [(71, 60, True), (71, 40, False), (9, 60, False)], ids=["", "few", "the loader"]
+)
+def test_the_line_of_long_steps_is_what_to_change(line: int, samples: int, known: bool, tmp_path: Path) -> None:
+    """As the probe noted it; not where it took less than half of them, nor where the program waits for its loader."""
+    places = [["/job/train.py", line, "watch", samples, False], ["/job/train.py", 12, "step", 20, True]]
+    noted = {"steps": 10, "samples": 100, "every_ns": 10 * MS, "places": places}
+    found = summary(tmp_path, workers=0, long_steps=noted, source=SOURCE)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert (finding.where.get("line") == 71) is known and ("Run watch less often" in finding.fix) is known
+    if known:
+        assert finding.saving.likely_ns == pytest.approx(0.6 * 10 * MORE / 60, rel=0.01)
+        assert found.answer is not None and found.answer.do[0].code == "NSX109"
 
 
 def test_equal_steps_have_none(tmp_path: Path) -> None:

@@ -24,8 +24,19 @@ from .probe_bounds import (
 )
 from .sources import Sources
 
+#: What opens and closes windows.
+_PAUSES = ("capture_range.py", "meeting.py", "probe_windows.py", "draining.py")
 #: So many looks tell the usual length of a step, and the last ones of them count.
 _FEWEST_LOOKS, _LAST_LOOKS = 5, 50
+
+
+def _is_probes(frame: FrameType | None) -> bool:
+    """Return whether the probe itself keeps the program waiting, as at the border of a window."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_PAUSES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class LongSteps:
@@ -36,6 +47,7 @@ class LongSteps:
         self._stopped: threading.Event | None = None
         self._steps = self._samples = 0
         self._places: dict[tuple[str, int, str], int] = {}
+        self._usual: dict[tuple[str, int], bool] = {}  # whether the X-ray has seen the line, too
 
     def start(self) -> None:
         """Look at this thread from now on."""
@@ -51,14 +63,14 @@ class LongSteps:
             self._stopped = None
 
     def record(self) -> dict[str, Any] | None:
-        """Return how many ``steps`` were long, and of the ``samples`` taken in them file, line, function and count of the most frequent.
+        """Return how many ``steps`` were long, and of the ``samples`` taken in them the most frequent ``places``; None where none was.
 
-        None where none was.
+        Of each: file, line, function, samples, and whether an X-ray of usual steps has seen that line, too.
         """
         if not self._steps:
             return None
         most = sorted(self._places.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
-        places = [[*place, samples] for place, samples in most]
+        places = [[*place, samples, self._usual[place[:2]]] for place, samples in most]
         return {"steps": self._steps, "samples": self._samples, "every_ns": LONG_STEP_SAMPLE_NS, "places": places}
 
     def _look(self, thread: int, stopped: threading.Event) -> None:
@@ -78,16 +90,18 @@ class LongSteps:
 
     def _follow(self, thread: int, begun: tuple[int, int], stopped: threading.Event) -> None:
         """Note lines until another step begins."""
-        self._steps += 1
+        samples = self._samples
         while self._clock.begun == begun and self._samples < MOST_LONG_STEP_SAMPLES:
             frame = sys._current_frames().get(thread)
-            place = self._place(frame)
+            if not _is_probes(frame):
+                self._samples += 1
+                place = self._place(frame)
+                if place is not None:
+                    self._places[place] = self._places.get(place, 0) + 1
             del frame
-            self._samples += 1
-            if place is not None:
-                self._places[place] = self._places.get(place, 0) + 1
             if stopped.wait(LONG_STEP_SAMPLE_NS / 1e9):
-                return
+                break
+        self._steps += self._samples > samples
 
     def _place(self, frame: FrameType | None) -> tuple[str, int, str] | None:
         """Return the innermost line of the user's own code."""
@@ -95,6 +109,8 @@ class LongSteps:
             frame = frame.f_back
         if frame is None:
             return None
-        path = self._sources.path(frame.f_code)
-        self._sources.seen(path, frame.f_lineno, False)
-        return path, frame.f_lineno, frame.f_code.co_name
+        place = self._sources.path(frame.f_code), frame.f_lineno
+        if place not in self._usual:
+            self._usual[place] = self._sources.has_seen(*place)
+            self._sources.seen(*place, False)
+        return (*place, frame.f_code.co_name)

@@ -89,6 +89,10 @@ class Sources:
 
     # ---- texts ------------------------------------------------------------------------------------------------------
 
+    def has_seen(self, path: str, number: int) -> bool:
+        """Return whether a line had a range."""
+        return number in self._lines.get(path, ())
+
     def seen(self, path: str, number: int, package: bool) -> None:
         """Note a line that has a range."""
         self._lines.setdefault(path, {})[number] = ""

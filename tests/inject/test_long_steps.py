@@ -1,0 +1,85 @@
+"""The line of a long bare step is noted while it lasts; of usual steps none is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from nsysx_probe import capture_range, long_steps
+from nsysx_probe.long_steps import LongSteps
+from nsysx_probe.sources import Sources
+
+MS = 1_000_000
+
+
+class Looked:
+    """Steps of a clock that a thread looks at far more often than in a program."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("LONG_STEP_LOOK_NS", "LONG_STEP_SAMPLE_NS"):
+            monkeypatch.setattr(long_steps, name, MS // 2)
+        monkeypatch.setattr(long_steps, "SHORTEST_LONG_STEP_NS", 50 * MS)
+        self.clock: Any = SimpleNamespace(begun=(0, time.perf_counter_ns()))
+        self.sources = Sources(SimpleNamespace(__file__="/nowhere/torch/__init__.py"), {})
+        self.looks = LongSteps(self.clock, self.sources)
+        self.looks.start()
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.clock.begun = (self.clock.begun[0] + 1, time.perf_counter_ns())
+            time.sleep(0.002)
+
+    def until_noted(self, wait: Callable[[], None]) -> None:
+        """Stay in a step until it was sampled."""
+        end = time.monotonic() + 30
+        while self.looks._samples < 5 and time.monotonic() < end:
+            wait()
+
+
+def evaluation() -> None:
+    time.sleep(0.001)
+
+
+@pytest.mark.parametrize("usual", [False, True])
+def test_the_line_of_a_long_step_is_noted(usual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(monkeypatch)
+    line = evaluation.__code__.co_firstlineno + 1
+    if usual:
+        looked.sources.seen(__file__, line, False)
+    looked.steps(40)
+    assert looked.looks.record() is None
+    looked.until_noted(evaluation)
+    looked.steps(5)
+    looked.looks.stop()
+    record = looked.looks.record()
+    assert record is not None and record["steps"] == 1
+    file, number, function, samples, is_usual = record["places"][0]
+    assert (file, number, function, is_usual) == (__file__, line, "evaluation", usual)
+    assert samples <= sum(place[3] for place in record["places"]) <= record["samples"]
+    assert str(line) in looked.sources.texts()[__file__]
+
+
+def test_the_probes_own_pauses_are_none_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(monkeypatch)
+    looked.steps(40)
+    pause = compile("def pause():\n    evaluation()\n", capture_range.__file__, "exec")
+    names: dict[str, Any] = {"evaluation": evaluation}
+    exec(pause, names)
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        names["pause"]()
+    looked.steps(5)
+    looked.looks.stop()
+    record = looked.looks.record()
+    assert record is None or all(place[2] != "evaluation" for place in record["places"])
+
+
+def test_nothing_is_looked_at_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(monkeypatch)
+    looked.steps(40)
+    looked.looks.stop()
+    time.sleep(0.2)
+    assert looked.looks.record() is None
