@@ -56,13 +56,13 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
             continue
         places = noted.get("places")
-        known = [p for p in places if isinstance(p, list) and len(p) == 5] if isinstance(places, list) else []
+        rows = [p for p in places if isinstance(p, list) and len(p) == 5] if isinstance(places, list) else []
         of_function: dict[tuple[str, str], int] = {}
-        for file, _, function, count, _ in known:
+        for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
         for (file, function), count in of_function.items():
             if count >= MOST_SHARE * samples:
-                at = max((p for p in known if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
+                most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
                 texts = source.get(file) if isinstance(source, Mapping) else None
-                text = texts.get(str(at[1]), "") if isinstance(texts, Mapping) else ""
-                yield LongStepLine(file, at[1], function, str(text), count / samples, usual=bool(at[4]))
+                text = texts.get(str(most[1]), "") if isinstance(texts, Mapping) else ""
+                yield LongStepLine(file, most[1], function, str(text), count / samples, usual=bool(most[4]))

@@ -32,7 +32,13 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare, batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS, SAME_AS_WORKERS_SHARE, SLOWER_WORKERS_TIMES
+from nsysx.findings._finding_bounds import (
+    MANY_BATCH_ROWS,
+    MORE_WORKERS,
+    NEW_WORKERS,
+    SAME_AS_WORKERS_SHARE,
+    SLOWER_WORKERS_TIMES,
+)
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
@@ -53,7 +59,6 @@ RULE = Rule(
     direct=3,
     tries=("loader-workers", "loader-workers-8", "loader-prefetch", "bound-data"),
 )
-_NEW_WORKERS = 8
 _WORKERS = Fix.by_name(
     "loader-workers-8",
     "cheaper-samples",
@@ -146,12 +151,10 @@ def of_loader(case: Case, worth: Saving) -> Fix:
 def _as_workers_can(case: Case, worth: Saving, wait_ns: int) -> Saving:
     """Return what eight workers save in place of none: for each batch one takes as long as the program, or twice as long."""
     rest = case.step_ns - (worth.likely_ns or 0)
-    slow, fast = (max(rest, times * wait_ns // _NEW_WORKERS) for times in (2, 1))
+    slow, fast = (max(rest, times * wait_ns // NEW_WORKERS) for times in (2, 1))
     if worth.likely_ns is None or worth.bound or slow == rest:
         return worth
-    why = (
-        f"{_NEW_WORKERS} workers give a batch every {units.duration(wait_ns / _NEW_WORKERS)} at best, or half as often"
-    )
+    why = f"{NEW_WORKERS} workers give a batch every {units.duration(wait_ns / NEW_WORKERS)} at best, or half as often"
     return Saving.between(case.step_ns - slow, case.step_ns - fast, why)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from .clock import StepClock
 from .probe_bounds import (
+    FEWEST_LOOKS,
+    LAST_LOOKS,
     LONG_STEP_LOOK_NS,
     LONG_STEP_SAMPLE_NS,
     LONG_STEP_TIMES,
@@ -26,8 +28,6 @@ from .sources import Sources
 
 #: What opens and closes windows.
 _PAUSES = ("capture_range.py", "meeting.py", "probe_windows.py", "draining.py")
-#: So many looks tell the usual length of a step, and the last ones of them count.
-_FEWEST_LOOKS, _LAST_LOOKS = 5, 50
 
 
 def _is_probes(frame: FrameType | None) -> bool:
@@ -70,7 +70,7 @@ class LongSteps:
         if not self._steps:
             return None
         most = sorted(self._places.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
-        places = [[*place, samples, self._usual[place[:2]]] for place, samples in most]
+        places = [[*line, samples, self._usual[line[:2]]] for line, samples in most]
         return {"steps": self._steps, "samples": self._samples, "every_ns": LONG_STEP_SAMPLE_NS, "places": places}
 
     def _look(self, thread: int, stopped: threading.Event) -> None:
@@ -79,9 +79,9 @@ class LongSteps:
             begun = self._clock.begun
             steps = begun[0] - before[0]
             if steps > 0:
-                lengths = [*lengths[1 - _LAST_LOOKS :], (begun[1] - before[1]) // steps]
+                lengths = [*lengths[1 - LAST_LOOKS :], (begun[1] - before[1]) // steps]
             before = begun
-            if len(lengths) < _FEWEST_LOOKS:
+            if len(lengths) < FEWEST_LOOKS:
                 continue
             usual = int(statistics.median(lengths))
             pause_ns = max(LONG_STEP_LOOK_NS, usual)
@@ -95,22 +95,22 @@ class LongSteps:
             frame = sys._current_frames().get(thread)
             if not _is_probes(frame):
                 self._samples += 1
-                place = self._place(frame)
-                if place is not None:
-                    self._places[place] = self._places.get(place, 0) + 1
+                line = self._line(frame)
+                if line is not None:
+                    self._places[line] = self._places.get(line, 0) + 1
             del frame
             if stopped.wait(LONG_STEP_SAMPLE_NS / 1e9):
                 break
         self._steps += self._samples > samples
 
-    def _place(self, frame: FrameType | None) -> tuple[str, int, str] | None:
+    def _line(self, frame: FrameType | None) -> tuple[str, int, str] | None:
         """Return the innermost line of the user's own code."""
         while frame is not None and self._sources.kind(frame.f_code) != "user":
             frame = frame.f_back
         if frame is None:
             return None
-        place = self._sources.path(frame.f_code), frame.f_lineno
-        if place not in self._usual:
-            self._usual[place] = self._sources.has_seen(*place)
-            self._sources.seen(*place, False)
-        return (*place, frame.f_code.co_name)
+        line = self._sources.path(frame.f_code), frame.f_lineno
+        if line not in self._usual:
+            self._usual[line] = self._sources.has_seen(*line)
+            self._sources.seen(*line, False)
+        return (*line, frame.f_code.co_name)

@@ -90,6 +90,8 @@ BARE_ERROR_SHARE, BARE_ERROR_BLOCKS = 0.01, 8
 LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, LONG_STEP_SAMPLE_NS = 3, 60_000_000, 10_000_000
 #: ... so many times in all, of which so many lines are told. Whether a step is long is looked at no more often than this.
 MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 50_000_000
+#: So many looks tell the usual length, and the last ones of them count.
+FEWEST_LOOKS, LAST_LOOKS = 5, 50
 #: A step that spends this share of its time in a loader's next has waited for its batch.
 BARE_WAIT_SHARE = 0.2
 #: What runs between steps and is none of them is told from this share of the time on.
