@@ -225,6 +225,9 @@ def test_what_a_wrapper_wraps_is_compiled_before(tmp_path: Path, network: str, k
     assert finding.fix.startswith(told) and ("reduce-overhead" in finding.paste) == (
         network == "Net" and "All" in kernel
     )
+    worth = finding.saving
+    nothing = worth.likely_ns is not None and (worth.error_ns or 0) >= worth.likely_ns
+    assert nothing == (network == "DistributedDataParallel"), "gradients of a compiled backward come all at its end"
 
 
 def test_calls_of_another_process_are_none_of_this_one(tmp_path: Path) -> None:

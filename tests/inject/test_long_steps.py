@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -41,6 +42,29 @@ class Looked:
 
 def evaluation() -> None:
     time.sleep(0.001)
+
+
+def validate() -> None:
+    evaluation()
+
+
+def test_a_line_that_usual_steps_do_not_run_stands_for_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a validation, which runs the model: within the loop, whose line every step runs."""
+    looked = Looked(monkeypatch)
+    first = looked.until_noted.__code__.co_firstlineno
+    loop = first + next(
+        i for i, text in enumerate(inspect.getsourcelines(looked.until_noted)[0]) if text.strip() == "wait()"
+    )
+    for line in (evaluation.__code__.co_firstlineno + 1, loop):
+        looked.sources.seen(__file__, line, False)
+    looked.steps(40)
+    looked.until_noted(validate)
+    looked.steps(5)
+    looked.looks.stop()
+    record = looked.looks.record()
+    assert record is not None
+    assert record["places"][0][:3] == [__file__, validate.__code__.co_firstlineno + 1, "validate"]
+    assert record["places"][0][4] is False
 
 
 @pytest.mark.parametrize("usual", [False, True])

@@ -90,27 +90,37 @@ class LongSteps:
 
     def _follow(self, thread: int, begun: tuple[int, int], stopped: threading.Event) -> None:
         """Note lines until another step begins."""
-        samples = self._samples
+        first = 1
         while self._clock.begun == begun and self._samples < MOST_LONG_STEP_SAMPLES:
             frame = sys._current_frames().get(thread)
             if not _is_probes(frame):
                 self._samples += 1
+                self._steps, first = self._steps + first, 0
                 line = self._line(frame)
                 if line is not None:
                     self._places[line] = self._places.get(line, 0) + 1
             del frame
             if stopped.wait(LONG_STEP_SAMPLE_NS / 1e9):
-                break
-        self._steps += self._samples > samples
+                return
 
     def _line(self, frame: FrameType | None) -> tuple[str, int, str] | None:
-        """Return the innermost line of the user's own code."""
-        while frame is not None and self._sources.kind(frame.f_code) != "user":
+        """Return the innermost line of the user's own code that usual steps do not run, within one that they do; else the innermost line.
+
+        A validation runs the model as training does: what makes the step long is the line that calls it.
+        """
+        lines = []
+        while frame is not None:
+            if self._sources.kind(frame.f_code) == "user":
+                lines.append((self._sources.path(frame.f_code), frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
-        if frame is None:
+        if not lines:
             return None
-        line = self._sources.path(frame.f_code), frame.f_lineno
-        if line not in self._usual:
-            self._usual[line] = self._sources.has_seen(*line)
-            self._sources.seen(*line, False)
-        return (*line, frame.f_code.co_name)
+        usual = [self._usual.get(line[:2], self._sources.has_seen(*line[:2])) for line in lines]
+        # What lies outside of all that an X-ray saw has begun before it: the loop itself.
+        inside = usual[: len(usual) - usual[::-1].index(True)] if True in usual else []
+        chosen = inside.index(False) if False in inside else 0
+        line = lines[chosen]
+        if line[:2] not in self._usual:
+            self._usual[line[:2]] = usual[chosen]
+            self._sources.seen(*line[:2], False)
+        return line
