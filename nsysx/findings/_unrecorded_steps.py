@@ -9,7 +9,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events import bare, trend
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
@@ -87,8 +87,8 @@ def _of_line(case: Case, rule: Rule, line: LongStepLine, words: tuple[str, str],
         if inside
         else Saving(None, why)
     )
-    often = f"Run {line.function} less often, in less time, or in another thread or process"
-    fix = Fix(f"{often}: it makes single steps far longer")
+    rarely = way("run-rarely")
+    fix = Fix.by_name(rarely, text=rarely.text.replace("this", line.function, 1))
     return Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=line.where).as_finding(case)
 
 

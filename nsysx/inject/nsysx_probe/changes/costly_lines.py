@@ -266,6 +266,10 @@ UNTRIED = (
         "What is computed from it must not need the outputs themselves.", untried=_OWN_CODE,
     ),
     Remedy(
+        "run-rarely",
+        "Run this less often, in less time, or in another thread or process: it makes single steps far longer", untried=_OWN_CODE,
+    ),
+    Remedy(
         "beside-the-loop",
         "Do what runs between the steps less often, or concurrently: in its own thread or process, in the workers of the loader, "
         "or on the GPU", untried=_OWN_CODE,
