@@ -87,7 +87,8 @@ _KINDS = tuple(
             r"\brandperm\((?!.*cuda).*\)\s*\[\s*:|\brandom\.(choice|permutation|shuffle|sample)\(|"
             r"\brng\.(choice|permutation|shuffle)\(",
         ),
-        ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
+        ("ranked-on-gpu", r"\b(np|numpy)\.(arg)?(sort|partition)\("),
+        ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|exp)\b|\brng\."),
         ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),

@@ -57,6 +57,7 @@ LINES = [
     ("picked-on-gpu", "order = np.random.permutation(n)"),
     ("picked-on-gpu", "rows = random.sample(range(n), k)"),
     ("arrays-for-objects", "batch = Transition(*zip(*random.sample(self.memory, n)))"),
+    ("ranked-on-gpu", "best = np.argpartition(-scores, k, axis=1)[:, :k]"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
     ("fixed-shape", "picked = torch.where(x > 0)"),
     ("fixed-shape", "rows = x[mask]"),

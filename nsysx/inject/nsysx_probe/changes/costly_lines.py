@@ -51,6 +51,10 @@ UNTRIED = (
         "ids = torch.multinomial(logits.softmax(-1), 1)[:, 0]", untried=_OWN_CODE,
     ),
     Remedy(
+        "ranked-on-gpu", "Rank on the GPU (torch.topk), and copy only the values and indices that are kept",
+        "values, best = scores.topk(k)  # scores stay on the GPU\nbest = best.cpu()", untried=_OWN_CODE,
+    ),
+    Remedy(
         "same-dtype",
         "Cast the inputs of this line back to the model's dtype (x.to(weight.dtype)): the parameters are 16-bit, and a float32 tensor "
         "(a table, a constant, a mask) promoted the work to float32",
