@@ -190,8 +190,8 @@ MUCH_READ_BACK_BYTES = 1 << 20
 # ---- nsx106_input_starvation ------------------------------------------------------------------------------------
 #: From this batch size on most of a batch's time is the call and the stacking of each row, whatever a row is.
 MANY_BATCH_ROWS = 512
-#: There are cores for so many times the workers, or for so many new ones; they are too slow from so many times the step on. Chosen.
-MORE_WORKERS, NEW_WORKERS, SLOWER_WORKERS_TIMES = 1.25, 8, 1.3
+#: Cores are there for so many times the workers or so many new ones, whose batches come so much later; or so slow that steps wait. Chosen.
+MORE_WORKERS, NEW_WORKERS, LATE_BATCH_TIMES, SLOWER_WORKERS_TIMES = 1.25, 8, 3, 1.3
 # ---- _worker_lines ----------------------------------------------------------------------------------------------
 #: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
 AGAIN_FOR_A_SAMPLE = 1.5

@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nsysx.findings import _case
+from nsysx.findings import _case, nsx106_input_starvation
 from nsysx.replay import engine
+from nsysx.saving import Saving
 from tests.findings import Program, empty, healthy, stepless
 
 
@@ -359,3 +362,17 @@ def test_what_a_worker_counted_is_left_out_where_it_is_damaged(damaged: dict[str
     (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
     finding = Program().steps(starving).finding(tmp_path, "NSX106")
     assert "One worker was followed" not in finding.detail and "file" not in finding.where
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(("wait_ms", "least_ms", "most_ms"), [(144, 106, 150), (8, 140, 150)], ids=["long", "short"])
+def test_new_workers_give_no_more_batches_than_they_can(wait_ms: int, least_ms: int, most_ms: int) -> None:
+    """Of a step of 160 ms a loader that is always ready saves 145, but eight workers may need 54 ms for a batch that takes one 144."""
+    case: Any = SimpleNamespace(step_ns=160 * MS)
+    free = Saving(145 * MS, "replayed", error_ns=5 * MS)
+    worth = nsx106_input_starvation._as_workers_can(case, free, wait_ms * MS)
+    assert worth.likely_ns is not None and worth.error_ns is not None
+    assert (worth.likely_ns - worth.error_ns, worth.likely_ns + worth.error_ns) == (least_ms * MS, most_ms * MS)
+    assert (worth == free) == (wait_ms == 8)
