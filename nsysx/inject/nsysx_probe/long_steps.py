@@ -1,7 +1,7 @@
 """Which lines run in steps that are far longer than usual while nothing records: in every n-th step, or between steps.
 
 A window of a few steps holds none of them. A thread looks now and then whether the program is still in the step, or behind the step, that
-it was in, and notes the line of the program as long as that lasts. A usual step pays for nothing but a look every 50 ms or more.
+it was in, and notes the line of the program as long as that lasts. A usual step pays for nothing but a look every 200 ms or more.
 """
 
 from __future__ import annotations

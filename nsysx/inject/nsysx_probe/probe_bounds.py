@@ -89,7 +89,7 @@ BARE_ERROR_SHARE, BARE_ERROR_BLOCKS = 0.01, 8
 #: A bare step is long from so many times the usual length on, and from this time on; then its line is noted this often, ...
 LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, LONG_STEP_SAMPLE_NS = 3, 60_000_000, 10_000_000
 #: ... so many times in all, of which so many lines are told. Whether a step is long is looked at no more often than this.
-MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 50_000_000
+MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 200_000_000
 #: So many looks tell the usual length, and the last ones of them count.
 FEWEST_LOOKS, LAST_LOOKS = 5, 50
 #: A step that spends this share of its time in a loader's next has waited for its batch.
