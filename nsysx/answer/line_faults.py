@@ -41,6 +41,7 @@ FAULTS: Mapping[str, str] = {
     "parsed-once": "files are read or parsed in the loop",
     "picked-on-gpu": "rows are picked on the CPU",
     "preallocated": "torch.cat grows a tensor",
+    "ranked-on-gpu": "scores are ranked on the CPU",
     "sample-on-gpu": "tensors are worked on with numpy on the CPU",
     "saved-aside": "a checkpoint is written in the loop",
     "segments-at-once": "each group has its own mask",
