@@ -18,7 +18,7 @@ import polars as pl
 
 from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE, WHOLE_BACKWARD_SHARE
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view, results_in
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view, results_given, results_in
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, interval_of
@@ -149,18 +149,12 @@ def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Ite
         if not (theirs["name"] == _ACCUMULATES).any():
             continue
         after = recorded.filter((pl.col("start_ns") >= end) & (pl.col("start_ns") < until))
-        later |= _taken_by(after["label"])
+        later |= results_given(after["label"])
         until = end
         step = _read(theirs)
         unseen = _taken_unseen(profile, step, (start, end))
         if unseen is not None:
             yield step, _needed(step, unseen | later)
-
-
-def _taken_by(labels: pl.Series) -> set[_Result]:
-    """Return the results that some operators are given. Loops take the same ones again and again: each is read once."""
-    given = labels.cast(pl.String).str.extract(r"input_op_ids = (.*)").str.extract_all(r"\(\d+,\d+\)")
-    return {result for text in given.explode().drop_nulls().unique().to_list() for result in results_in(text)}
 
 
 def _arguments(text: str) -> list[_Result]:

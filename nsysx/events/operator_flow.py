@@ -161,8 +161,15 @@ def _flow(profile: Profile) -> OperatorFlow | None:
 
 def _reads(ops: pl.DataFrame) -> frozenset[int]:
     """Return the numbers of the operators that made what these are given."""
-    made = ops["label"].cast(pl.String).str.extract(MADE, 1).drop_nulls().unique().to_list()
-    return frozenset(int(number) for each in made for number, result in _EACH.findall(each) if int(result) >= 0)
+    return frozenset(number for number, _ in results_given(ops["label"]))
+
+
+def results_given(labels: pl.Series) -> set[tuple[int, int]]:
+    """Return the results that operators with these labels are given: the operator's number, and which. Loops take the same ones again and
+    again: each is read once.
+    """
+    named = labels.cast(pl.String).str.extract(r"input_op_ids = (.*)").str.extract_all(r"\(\d+,\d+\)").explode()
+    return {result for text in named.drop_nulls().unique().to_list() for result in results_in(text)}
 
 
 def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame, main: int) -> Iterator[tuple[int, int]]:

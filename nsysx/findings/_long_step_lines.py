@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nsysx import ids
+from nsysx.analyses.lines import text_of, texts
 from nsysx.events.sampled_stacks import spoken
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import MOST_SHARE
@@ -52,7 +53,7 @@ def line_of_long_steps(case: Case) -> LongStepLine | None:
 
 def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
     for record in ids.records_of(case.profile.trace.capture.probe, process):
-        noted, source = record.get("long_steps"), record.get("source")
+        noted = record.get("long_steps")
         if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
             continue
         places = noted.get("places")
@@ -63,6 +64,5 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         for (file, function), count in of_function.items():
             if count >= MOST_SHARE * samples:
                 most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
-                texts = source.get(file) if isinstance(source, Mapping) else None
-                text = texts.get(str(most[1]), "") if isinstance(texts, Mapping) else ""
-                yield LongStepLine(file, most[1], function, str(text), count / samples, usual=bool(most[4]))
+                text = text_of(texts(case.profile), file, most[1]) or ""
+                yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]))

@@ -47,25 +47,41 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         else f"{int(slow.sum())} of {len(ns)} steps {'take' if slow.sum() > 1 else 'takes'}"
     )
     title = f"{which} {late} (usually {units.duration(usual)}), and none of them was recorded"
+    line = line_of_long_steps(case)
+    if line is not None and _fetches(line, settings_of(case.profile)):
+        line = None
+    unseen = (
+        "so what they do is not in the report"
+        if line is None
+        else f"but the probe saw them: {line.in_words} runs in {units.share(line.share, 1)} of their time"
+    )
     detail = (
         f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold "
-        "none of them, so what they do is not in the report."
+        f"none of them, {unseen}."
     )
-    line = line_of_long_steps(case)
-    if line is not None and not _fetches(line, settings_of(case.profile)):
-        return [_of_line(case, rule, line, (title, detail), (cost, _without_longest(ns, slow, usual)))]
     workers = _workers(case)
-    if rhythm is not None or not workers:
+    if line is None and (rhythm is not None or not workers):
         worth = Saving(None, "what these steps do was not recorded")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]
-    detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
-    why = "from step lengths: long steps would take the usual time, if it is the loader that they wait for"
-    inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
+    inside = min(cost, case.taken_by((StepPart.LONGER,)))  # a step that is shown as recorded has none of it
     error = max(0, cost - _without_longest(ns, slow, usual))
-    worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
-    fix = of_loader(case, worth)
-    fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
-    where = {"module": "DataLoader", "phase": "data"}
+    why = "from step lengths: long steps would take the usual time"
+    if line is not None:
+        saving = Saving(round(line.share * inside), why, error_ns=error, most_ns=inside, source="steps")
+        rarely = way("run-rarely")
+        fix, where = Fix.by_name(rarely, text=rarely.text.replace("this", line.function, 1)), line.where
+    else:
+        detail += (
+            f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
+        )
+        why += ", if it is the loader that they wait for"
+        saving, where = (
+            Saving(inside, why, error_ns=error, source="steps"),
+            {"module": "DataLoader", "phase": "data"},
+        )
+        fix = of_loader(case, saving if inside else Saving(None, why))
+        fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
+    worth = saving if inside else Saving(None, why)
     return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where).as_finding(case)]
 
 
@@ -73,23 +89,6 @@ def _fetches(line: LongStepLine, settings: RecordedSettings | None) -> bool:
     """Return whether the program waits for its loader there."""
     loop = settings.place("loop") if settings is not None else {}
     return line.where == loop or "next(" in line.text or line.text.startswith("for ")
-
-
-def _of_line(case: Case, rule: Rule, line: LongStepLine, words: tuple[str, str], costs: tuple[int, int]) -> Finding:
-    """Return the finding about long steps whose line is known; ``costs``: what they add to the mean, and without the longest (ns)."""
-    (title, detail), (cost, least) = words, costs
-    detail = detail.replace("so what they do is not in the report", f"but the probe saw them: {line.in_words} runs in "
-                            f"{units.share(line.share, 1)} of their time")  # fmt: skip
-    inside = min(case.taken_by((StepPart.LONGER,)), cost)  # a step that is shown as recorded has none of it
-    why = "from step lengths: long steps would take the usual time"
-    worth = (
-        Saving(round(line.share * inside), why, error_ns=cost - least, most_ns=inside, source="steps")
-        if inside
-        else Saving(None, why)
-    )
-    rarely = way("run-rarely")
-    fix = Fix.by_name(rarely, text=rarely.text.replace("this", line.function, 1))
-    return Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=line.where).as_finding(case)
 
 
 def _without_longest(ns: I64, slow: Flags, usual: int) -> int:

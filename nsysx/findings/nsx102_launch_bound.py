@@ -36,7 +36,7 @@ from nsysx import units
 from nsysx.analyses import host_lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings import _needs, _pasted, _requests
-from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of
+from nsysx.findings._case import SITE, Case, Rule, Saving, calls_of
 from nsysx.findings._fewer_launches import graph_advice
 from nsysx.findings._finding_bounds import (
     LAUNCH_BOUND_SHARE,
@@ -135,7 +135,7 @@ def check(case: Case) -> list[Finding]:
             ).as_finding(case)
         ]
     fix, worth = graph_advice(case, alone, worth, unblocked)
-    worth = _with_late_gradients(fix, _pasted.likely(case, fix, worth, kept))
+    worth = _pasted.likely(case, fix, worth, kept)
     unblocked = unblocked and _pasted.likely(case, fix, unblocked, kept, RemoveWaits(inside))
     return [
         Found(
@@ -149,17 +149,6 @@ def check(case: Case) -> list[Finding]:
             where=where,
         ).as_finding(case)
     ]
-
-
-def _with_late_gradients(fix: Fix, worth: Saving) -> Saving:
-    """Return what compiling what a wrapper of ranks wraps is worth: perhaps nothing.
-
-    A compiled backward hands over all gradients at its end, so their reductions run beside nothing. Where that was tried, on a ViT of
-    2,457 launches on two H200, the step took 114 ms in place of 91 (116 ms with the wrapper compiled, too).
-    """
-    if worth.likely_ns is None or not fix.ways or "compile-wrapped" not in fix.ways[0].parts:
-        return worth
-    return replace(worth, error_ns=max(worth.error_ns or 0, worth.likely_ns))
 
 
 def _described(case: Case, cost: int) -> str:

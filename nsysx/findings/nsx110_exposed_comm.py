@@ -286,15 +286,13 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     if shards(case):
         compiled, text = way("gathered-once" if again else "blocks-as-units" if by_layer else "larger-shards"), None
     else:
-        name, what = (
-            ("compile-wrapped", "the module before it is wrapped") if _uses_ddp(case) else ("compile", "the model")
-        )
-        advice = f"Make fewer launches on every rank: torch.compile of {what}"
         if program.compiled:
-            name, advice = (
-                "compile-reduce-overhead",
-                "Make fewer launches on every rank: CUDA graphs of what is already compiled",
-            )
+            name, how = "compile-reduce-overhead", "CUDA graphs of what is already compiled"
+        elif _uses_ddp(case):
+            name, how = "compile-wrapped", "torch.compile of the module before it is wrapped"
+        else:
+            name, how = "compile", "torch.compile of the model"
+        advice = f"Make fewer launches on every rank: {how}"
         compiled = way(name, advice)
         text = f"{advice}{', fused=True for the optimizer' if loop else ''}: the ranks wait for each other's host code, not for data"
     ways = [compiled]

@@ -76,13 +76,12 @@ def check(case: Case) -> list[Finding]:
     evidence += _evidence(recorded)
     kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
-    # The line that makes the loader takes the option: the loop over it only shows when.
-    long = None if restarted else line_of_long_steps(case)
-    where = {
-        "near": near,
-        **({} if long is None else long.where),
-        **(file_and_line(restarted["made"]) if restarted and not kept else {}),
-    }
+    where: dict[str, object] = {"near": near}
+    if restarted is None:
+        line = line_of_long_steps(case)
+        where |= {} if line is None else line.where
+    elif not kept:  # the line that makes the loader takes the option: the loop over it only shows when
+        where |= file_and_line(restarted["made"])
     if kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)

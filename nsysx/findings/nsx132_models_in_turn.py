@@ -50,7 +50,7 @@ from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
-from nsysx.frames.intervals import interval_of
+from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Finding, Row
 
 RULE = Rule(
@@ -175,12 +175,14 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
         # Tables of one width can be one whatever they hold; all else has to be alike.
         alike = 0 if call.cls in _TABLES else signature(flow, call)
         kinds["" if root else _unnumbered(call.path), call.cls, alike].append(call)
+    api = case.profile.attributed.api_calls
+    launches = api.filter((api["thread"] == flow.thread) & api["kind"].is_in(Call.LAUNCHES))["start_ns"].to_numpy()
     turns = []
     for (path, cls, _), calls in kinds.items():
         paths = {call.path for call in calls}
         if len(calls) < FEWEST_CALLS_IN_TURN or (len(paths) < len(calls) and _needs_rest(case, calls)):
             continue
-        if _launch_unseen(case, flow, calls):
+        if _launch_unseen(launches, flow, calls):
             continue
         deep = depth(flow, calls)
         if 2 * deep <= len(calls):
@@ -199,12 +201,11 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
     return turns
 
 
-def _launch_unseen(case: Case, flow: OperatorFlow, calls: Sequence[ModuleCall]) -> bool:
-    """Return whether kernels are launched in these calls outside of operators, as compiled code does: what they need has no name there."""
-    api = case.profile.attributed.api_calls
-    api = api.filter((api["thread"] == calls[0].thread) & api["kind"].is_in(Call.LAUNCHES))
-    start = api["start_ns"].to_numpy()
-    inside = start[interval_of(start, *np.array([(c.start_ns, c.end_ns) for c in calls], np.int64).T) >= 0]
+def _launch_unseen(launches: I64, flow: OperatorFlow, calls: Sequence[ModuleCall]) -> bool:
+    """Return whether some of the ``launches`` (ns) in these calls are outside of operators, as those of compiled code: what these need has
+    no name there.
+    """
+    inside = launches[interval_of(launches, *np.array([(c.start_ns, c.end_ns) for c in calls], np.int64).T) >= 0]
     rows = [row for c in calls for row in flow.outermost_of(c.first, c.last)]
     seen = interval_of(inside, flow.start_ns[rows], flow.end_ns[rows]) >= 0
     return bool((~seen).sum() > UNSEEN_READERS_SHARE * max(len(inside), 1))
