@@ -132,7 +132,7 @@ def between_ns(finding: Finding) -> int:
 
 def _unpriced(summary: Summary, ranked: Sequence[Finding], step: int) -> Finding | None:
     """Return the costliest finding about the cause where no replay can price any change, None where one can: it found nothing then."""
-    if summary.replay is not None and summary.replay.get("trusted", True):
+    if subject.replayed(summary):
         return None
     of_cause = [
         f
@@ -253,10 +253,9 @@ def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
 
     More inputs in each step change what a step is: no shorter step shows what that gains.
     """
-    replayed = summary.replay is not None and summary.replay.get("trusted", True)
     much = 2 * (finding.cost_ns_per_step or 0) >= step
     launches = summary.verdict.code == StepLimit.LAUNCH == about(finding) and rule_of(finding.code).whole
-    return bool(replayed) and finding.saving.likely_ns is None and much and launches
+    return subject.replayed(summary) and finding.saving.likely_ns is None and much and launches
 
 
 def _advisable(summary: Summary, finding: Finding) -> bool:

@@ -12,6 +12,7 @@ from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import window_checks
+from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Summary
 
 #: Why the size of a saving is not known where the step without the profiler is only assumed.
@@ -53,7 +54,7 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, boun
 
 def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
-    if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
+    if summary.step.shown_ns is not None and subject.replayed(summary):
         if near_limits.unseen_kernel(summary):
             return f"Not known: how near that kernel is to the device's limits.{_all_of_a_kernel(summary)}"
         wide = near_limits.in_float64(summary)
@@ -67,6 +68,9 @@ def _without_a_change(summary: Summary) -> str:
         return "Not known: the steps are not in this report."
     if nothing_to_claim(summary):
         return "Not known: the kernels are not in the report."
+    if (beside_ns := subject.beside_computing_ns(summary)) is not None:
+        part, whole = pair(beside_ns, sum(summary.verdict.parts.values()))
+        return f"At most {part} of {whole} by a change of the host; less GPU work cannot be priced without a replay."
     if summary.steps.source != "capture":
         return "Not known: no replay comes near the recorded steps."
     return f"Not estimated: no steps in this report.{_without_idle_time(summary)}"

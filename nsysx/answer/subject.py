@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nsysx import findings
 from nsysx.analyses import gpu_ledger
+from nsysx.answer.answer_bounds import LEAST_LEADING_SHARE
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels, measuring
 from nsysx.events.levels import Level
 from nsysx.model import Finding, Summary
@@ -45,3 +47,19 @@ def paced(summary: Summary) -> Finding | None:
 def names_its_change(finding: Finding) -> bool:
     """Return whether a finding's first remedy is for what was recorded, such as a call of a library, and not for any chain of kernels."""
     return bool(finding.remedies) and not findings.for_anything(finding.remedies[0].name)
+
+
+def replayed(summary: Summary) -> bool:
+    """Return whether a replay comes near the recorded steps, so that it can price changes."""
+    return summary.replay is not None and bool(summary.replay.get("trusted", True))
+
+
+def beside_computing_ns(summary: Summary) -> int | None:
+    """Return what the GPU does not compute of a step (ns), where that is little: without any replay, no change of anything but its kernels
+    saves more. None where the step is not known, or the GPU has more such time.
+    """
+    parts = summary.verdict.parts
+    whole, beside = sum(parts.values()), sum(ns for part, ns in parts.items() if part != StepPart.WORK)
+    if summary.step.shown_ns is None or summary.verdict.code != StepLimit.GPU or not whole:
+        return None
+    return beside if beside < LEAST_LEADING_SHARE * whole else None

@@ -9,6 +9,7 @@ from nsysx.answer import near_limits, subject, time_places
 from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE, MOSTLY_IDLE_SHARE
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
+from nsysx.judging.limit_words import pair
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Finding, Summary
 
@@ -28,6 +29,17 @@ _RECORD_AGAIN = {
     "everything": "Record again, so that the kernels are in the report",
     "findings": "Record what the CUDA graphs launch, which this report does not hold",
 }
+#: What is said where no replay prices a change, and time that one could save may be anywhere.
+_UNPRICED = "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
+
+
+def _beside_computing(summary: Summary) -> str:
+    """Return that no change of the host saves more than a GPU leaves that computes nearly always; "" where it leaves more."""
+    beside_ns = subject.beside_computing_ns(summary)
+    if beside_ns is None:
+        return ""
+    part, whole = pair(beside_ns, sum(summary.verdict.parts.values()))
+    return f"Nothing on the host: the GPU computes for all but {part} of {whole}, and no change there saves more."
 
 
 def _marks(summary: Summary) -> str:
@@ -107,9 +119,10 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
     if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
     figures = near_limits.sentence(summary)
-    if summary.replay is None or not summary.replay.get("trusted", True):
-        unpriced = "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
+    little_beside = _beside_computing(summary)
+    if not subject.replayed(summary) and not (little_beside and near_limits.near(summary)):
         # How far the work is from its limits needs no replay.
+        unpriced = little_beside or _UNPRICED
         return f"{unpriced} {figures}".rstrip() if summary.verdict.code == StepLimit.GPU else unpriced
     # How many digits are needed only the author knows: what the limits are told of is the work in this number format.
     nothing = "Nothing" if near_limits.in_float64(summary) is None else "Nothing, if float64 is needed"

@@ -41,11 +41,14 @@ def test_work_near_its_limits_has_nothing_to_gain(tmp_path: Path) -> None:
 
 
 def test_where_no_replay_can_price_a_change_the_limits_are_told_all_the_same(tmp_path: Path) -> None:
-    unpriced = replace(summary(of(190, 200), tmp_path), replay={"trusted": False})
-    assert unnamed.to_record(unpriced).endswith(
-        "so no change can be priced. Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak "
-        "bandwidth): at most 84.5 us of 960 us could go."
+    full = replace(summary(of(190, 200), tmp_path), replay={"trusted": False})
+    limits = (
+        "Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak bandwidth): "
+        "at most 84.5 us of 960 us could go."
     )
+    assert unnamed.to_record(full) == f"Nothing: the GPU works near its limits. {limits}"
+    idle = replace(full, verdict=replace(full.verdict, parts={"work": 900_000, "pause": 60_000}))
+    assert unnamed.to_record(idle).endswith(f"so no change can be priced. {limits}")
 
 
 def test_work_far_from_them_says_what_could_go_and_where(tmp_path: Path) -> None:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.answer import first_action
+from nsysx.answer import first_action, remarks, unnamed
+from nsysx.answer.change_savings import After
+from nsysx.catalogue import StepLimit
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.findings.test_compilable import launch_bound
+from tests.render import factory
+
+MS = 1_000_000
 
 
 @pytest.mark.parametrize("replay", [None, {"trusted": False}])
@@ -29,6 +34,25 @@ def test_a_replay_that_finds_nothing_is_believed(tmp_path: Path) -> None:
     nothing = tuple(replace(f, saving=replace(f.saving, likely_ns=0, most_ns=0)) for f in summary.findings or ())
     chosen = first_action.first(replace(summary, replay={"trusted": True}, findings=nothing))
     assert chosen is None or chosen.code != "NSX102"
+
+
+@pytest.mark.parametrize(
+    ("code", "beside", "nothing"),
+    [(StepLimit.GPU, 4, True), (StepLimit.GPU, 6, False), (StepLimit.LAUNCH, 4, False)],
+)
+def test_a_gpu_that_computes_nearly_always_bounds_every_change_of_the_host(
+    code: StepLimit, beside: int, nothing: bool
+) -> None:
+    full = factory.summary()
+    parts = {"work": (100 - beside) * MS, "pause": (beside - 1) * MS, "copy": MS}
+    verdict = replace(full.verdict, code=code, parts=parts)
+    summary = replace(full, verdict=verdict, replay={"trusted": False}, findings=())
+    told, worth = unnamed.to_record(summary), remarks.worth(summary, None, After())
+    assert told.startswith("Nothing on the host: the GPU computes for all but 4.0 of 100.0 ms") is nothing
+    assert told.startswith("Saving unknown") is not nothing
+    assert worth.startswith("At most 4.0 of 100.0 ms by a change of the host") is nothing
+    trusted = replace(summary, replay={"trusted": True})
+    assert "on the host" not in unnamed.to_record(trusted), "a replay says more"
 
 
 def test_a_program_that_reached_no_kernel_is_not_sent_to_mark_its_steps(tmp_path: Path) -> None:
