@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from nsysx.answer import subject
-from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, WHOLE_CAUSE_SHARE
+from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, LEAST_LEADING_SHARE, WHOLE_CAUSE_SHARE
 from nsysx.answer.change_savings import about
-from nsysx.answer.line_faults import FAULTS
+from nsysx.answer.line_faults import FAULTS, OF_THE_LIMIT
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Row, Summary
@@ -19,11 +19,20 @@ _QUOTED = re.compile(r"(:\d+) `.*`(?= )")
 
 
 class AdvisedCause(NamedTuple):
-    """What the first advice is for: a title, "" where the headline says that already, and a place that neither names; {} for none."""
+    """What the first advice is for: a title, "" where the headline says that already, and a place that neither names; {} for none.
+
+    ``another_limit``: it is no part of the limit that the headline names, so that its reader has to see it first.
+    """
 
     title: str
     where: Row
+    another_limit: bool = False
 
+
+#: What the host does and what it waits for are one limit to a reader: a program is host-bound by both.
+_HOST = frozenset({StepLimit.LAUNCH, StepLimit.SYNC, StepLimit.COPY, StepLimit.ALLOC, StepLimit.WARMUP})
+#: What a rule may be about that is no part of a usual step of one rank.
+_OUTSIDE = frozenset({"slow steps", "loop", "late rank"})
 
 #: The headline says all of it, or there is no advice for a step.
 NOTHING = AdvisedCause("", {})
@@ -42,7 +51,7 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
             AdvisedCause("", _short(chosen.where)) if held and not _names(summary.verdict.sentence, held) else NOTHING
         )
     if rule_of(chosen.code).whole and about(chosen) == summary.verdict.code:
-        return NOTHING
+        return _within_the_limit(summary, chosen)
     line, sentence = _line_of(chosen.where), summary.verdict.sentence
     in_sentence, in_title = (_names(text, line) for text in (sentence, chosen.title))
     if in_sentence and in_title and about(chosen) == summary.verdict.code == StepLimit.LAUNCH:
@@ -53,7 +62,27 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
     # The line itself stands in the advice.
     title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))
     shown = not line or in_title or in_sentence
-    return AdvisedCause(title, {} if shown else _short({key: chosen.where[key] for key in ("file", "line")}))
+    there = {} if shown else _short({key: chosen.where[key] for key in ("file", "line")})
+    return AdvisedCause(title, there, not in_sentence and _of_another_limit(summary, chosen))
+
+
+def _within_the_limit(summary: Summary, chosen: Finding) -> AdvisedCause:
+    """Return what is wrong at the line of a change for all of the limit, where its remedy says that, and the line."""
+    fault = next(({**FAULTS, **OF_THE_LIMIT}.get(way.name, "") for way in chosen.remedies[:1]), "")
+    line = _line_of(chosen.where)
+    if not fault or not line:
+        return NOTHING
+    shown = _names(summary.verdict.sentence, line)
+    return AdvisedCause(fault, {} if shown else _short({key: chosen.where[key] for key in ("file", "line")}))
+
+
+def _of_another_limit(summary: Summary, chosen: Finding) -> bool:
+    """Return whether a finding of a size that matters, or of none that is known, is about another limit than the headline."""
+    its, named, answer = about(chosen), summary.verdict.code, summary.answer
+    if its == named or {its, named} <= _HOST or its not in _OUTSIDE | set(StepLimit):
+        return False
+    now, then = answer.now_ns, answer.then_ns
+    return not now or then is None or now - then >= LEAST_LEADING_SHARE * now
 
 
 def _first(summary: Summary) -> Finding | None:

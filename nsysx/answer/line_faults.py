@@ -50,3 +50,12 @@ FAULTS: Mapping[str, str] = {
     "tensors-gathered": "ranks exchange Python objects",
     "tokens-once": "text is tokenized in the loop",
 }
+
+#: Remedy of a loader, or of calls with few inputs -> what is wrong there: the cause of the whole limit, told behind it with its line.
+OF_THE_LIMIT: Mapping[str, str] = {
+    "batched-samples": "samples are fetched one at a time",
+    "cheaper-samples": "samples take the workers long",
+    "larger-batches": "each call has few inputs",
+    "loader-workers": "too few workers",
+    "loader-workers-8": "no workers",
+}

@@ -51,8 +51,11 @@ def sentence(summary: Summary) -> str:
     operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     parts = [part for roof in _ROOFS if roof in under and (part := _part(roof, under[roof], whole_ns))]
     could_go = units.duration(scope.per_step(step["could_go_ns"]))
-    under_roofs = f"Of the GPU time, {' and '.join(parts)}: at" if parts else "At"
-    text = f"{under_roofs} most {could_go} of {_work(summary, scope.per_step(whole_ns))} could go"
+    under_roofs = f"Of the GPU time, {' and '.join(parts)}. " if parts else ""
+    # No kernel reaches them: as a saving it would contradict that nothing was found.
+    text = (
+        f"{under_roofs}Kernels at full rates would take {could_go} of {_work(summary, scope.per_step(whole_ns))} less"
+    )
     largest = max(operators, key=lambda r: (r["could_go_ns"] or 0, r["name"] or ""))
     if largest["name"] and not near(summary):
         text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"

@@ -224,12 +224,21 @@ def _in_a_sentence(title: str) -> str:
     return re.sub(r"^[A-Z](?=[a-z]* )", lambda letter: letter[0].lower(), title)
 
 
-def _first_to_fix(summary: Summary, texts: CellTexts) -> str:
-    """Return what the first advice is for and where, as far as the headline does not say it."""
-    title, where = advised_cause.of_first_advice(summary)
-    there = place(where, texts)
-    title = _in_a_sentence(texts(title, HEADLINE_LETTERS))
-    return f"{title} ({there})" if title and there else title or there
+#: How the sentence of a limit begins: "Host-bound: ..."; a GPU keeps its capitals.
+_LIMIT = re.compile(r"(?:[A-Z][a-z]+|GPU)-bound: ")
+
+
+def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[str, str]:
+    """Return the headline and what follows it: the limit and what the first advice is for, which leads where that is another limit."""
+    cause = advised_cause.of_first_advice(summary)
+    there, title = place(cause.where, texts), texts(cause.title, HEADLINE_LETTERS)
+    if cause.another_limit and title and _LIMIT.match(sentence):
+        limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
+        return f"{title[0].upper()}{title[1:]}{f' ({there})' if there else ''}.", f"Otherwise {limit}"
+    head, title = _head(sentence), _in_a_sentence(title)
+    part = f"{title} ({there})" if title and there else title or there
+    first = f" First to fix: {part}." if part else ""
+    return head, f"{sentence[len(head) :]}{first}".strip()
 
 
 def _sequence(do: Sequence[Action], now_ns: int | None, texts: CellTexts) -> str:
@@ -280,15 +289,13 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
     ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it, ``folder`` where, "" for any.
     """
     texts, answer = CellTexts(redact), summary.answer
-    first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
-    head = _head(sentence)
-    if part := _first_to_fix(summary, texts):
-        sentence += f" First to fix: {part}."
+    first = answer.do[-1]
+    head, rest = _head_and_rest(summary, texts(summary.verdict.sentence, 400), texts)
     return Worded(
         facts=facts_line.facts_line(summary, texts),
-        sentence=sentence,
+        sentence=f"{head} {rest}".strip(),
         head=head,
-        rest=sentence[len(head) :].strip(),
+        rest=rest,
         alarms=tuple(texts(detail, 200) for detail in answer.alarms),
         code=first.code,
         do=texts(_sequence(answer.do, answer.now_ns, texts), 500),

@@ -11,7 +11,7 @@ from nsysx.answer import advised_cause
 from nsysx.answer.line_faults import FAULTS
 from nsysx.catalogue import StepLimit
 from nsysx.findings import _line_remedies
-from nsysx.model import Summary
+from nsysx.model import Row, Summary
 from nsysx.render import answer_words
 from tests.render import factory
 from tests.render.factory import MS
@@ -27,31 +27,36 @@ def advised(title: str, cost_ms: int, code: str = "NSX106", limit: StepLimit = S
     verdict = replace(
         full.verdict,
         code=limit.value,
-        sentence="Something-bound: every 10th step takes 30 ms.",
+        sentence=f"{limit.label.capitalize()}: every 10th step takes 30 ms.",
         parts={part: 10 * MS, "work": 20 * MS},
     )
     return replace(full, verdict=verdict, findings=(*full.findings[:index], chosen, *full.findings[index + 1 :]))
 
 
 @pytest.mark.parametrize(
-    ("title", "cost_ms", "code", "limit", "part"),
+    ("title", "cost_ms", "code", "limit", "part", "another"),
     [
-        ("The GPU idles for its batch", 10, "NSX106", StepLimit.INPUT, ""),
-        ("The GPU idles for 3 launches", 3, "NSX113", StepLimit.LAUNCH, "The GPU idles for 3 launches"),
-        ("The GPU idles for its batch", 10, "NSX106", StepLimit.LAUNCH, "The GPU idles for its batch"),
-        ("GPU idle: the CPU makes data", 10, "NSX114", StepLimit.LAUNCH, "GPU idle: the CPU makes data"),
-        ("Every 10th step is long", 3, "NSX109", StepLimit.LAUNCH, "Every 10th step is long"),
-        ("The GPU waits for launches", 3, "NSX102", StepLimit.LAUNCH, ""),
+        ("The GPU idles for its batch", 10, "NSX106", StepLimit.INPUT, "", False),
+        ("The GPU idles for 3 launches", 3, "NSX113", StepLimit.LAUNCH, "The GPU idles for 3 launches", False),
+        ("The GPU idles for its batch", 10, "NSX106", StepLimit.LAUNCH, "The GPU idles for its batch", True),
+        ("GPU idle: the CPU makes data", 10, "NSX114", StepLimit.LAUNCH, "GPU idle: the CPU makes data", False),
+        ("Every 10th step is long", 3, "NSX109", StepLimit.LAUNCH, "Every 10th step is long", True),
+        ("Kernels can be fused", 3, "NSX112", StepLimit.LAUNCH, "Kernels can be fused", True),
+        ("It waits 16 times", 3, "NSX126", StepLimit.LAUNCH, "It waits 16 times", False),
+        ("The GPU waits for launches", 3, "NSX102", StepLimit.LAUNCH, "", False),
     ],
 )  # fmt: skip
 def test_the_part_of_the_limit_that_an_advice_is_for(
-    title: str, cost_ms: int, code: str, limit: StepLimit, part: str
+    title: str, cost_ms: int, code: str, limit: StepLimit, part: str, another: bool
 ) -> None:
-    """All of the limit, a part of it, another limit, what the host does, slow steps, a change for the whole program."""
+    """All of the limit, a part of it, another limit, which comes first, what the host does, slow steps, a change for the whole program."""
     summary = advised(title, cost_ms, code, limit)
     assert advised_cause.of_first_advice(summary).title == part
     shown = answer_words.build(summary).sentence
-    assert ("First to fix: " in shown) == bool(part)
+    led = {StepLimit.INPUT: "input-bound", StepLimit.LAUNCH: "host-bound"}
+    assert ("First to fix: " in shown) == (bool(part) and not another)
+    assert (f". Otherwise {led[limit]}: every 10th step" in shown) == another
+    assert shown.startswith(part) == (not part or another)
 
 
 def test_what_the_host_cannot_explain_and_no_advice_are_no_part() -> None:
@@ -115,6 +120,31 @@ def test_what_is_wrong_at_the_line_of_the_headline_is_told_where_its_remedy_says
 
     assert told("arrays-once").endswith("train.py:31. First to fix: lists are converted to arrays.")
     assert told("out-of-the-loop").endswith("train.py:31.")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "headline", "told"),
+    [
+        ("cheaper-samples", "Input-bound: it waits.", " First to fix: samples take the workers long (train.py:31)."),
+        ("batched-samples", "Input-bound: it waits.", " First to fix: samples are fetched one at a time (train.py:31)."),
+        ("cheaper-samples", "Input-bound: in train.py:31.", " First to fix: samples take the workers long."),
+        ("prefetch", "Input-bound: it waits.", ""),
+    ],
+)  # fmt: skip
+def test_a_change_for_all_of_the_limit_says_what_is_wrong_at_its_line(remedy: str, headline: str, told: str) -> None:
+    summary = advised("The GPU idles for its batch", 10, "NSX106", StepLimit.INPUT)
+    index = summary.answer.do[-1].finding
+
+    def shown(where: Row) -> str:
+        ways = (Alternative(remedy, "Do it"),)
+        findings = tuple(
+            replace(f, where=where, remedies=ways) if i == index else f for i, f in enumerate(summary.findings or ())
+        )
+        verdict = replace(summary.verdict, sentence=headline)
+        return answer_words.build(replace(summary, findings=findings, verdict=verdict)).sentence
+
+    assert shown(PLACE) == f"{headline}{told}"
+    assert shown({}) == headline
 
 
 def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None:
