@@ -197,6 +197,11 @@ MORE_WORKERS, NEW_WORKERS, LATE_BATCH_TIMES, SLOWER_WORKERS_TIMES = 1.25, 8, 3, 
 AGAIN_FOR_A_SAMPLE = 1.5
 #: A worker that is on a CPU for less than this share of a batch waits.
 WORKING_SHARE = 0.5
+# ---- _worker_remedies -------------------------------------------------------------------------------------------
+#: So many times the bytes of a batch are read for it: unpacked images are read in fewer, and float32 of 8 bits in a quarter. Chosen.
+READ_FOR_LITTLE_TIMES = 10
+#: A line runs for single items where it runs so often for each sample, each time for less than this (ns; counting takes 1 to 3 us).
+LOOPED_FOR_A_SAMPLE, LOOPED_LINE_NS = 16, 10_000
 #: It does so as often as there are workers if the two numbers differ by no more than this share.
 SAME_AS_WORKERS_SHARE = 0.1
 # ---- nsx107_inflated_event --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class _Kind(NamedTuple):
     loops: bool = False
 
 
-_LIST = r"\[[^\]]*\bfor\b"
+_LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 _KINDS = tuple(
     _Kind(*row)
     for row in (

@@ -7,16 +7,29 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from nsysx import ids, units
+from nsysx.analyses import lines
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_SHARE, WORKING_SHARE
 from nsysx.records import whole_number
+
+
+class WorkerLine(NamedTuple):
+    """What one line of the program took of a worker's batch, with what it calls of libraries, and its text ("" where not recorded)."""
+
+    file: str
+    line: int
+    function: str
+    runs: int
+    ns: int
+    text: str
 
 
 class WorkerBatch(NamedTuple):
     """One batch of a worker. ``samples``: those handed out; ``wall_ns``: the batch, counting included; ``ns``: its line that takes longest.
 
     ``again``: how often the function of that line begins for each sample, 0 where that is once, or where it has not most of the time.
-    ``busy``: share of the time that the worker was on a CPU.
+    ``busy``: share of the time that the worker was on a CPU. ``lines``: all that it ran, the longest first. ``began``: file and function
+    of those that began for each sample, in the order in which they first did. ``read_bytes``: read from files, 0 where not known.
     """
 
     samples: int
@@ -28,6 +41,9 @@ class WorkerBatch(NamedTuple):
     runs: int
     ns: int
     again: float
+    lines: tuple[WorkerLine, ...] = ()
+    began: tuple[tuple[str, str], ...] = ()
+    read_bytes: int = 0
 
     @property
     def where(self) -> dict[str, object]:
@@ -37,7 +53,7 @@ class WorkerBatch(NamedTuple):
     @property
     def place(self) -> str:
         """The place of the line, for a sentence."""
-        return f"{PurePath(self.file).name}:{self.line} {self.function}"
+        return place_of(self)
 
     def sentence(self) -> str:
         """Return what was counted."""
@@ -53,17 +69,22 @@ class WorkerBatch(NamedTuple):
         )
 
 
+def place_of(line: WorkerBatch | WorkerLine) -> str:
+    """Return the place of a line, for a sentence."""
+    return f"{PurePath(line.file).name}:{line.line} {line.function}"
+
+
 def worker_batch(case: Case) -> WorkerBatch | None:
     """Return what a worker of the shown process did for one batch, None where none was followed."""
     for record in ids.records_of(case.profile.trace.capture.probe, case.process):
         counted = record.get("worker")
-        batch = _read(counted) if isinstance(counted, Mapping) else None
+        batch = _read(counted, lines.texts(case.profile)) if isinstance(counted, Mapping) else None
         if batch is not None:
             return batch
     return None
 
 
-def _read(counted: Mapping[str, Any]) -> WorkerBatch | None:
+def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch | None:
     samples, wall_ns, cpu_ns = (whole_number(counted.get(name)) for name in ("samples", "wall_ns", "cpu_ns"))
     rows, calls = (_rows(counted.get(name), width) for name, width in (("lines", 5), ("calls", 4)))
     if not samples or not wall_ns or not rows:
@@ -73,10 +94,29 @@ def _read(counted: Mapping[str, Any]) -> WorkerBatch | None:
         of_function[file, function] = of_function.get((file, function), 0) + ns
     longest = max(of_function, key=lambda key: of_function[key])
     file, line, function, runs, ns = max((row for row in rows if (row[0], row[2]) == longest), key=lambda row: row[4])
+    took = (
+        WorkerLine(file, line, function, runs, ns, lines.text_of(texts, file, line) or "")
+        for file, line, function, runs, ns in rows
+    )
+    # Those that begin equally often stand in the order of their first begin.
+    began = tuple((row[0], row[2]) for row in calls if row[3] == samples)
     often = sum(row[3] for row in calls if (row[0], row[2]) == longest) / samples
     much = of_function[longest] >= MOST_SHARE * wall_ns
     again = often if much and often >= AGAIN_FOR_A_SAMPLE else 0.0
-    return WorkerBatch(samples, wall_ns, min((cpu_ns or 0) / wall_ns, 1.0), file, line, function, runs, ns, again)
+    return WorkerBatch(
+        samples,
+        wall_ns,
+        min((cpu_ns or 0) / wall_ns, 1.0),
+        file,
+        line,
+        function,
+        runs,
+        ns,
+        again,
+        tuple(sorted(took, key=lambda each: -each.ns)),
+        began,
+        whole_number(counted.get("read_bytes")) or 0,
+    )
 
 
 def _rows(value: object, width: int) -> list[tuple[Any, ...]]:

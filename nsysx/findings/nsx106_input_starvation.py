@@ -9,6 +9,8 @@ In the trace
     made while the program stood still. Then the time in the loader's next() of the steps without the profiler shows it.
     One forked worker is followed for one batch: the line with most of its time is named, and a function that runs several times for each
     sample that is handed out, as where each worker decodes all of a stream and keeps its share.
+    What takes most of its time leads where something is known that can be done about it: lists made into tensors, files read for little,
+    a crop that comes last, loops over single items; more workers would only share that work.
     Ranks of DistributedDataParallel that draw the same samples are told so: each loads what the others load, too.
 
 Bad
@@ -23,6 +25,7 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from nsysx import units
@@ -44,6 +47,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
+from nsysx.findings._worker_remedies import place_in_worker, worker_fix
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader, Replay
@@ -102,6 +106,7 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     same = same_samples(case, settings)
     if same is not None:
         return same.fix()
+    by_line = worker_fix(case, followed) if followed is not None else None
     most_time = f"; most of their time is at {followed.place}" if followed else ""
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
     batch = most.get("batch_size")
@@ -118,6 +123,9 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     more = min(2 * workers, cores - 1) if isinstance(cores, int) else 2 * workers
     room = more >= MORE_WORKERS * workers
     lacks = [text for name, text in told.items() if most.get(name) is False]
+    if by_line is not None:
+        share = f". More workers share that work: num_workers={more} in place of {workers}" if room else ""
+        return replace(by_line.fix, text=f"{by_line.fix.text}{share}", needs=(LOADER,))
     if not room and told["pin_memory"] not in lacks:
         rest = f" (and could have {told['persistent_workers']})" if lacks else ", and its other options are set"
         return Fix.by_name(
@@ -212,7 +220,7 @@ def _of_stock(case: Case, rate: _Rate) -> Found:
         f"{rate.followed.sentence()}"
     )
     title = f"The loader cannot keep up for long: {rate.workers} workers give a batch every {every}"
-    where: dict[str, object] = {"module": "DataLoader", "phase": "data", **rate.followed.where}
+    where: dict[str, object] = {"module": "DataLoader", "phase": "data", **place_in_worker(case, rate.followed)}
     evidence: list[Row] = [{"leads": True, "batch_every_ns": round(rate.ns), "made_ahead": rate.stock}]
     fix = of_loader(case, slower)
     return Found(RULE, title, detail, worth=Saving(None, why), cost_ns=None, where=where, fix=fix, evidence=evidence)
@@ -289,7 +297,7 @@ def check(case: Case) -> list[Finding]:
     elif settings and advised == "own-samples":
         where |= settings.place("loader", "loop")
     elif followed:
-        where |= followed.where
+        where |= place_in_worker(case, followed)
     elif settings and case.program.loader and advised == "cheaper-samples":
         where |= settings.place("samples", "loader", "loop")
     return [

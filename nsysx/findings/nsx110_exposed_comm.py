@@ -45,6 +45,7 @@ from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, stages_of, uneven
 from nsysx.findings._worker_lines import worker_batch
+from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
@@ -267,7 +268,9 @@ def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns:
         f"{loader.text[1:]}. Does each worker of each rank get samples?"
     )
     settings, followed = settings_of(case.profile), worker_batch(case)
-    row_of_loader = followed.where if followed else settings.place("samples", "loader", "loop") if settings else {}
+    row_of_loader = (
+        place_in_worker(case, followed) if followed else settings.place("samples", "loader", "loop") if settings else {}
+    )
     where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **row_of_loader}
     return loader.but(text=text).into(replace(finding, where=where, saving=saving), torch=case.program.torch)
 

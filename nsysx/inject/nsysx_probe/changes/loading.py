@@ -116,4 +116,8 @@ UNTRIED = (
         "cheaper-samples", "Make samples cheaper: do less in Dataset.__getitem__, or do it once and keep the result",
         untried="what makes a sample is the program's own code",
     ),
+    Remedy(
+        "cropped-first", "Crop first: what comes before the crop works on all that it throws away",
+        untried="what makes a sample is the program's own code",
+    ),
 )  # fmt: skip
