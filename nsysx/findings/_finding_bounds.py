@@ -13,15 +13,11 @@ NEAR_ROOF_SHARE = 0.75
 #: A cause of a longer step or gap is mentioned from this share of the difference on, and named in the title if it is most of it.
 CAUSE_NAMED_SHARE = 0.1
 # ---- _anomaly ---------------------------------------------------------------------------------------------------
-#: From the beginning of an operator until what it calls begins, where no traceback is kept (ns).
-ANOMALY_OPERATOR_BEGINS_NS = 5_000
-#: A gradient's check is read as one flag: bytes of the copy.
-ANOMALY_FLAG_BYTES = 8
+#: From an operator's begin until what it calls begins, where no traceback is kept (ns); a gradient's check is read as one flag (bytes).
+ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES = 5_000, 8
 # ---- _case ------------------------------------------------------------------------------------------------------
-#: The same GPU work takes this much less time in another run (share of it).
-SAME_WORK_REPEATS_SHARE = 0.02
-#: The host waits for a GPU that idles for no more than this share of the step.
-WAITED_FOR_SHARE = 0.1
+#: The same GPU work takes this share less in another run; the host waits for a GPU that idles for no more than this share of the step.
+SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
 FEWEST_GATHERS_PER_STEP = 2
@@ -51,10 +47,8 @@ SPARE_MEMORY_SHARE = 0.1
 FREE_LAUNCH_NS = 6_000
 #: A kernel of these takes this time or more to build and try (ns): shorter pauses are others'.
 CONVOLUTION_TRIAL_NS = 200_000
-#: An iterator made again after at most so many steps.
-LOADER_RESTART_STEPS = 200
-#: So many backwards in a step are micro-steps.
-FEWEST_MICRO_STEPS = 2
+#: An iterator is made again after at most so many steps; so many backwards in a step are micro-steps.
+LOADER_RESTART_STEPS, FEWEST_MICRO_STEPS = 200, 2
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
 #: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
@@ -62,10 +56,8 @@ LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
 #: A main thread that has no core for more than this share of the time in which it could run is slowed by what else runs there.
 CROWDED_CORES = 0.1
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
-#: An operator that takes less (ns) has little to divide among threads.
-LONG_CPU_OPERATOR_NS = 200_000
-#: So many cores have to be there for each process.
-FEWEST_CORES_PER_PROCESS = 4
+#: An operator that takes less (ns) has little to divide among threads; so many cores have to be there for each process.
+LONG_CPU_OPERATOR_NS, FEWEST_CORES_PER_PROCESS = 200_000, 4
 # ---- _float64 ---------------------------------------------------------------------------------------------------
 #: Float64 is for a solver if most of its time is in lines that solve, or so much in the solvers' own kernels where no line is known.
 SOLVER_KERNELS_SHARE = 0.2
@@ -85,10 +77,8 @@ MANY_LINE_RUNS, LOOPED_RUNS = 1_000, 2
 #: A line is one call, or a few, if this share of its own time lies in runs of a millisecond and more, and it runs no more often in a step.
 ONE_CALL_SHARE, FEW_CALLS = 0.8, 8
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
-#: Letters of a line that a title quotes.
-QUOTED_LINE_LETTERS = 60
-#: Launches in a step from which a line is a loop over something.
-LOOP_LAUNCHES = 20
+#: Letters of a line that a title quotes; launches in a step from which a line is a loop over something.
+QUOTED_LINE_LETTERS, LOOP_LAUNCHES = 60, 20
 # ---- _lines -----------------------------------------------------------------------------------------------------
 #: With more pieces of idle time than this their lines are told for all together.
 MOST_IDLE_PIECES = 200_000
