@@ -19,6 +19,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.judging import capture_checks, nothing_recorded, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
@@ -261,7 +262,8 @@ def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequen
     )
     if given.steps.source == "capture":
         result = findings.of_experiment(result, judged)
-    result = rank_verdict.of_ranks(result, ranks, job.shown)
+    settings = settings_of(given)
+    result = rank_verdict.of_ranks(result, ranks, job.shown, None if settings is None else settings.micro_batches())
     late = rank_table.sentence(ranks.rows or ())
     return replace(result, evidence=(*result.evidence, late)) if late else result
 

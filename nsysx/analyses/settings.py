@@ -48,7 +48,7 @@ SHOWN = TableSpec(
     stepless=True,
 )
 #: What is about the reading itself, and lines of the program, which are no settings.
-_OWN = ("step", "took_ns", "saves", "places")
+_OWN = ("step", "took_ns", "saves", "places", "numbers")
 
 
 def _flattened(name: str, value: Any) -> Iterator[tuple[str, str | None]]:

@@ -62,6 +62,14 @@ class RecordedSettings:
         noted = (self._of_object(name) if name in _OBJECTS else places.get(name) for name in names)
         return next((row for row in map(file_and_line, noted) if row), {})
 
+    def micro_batches(self) -> int | None:
+        """Return the micro-batches of a pipeline's step: as its schedule is made, else its backwards; None where that is not known.
+
+        Whether the ranks are stages of one the messages between them tell; those that a wrapper spans are none.
+        """
+        of_schedule = whole_number(self._part("numbers").get("schedule"))
+        return of_schedule or (self.number("backwards") if self.rows("wrappers") == () else None)
+
     def _of_object(self, name: str) -> Any:
         kind, key, most = _OBJECTS[name]
         row = max(self.rows(kind) or (), key=lambda row: whole_number(row.get(most)) or 0, default={})

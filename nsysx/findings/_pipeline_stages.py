@@ -33,6 +33,8 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
     most = max(case.step_ns * (1 - stages.even_step_ns(many) / stages.step_ns(many)), least)
     settings, count = settings_of(case.profile), len(stages.work_ns)
     line = settings.place("stage") if settings is not None else {}
+    # The shown rank's own line says nothing of the place where another one works.
+    of_shown = finding.where if stages.longest["process"] == case.process else {}
     each = ", ".join(
         f"rank {row['rank']} {units.duration(ns)}"
         for row, ns in ((stages.longest, max(stages.work_ns)), (stages.shortest, min(stages.work_ns)))
@@ -53,7 +55,7 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
             finding,
             title=f"Rank {stages.longest['rank']} has most of the pipeline's work; the others wait for it",
             detail=f"{finding.detail} {told}",
-            where={**(line or finding.where), "near": f"rank {stages.longest['rank']}"},
+            where={**(line or of_shown), "near": f"rank {stages.longest['rank']}"},
             saving=saving,
         )
     )
@@ -69,6 +71,23 @@ def _messages(case: Case, kernels: pl.DataFrame) -> float:
     return max(float(sum(count for kind, count in kinds if kind == nccl_notes.SEND_RECEIVE)) / case.steps, 1.0)
 
 
+def of_schedule(case: Case, finding: Finding) -> Finding:
+    """Return a finding about the bubble at the line that makes the schedule, with its micro-batches, where the settings have them."""
+    settings = settings_of(case.profile)
+    line = {} if settings is None else settings.place("schedule")
+    if settings is None or not line:
+        return finding
+    count = settings.micro_batches()
+    batches = f" The schedule has {units.several(count, 'micro-batch', 'micro-batches')}." if count else ""
+    return replace(finding, where=line, detail=f"{finding.detail}{batches}")
+
+
 def least_micro_batches(case: Case, kernels: pl.DataFrame) -> float:
-    """Return the fewest micro-batches that a stage may have in a step, by its messages; ``kernels``: name, count, ns."""
+    """Return the fewest micro-batches that a stage may have in a step: as its schedule has them, else by its messages.
+
+    ``kernels``: name, count, ns.
+    """
+    settings = settings_of(case.profile)
+    if settings is not None and (count := settings.micro_batches()):
+        return float(count)
     return max(_messages(case, kernels) / (2 if stages_of(case) == 2 else 4), 1.0)

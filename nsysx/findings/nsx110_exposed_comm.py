@@ -43,7 +43,7 @@ from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
-from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, stages_of, uneven
+from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, of_schedule, stages_of, uneven
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
@@ -159,11 +159,11 @@ def check(case: Case) -> list[Finding]:
         return [told]
     stages_late = False
     if exposed.fix == _PIPELINE:
-        of_schedule = min(_bubble_of_schedule(case, longest), cost)
-        stages_late = 2 * of_schedule < cost
-        more = f" The schedule itself leaves at most {units.duration(of_schedule)} of that; the rest is waiting for late stages."
+        bubble = min(_bubble_of_schedule(case, longest), cost)
+        stages_late = 2 * bubble < cost
+        more = f" The schedule itself leaves at most {units.duration(bubble)} of that; the rest is waiting for late stages."
         detail = exposed.detail + (more if stages_late else "")
-        exposed = replace(exposed, detail=detail, saving=_smaller_bubble(case, of_schedule))
+        exposed = of_schedule(case, replace(exposed, detail=detail, saving=_smaller_bubble(case, bubble)))
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)

@@ -15,10 +15,10 @@ from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
 
 
-def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdict:
+def of_ranks(verdict: Verdict, table: Table, shown: int | None = None, micro_batches: int | None = None) -> Verdict:
     """Return the verdict with a sentence that names the late rank, if the shown rank waits for it or is the late one.
 
-    ``shown`` is the rank that the Summary shows, None if one report holds them all.
+    ``shown`` is the rank that the Summary shows, None if one report holds them all. ``micro_batches`` are those of a pipeline's step.
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
@@ -29,6 +29,8 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
     if late is None and (uneven := uneven_stages(rows)) is not None and verdict.code == StepLimit.COMM:
         return replace(verdict, sentence=_of_stages(uneven, verdict))
+    if late is None and (bubble := _of_schedule(rows, micro_batches or 0)):
+        return replace(verdict, sentence=f"{verdict.sentence} {bubble}")
     if late is None:
         return _in_turn(verdict, rows, shown_row)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
@@ -57,6 +59,21 @@ def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
     return (
         f"Uneven pipeline stages: of a step, {longest} of GPU work, {shortest}{recorded}. The others wait for "
         f"rank {stages.longest['rank']} in send and receive; the network is not the problem."
+    )
+
+
+def _of_schedule(rows: Sequence[Row], micro_batches: int) -> str:
+    """Return in a sentence what the schedule of a pipeline leaves idle by itself, "" without two micro-batches or messages between two.
+
+    ``S`` stages that take equally long, without interleaving, idle for ``(S - 1) / (M + S - 1)`` of a step of ``M`` micro-batches, as in
+    "GPipe" (arXiv 1811.06965).
+    """
+    stages = len(rows)
+    if micro_batches < 2 or any(row.get("bubble_ns") is None for row in rows) or stages < 2:
+        return ""
+    share = units.share(stages - 1, micro_batches + stages - 1)
+    return (
+        f"{stages} equal stages with {micro_batches} micro-batches each idle {share} of a step by their schedule alone."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.findings import nsx110_exposed_comm
 from nsysx.model import Finding
 from nsysx.pipeline import summarize
 from tests.builder import Report
@@ -15,8 +16,13 @@ SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MS, BATCHES, STEPS = 1_000_000, 4, 12
 
 
-def stages(folder: Path, first_ms: float, second_ms: float, *, spanned: bool = False) -> Finding:
-    """Each of four micro-batches: the first stage works and sends, the second one receives and works."""
+def stages(
+    folder: Path, first_ms: float, second_ms: float, *, spanned: bool = False, noted: dict[str, object] | None = None
+) -> Finding:
+    """Each of four micro-batches: the first stage works and sends, the second one receives and works.
+
+    ``noted``: what the settings of the program hold besides its wrappers.
+    """
     report = Report()
     period = round((BATCHES * max(first_ms, second_ms) + min(first_ms, second_ms) + 1) * MS)
     records = []
@@ -41,7 +47,7 @@ def stages(folder: Path, first_ms: float, second_ms: float, *, spanned: bool = F
             thread.sync("cudaDeviceSynchronize_v3020", at=t + 100_000, dur=period - 200_000, device=rank)
         report.gpu(rank, pids=[(100 + rank, rank)])
         wrappers = [{"kind": "DDP", "count": 1}] if spanned else []
-        settings = {"wrappers": wrappers, "places": {"stage": "/app/train.py:7"}}
+        settings = {"wrappers": wrappers, **({"places": {"stage": "/app/train.py:7"}} if noted is None else noted)}
         records.append(
             {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
         )
@@ -68,3 +74,20 @@ def test_even_stages_and_ranks_that_a_wrapper_spans_are_not_cut(
 ) -> None:
     finding = stages(tmp_path, first_ms, second_ms, spanned=spanned)
     assert "even-stages" not in [way.name for way in finding.remedies]
+
+
+@pytest.mark.parametrize(("first_ms", "second_ms", "line"), [(8, 1, None), (1, 8, 3)])
+def test_the_long_stage_has_no_line_of_another_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_ms: float, second_ms: float, line: int | None
+) -> None:
+    """The shown rank is the second one: where it waits says nothing of where the first one works."""
+    monkeypatch.setattr(nsx110_exposed_comm, "mostly", lambda *_: {"file": "/app/train.py", "line": 3})
+    assert stages(tmp_path, first_ms, second_ms, noted={}).where.get("line") == line
+
+
+@pytest.mark.parametrize("noted", [{}, {"places": {"schedule": "/app/train.py:9"}, "numbers": {"schedule": 4}}])
+def test_the_bubble_is_placed_where_the_schedule_is_made(tmp_path: Path, noted: dict[str, dict[str, object]]) -> None:
+    finding = stages(tmp_path, 4, 4, noted=noted)
+    assert finding.fix.startswith("Use more micro-batches")
+    assert ("The schedule has 4 micro-batches." in finding.detail) is bool(noted)
+    assert finding.where.get("line") == (9 if noted else None)

@@ -278,6 +278,25 @@ def test_the_line_that_makes_a_sample_is_the_programs_own_also_in_a_subset() -> 
     assert settings_objects.loader(loader)["samples"] == f"{__file__}:{line}"
 
 
+class _Shares(torch.utils.data.Sampler[int]):
+    def __iter__(self) -> Any:
+        return iter(range(2))
+
+
+class _Batches(_Shares):
+    def __init__(self) -> None:
+        self.drop_last = False
+
+
+@pytest.mark.parametrize(
+    ("options", "method"),
+    [({"sampler": _Shares()}, _Shares.__iter__), ({"batch_sampler": _Batches()}, _Batches.__init__), ({}, None)],
+)
+def test_the_line_that_shares_the_samples_is_the_programs_own(options: dict[str, Any], method: Any) -> None:
+    line = method and f"{__file__}:{method.__code__.co_firstlineno}"
+    assert settings_objects.loader(DataLoader(_Own(), **options))["shares"] == line
+
+
 def test_a_scaler_and_anomaly_inside_the_step_alone() -> None:
     with armed() as lab:
         net = nn.Linear(8, 4)
@@ -779,6 +798,42 @@ def test_where_a_network_is_sharded_by_what_is_imported_before_the_ranks_meet() 
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         fully_shard(nn.Linear(8, 8), mesh=distributed.device_mesh.init_device_mesh("cpu", (1,)))
         assert settings(lab)["places"] == {"FSDP": f"{__file__}:{line_here() - 1}"}
+
+
+@as_one_rank
+def test_where_a_schedule_is_made_with_its_micro_batches_and_where_a_hook_of_gradients_is_set() -> None:
+    from torch import distributed
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    def hook(state: object, bucket: Any) -> Any:
+        return distributed.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook(None, bucket)
+
+    hook.__annotations__.clear()  # DDP takes no names in place of types
+    with armed() as lab:
+        stage = PipelineStage(nn.Linear(8, 8), 0, 1, torch.device("cpu"))
+        ScheduleGPipe(stage, n_microbatches=4)
+        made = line_here() - 1
+        nn.parallel.DistributedDataParallel(nn.Linear(8, 8)).register_comm_hook(None, hook)
+        found = settings(lab)
+    assert found["places"] == {
+        "stage": f"{__file__}:{made - 1}",
+        "schedule": f"{__file__}:{made}",
+        "DDP": f"{__file__}:{made + 2}",
+        "comm_hook": f"{__file__}:{made + 2}",
+        "comm_hook function": f"{__file__}:{hook.__code__.co_firstlineno}",
+    }
+    assert found["numbers"] == {"schedule": 4}
+
+
+@as_one_rank
+def test_a_hook_of_torchs_own_has_no_line_of_the_program() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    with armed() as lab:
+        nn.parallel.DistributedDataParallel(nn.Linear(8, 8)).register_comm_hook(None, allreduce_hook)
+        found = settings(lab)
+    assert "comm_hook" in found["places"] and "comm_hook function" not in found["places"]
+    assert found["numbers"] == {}
 
 
 class _Library:

@@ -118,6 +118,22 @@ def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, trans
     assert said == f"x{' 60 % of the exposed communication is waiting for ranks whose host launches later.' * told}"
 
 
+@pytest.mark.parametrize(
+    ("bubbles_ns", "micro_batches", "told"),
+    [
+        ((MS, MS), 2, " 2 equal stages with 2 micro-batches each idle 33 % of a step by their schedule alone."),
+        ((MS, MS, MS), 8, " 3 equal stages with 8 micro-batches each idle 20 % of a step by their schedule alone."),
+        ((MS, MS), 1, ""),
+        ((MS, MS), None, ""),
+        ((MS, None), 2, ""),  # only one of them hands messages to another
+        ((None, None), 2, ""),
+    ],
+)
+def test_what_the_schedule_of_a_pipeline_leaves_idle_is_told(bubbles_ns, micro_batches, told):
+    rows = ({"bubble_ns": ns, "compute_ns": MS} for ns in bubbles_ns)
+    assert rank_verdict.of_ranks(verdict(), ranks(*rows), None, micro_batches).sentence == f"x{told}"
+
+
 @pytest.mark.parametrize("rows", [({"exposed_wait_ns": 309 * MS}, {}), ({"exposed_wait_ns": 70 * MS}, LATE)])
 def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
     assert rank_verdict.of_ranks(verdict(), ranks(*rows)) == verdict()

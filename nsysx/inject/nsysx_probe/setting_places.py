@@ -19,6 +19,7 @@ _SETTERS = (
     ("anomaly", "autograd.detect_anomaly.__init__", "True"),
     ("deterministic", "use_deterministic_algorithms", "mode"),
     ("DDP", "nn.parallel.DistributedDataParallel.__init__", "True"),
+    ("comm_hook", "nn.parallel.DistributedDataParallel.register_comm_hook", "hook"),
     ("compile", "_TorchCompileWrapper.__init__", "True"),  # of a backend that is not the usual one
     ("scaler", "amp.GradScaler.__init__", "enabled"),
     ("float64", "set_default_dtype", "str(d) == 'torch.float64'"),
@@ -34,14 +35,19 @@ _SHARDERS = (
     ("FSDP", "distributed.fsdp.FullyShardedDataParallel.__init__", "True"),
     ("FSDP", "distributed.fsdp.fully_shard", "True"),
     ("stage", "distributed.pipelining.stage._PipelineStageBase.__init__", "True"),
+    ("schedule", "distributed.pipelining.schedules._PipelineSchedule.__init__", "n_microbatches"),
 )
 
 
 class SettingPlaces:
-    """``noted``: name of a setting -> file:line; autocast: where its regions are entered most often in the step that was watched."""
+    """``noted``: name of a setting -> file:line; autocast: where its regions are entered most often in the step that was watched.
+
+    ``numbers``: name of a setting -> the number that it was set to; schedule: its micro-batches.
+    """
 
     def __init__(self, torch: Any, out: Output) -> None:
         self.noted: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
         self._torch, self._out = torch, out
         self._patcher: patch.Patcher | None = None
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -72,7 +78,7 @@ class SettingPlaces:
 
         def enter(sets: Any) -> None:
             if sets:
-                self.note(name)
+                self.note(name, sets)
                 for each in patches:
                     if each.function is function:
                         each.off()
@@ -83,11 +89,16 @@ class SettingPlaces:
         """A switch of torch.backends is set, such as cudnn.benchmark."""
         self.note(str(getattr(setter, "__name__", "")).removeprefix("_set_"))
 
-    def note(self, name: str) -> None:
-        """Note the line that runs now for a setting that has none yet."""
+    def note(self, name: str, value: Any = None) -> None:
+        """Note the line that runs now for a setting that has none yet; what it is set to if that is a number, the line of a function."""
         try:
             if name not in self.noted:
                 self.noted[name] = place()
+                if type(value) is int:
+                    self.numbers[name] = value
+                line = settings_objects.line_of(value) if callable(value) else None
+                if line is not None:
+                    self.noted[f"{name} function"] = line
         except Exception as error:
             self._out.wrong("places of settings", error)
 

@@ -252,8 +252,9 @@ def loader(each: Any) -> dict[str, Any]:
         "dataset": asked(lambda: type(each.dataset).__name__),
         "samples": asked(lambda: _samples(each.dataset)),
         "sampler": asked(lambda: type(each.sampler).__name__),
+        "shares": asked(lambda: _shares(each)),
         "collate": asked(lambda: _plain(each.collate_fn)),
-        "collates": asked(lambda: _line_of(each.collate_fn)),
+        "collates": asked(lambda: line_of(each.collate_fn)),
         "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),
         "iterators": 0,
     }
@@ -263,14 +264,24 @@ def _samples(dataset: Any) -> str | None:
     """Return file:line of the program's own method that makes a sample, also inside of subsets; None where it is a library's."""
     for _ in range(MOST_OBJECTS):
         for name in ("__getitem__", "__iter__"):
-            line = _line_of(getattr(type(dataset), name, None))
+            line = line_of(getattr(type(dataset), name, None))
             if line is not None:
                 return line
         dataset = held(dataset).get("dataset")
     return None
 
 
-def _line_of(function: Any) -> str | None:
+def _shares(each: Any) -> str | None:
+    """Return file:line of the program's own class that says which samples a loader draws: of its __init__, else its __iter__."""
+    for sampler in (each.batch_sampler, each.sampler):
+        for name in ("__init__", "__iter__"):
+            line = line_of(getattr(type(sampler), name, None))
+            if line is not None:
+                return line
+    return None
+
+
+def line_of(function: Any) -> str | None:
     """Return file:line of a function, of a method, or of how an object is called; None where it is a library's."""
     inner = getattr(function, "func", function)  # of functools.partial
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)

@@ -127,6 +127,7 @@ class SettingsReader:
             "saves": saves,
             "padding": self._padding.counts,
             "places": dict(self.places.noted),
+            "numbers": dict(self.places.numbers),
         }
 
     def _without_step(self) -> None:
