@@ -118,9 +118,11 @@ def quoted(text: str) -> str:
     return text if len(text) <= QUOTED_LINE_LETTERS else f"{text[: QUOTED_LINE_LETTERS - 3].rstrip()}..."
 
 
-def fix_of(seen: Seen) -> Fix | None:
-    """Return what can be done about a line, None where that is not known."""
+def fix_of(seen: Seen, among: frozenset[str] = frozenset()) -> Fix | None:
+    """Return what can be done about a line, None where that is not known. ``among``: these remedies alone, if there are any."""
     for kind in _KINDS:
+        if among and kind.remedy not in among:
+            continue
         if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOP_LAUNCHES):
             continue
         if re.search(kind.text, seen.text):

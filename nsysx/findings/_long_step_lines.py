@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import NamedTuple
 
 from nsysx import ids
@@ -10,15 +12,26 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.sampled_stacks import spoken
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import MOST_SHARE
+from nsysx.findings._fix import Fix, way
+from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
+
+#: Remedies of lines that work on the CPU or wait for a disk. At others the program may only wait for the GPU, or for another rank.
+_OF_THE_HOST = frozenset({
+    "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-rarely",
+    "foreach-parameters", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step", "no-sleep", "numpy-on-gpu",
+    "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once",
+})  # fmt: skip
+#: What people call an evaluation.
+_EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
 
 
 class LongStepLine(NamedTuple):
     """A line of the user's own code, ``text``: its function runs in ``share`` of the time of long steps, mostly at this line.
 
-    ``usual``: the line runs in usual steps, too.
+    ``usual``: the line runs in usual steps, too. ``enters``: what it calls takes that time, in many functions.
     """
 
     file: str
@@ -27,11 +40,30 @@ class LongStepLine(NamedTuple):
     text: str
     share: float
     usual: bool
+    enters: bool = False
 
     @property
     def where(self) -> Row:
         """Its place."""
         return {"file": self.file, "line": self.line}
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation runs there, by its name."""
+        return _EVALUATION.search(self.text if self.enters else self.function) is not None
+
+    @property
+    def _what(self) -> str:
+        return f"what {PurePath(self.file).name}:{self.line} calls" if self.enters else self.function
+
+    def fix(self, otherwise: str) -> Fix:
+        """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
+        known, rarely = fix_of(Seen(self.text), _OF_THE_HOST), way("evaluated-rarely" if self.evaluates else otherwise)
+        text = rarely.text.replace("this", self._what, 1)
+        if known is None:
+            return Fix.by_name(way(rarely.name, text, rarely.paste, rarely.condition))
+        often = f"Or {'evaluate' if self.evaluates else f'run {self._what}'} less often"
+        return Fix.by_name(known.ways[0].name, rarely.name, text=f"{known.text}. {often}", paste=known.paste)
 
     @property
     def in_words(self) -> str:
@@ -61,8 +93,17 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         of_function: dict[tuple[str, str], int] = {}
         for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
+        within = False
         for (file, function), count in of_function.items():
             if count >= MOST_SHARE * samples:
+                within = True
                 most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
                 text = text_of(texts(case.profile), file, most[1]) or ""
                 yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]))
+        entries = noted.get("entries")
+        for row in (p for p in entries if isinstance(p, list) and len(p) == 4) if isinstance(entries, list) else ():
+            file, number, function, count = row
+            if not within and count >= MOST_SHARE * samples:
+                # It runs many functions, as a network in evaluation: the line that calls them is where they can be left out.
+                text = text_of(texts(case.profile), file, number) or ""
+                yield LongStepLine(file, number, function, text, count / samples, usual=False, enters=True)

@@ -9,7 +9,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events import bare, trend
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.findings._case import Case, Fix, Rule, Saving, way
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
@@ -68,8 +68,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     why = "from step lengths: long steps would take the usual time"
     if line is not None:
         saving = Saving(round(line.share * inside), why, error_ns=error, most_ns=inside, source="steps")
-        rarely = way("run-rarely")
-        fix, where = Fix.by_name(rarely, text=rarely.text.replace("this", line.function, 1)), line.where
+        fix, where = line.fix("run-rarely"), line.where
     else:
         detail += (
             f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."

@@ -79,7 +79,9 @@ def check(case: Case) -> list[Finding]:
     where: dict[str, object] = {"near": near}
     if restarted is None:
         line = line_of_long_steps(case)
-        where |= {} if line is None else line.where
+        if line is not None:
+            where |= line.where
+            fix = _EVALUATES if evaluates else line.fix("beside-the-loop")
     elif not kept:  # the line that makes the loader takes the option: the loop over it only shows when
         where |= file_and_line(restarted["made"])
     if kept:

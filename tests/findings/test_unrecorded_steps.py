@@ -66,10 +66,32 @@ def test_the_line_of_long_steps_is_what_to_change(line: int, samples: int, known
     noted = {"steps": 10, "samples": 100, "every_ns": 10 * MS, "places": places}
     found = summary(tmp_path, workers=0, long_steps=noted, source=SOURCE)
     finding = next(f for f in found.findings or () if f.code == "NSX109")
-    assert (finding.where.get("line") == 71) is known and ("Run watch less often" in finding.fix) is known
+    assert (finding.where.get("line") == 71) is known and ("Or run watch less often" in finding.fix) is known
     if known:
         assert finding.saving.likely_ns == pytest.approx(0.6 * 10 * MORE / 60, rel=0.01)
         assert found.answer is not None and found.answer.do[0].code == "NSX109"
+
+
+@pytest.mark.parametrize(("entered", "known"), [(60, True), (40, False)])
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("scores = self.validate(loader)", "Evaluate more rarely"),
+        ("torch.save(net.state_dict(), path)", "Or run what train.py:33 calls less often"),
+        ("torch.cuda.synchronize()", "Run what train.py:33 calls less often"),
+    ],
+)
+def test_where_many_functions_run_the_line_that_enters_them_is_what_to_change(
+    entered: int, known: bool, text: str, advice: str, tmp_path: Path
+) -> None:
+    """As a network in evaluation, none of whose functions takes most of the time. What the line calls may say what to do."""
+    places = [["/job/train.py", 80 + i, f"forward{i}", 15, False] for i in range(4)]
+    entries = [["/job/train.py", 33, "step", entered, False]]
+    noted = {"steps": 10, "samples": 100, "places": places, "entries": [row[:4] for row in entries]}
+    found = summary(tmp_path, workers=0, long_steps=noted, source={"/job/train.py": {"33": text}})
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert (finding.where.get("line") == 33) is known
+    assert (advice in finding.fix) is known
 
 
 def test_equal_steps_have_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -69,6 +70,41 @@ def test_a_line_that_usual_steps_do_not_run_stands_for_what_it_calls(monkeypatch
     noted = looked.noted("evaluation", "validate")
     assert [row[:3] for row in noted] == [[__file__, validate.__code__.co_firstlineno + 1, "validate"]]
     assert noted[0][4] is False
+    record = looked.looks.record()
+    assert record is not None
+    assert [__file__, validate.__code__.co_firstlineno + 1, "validate"] in [row[:3] for row in record["entries"]]
+
+
+@pytest.mark.parametrize(
+    ("usual", "place", "entry"),
+    [
+        ("loop inner", "validate", "evaluate"),
+        ("loop", "inner", "evaluate"),
+        ("loop evaluate validate inner", "inner", None),
+        ("", "inner", None),
+    ],
+)
+def test_a_line_is_entered_from_one_of_usual_steps(usual: str, place: str, entry: str | None) -> None:
+    """What usual steps do not run is between their lines: its innermost line, and its outermost, which can be left out."""
+    sources = Sources(SimpleNamespace(__file__="/nowhere/torch/__init__.py"), {})
+    looks = LongSteps(SimpleNamespace(begun=(0, 0)), sources)  # type: ignore[arg-type]
+    text = "".join(
+        f"def {name}():\n    {f'return {calls}()' if calls else 'return sys._getframe()'}\n"
+        for name, calls in (("inner", ""), ("validate", "inner"), ("evaluate", "validate"), ("loop", "evaluate"))
+    )
+    names: dict[str, Any] = {"sys": sys}
+    exec(compile(text, "/job/train.py", "exec"), names)
+    number = {name: 2 * i + 2 for i, name in enumerate(("inner", "validate", "evaluate", "loop"))}
+    for name in usual.split():
+        sources.seen("/job/train.py", number[name], False)
+    frames: list[Any] = []
+    names["sys"] = SimpleNamespace(_getframe=lambda: frames.append(sys._getframe(1)) or looks._note(frames[-1]))
+    names["loop"]()
+    looks._steps = 1
+    record = looks.record()
+    assert record is not None
+    assert record["places"] == [["/job/train.py", number[place], place, 1, place in usual.split()]]
+    assert record["entries"] == ([["/job/train.py", number[entry], entry, 1]] if entry else [])
 
 
 @pytest.mark.parametrize("usual", [False, True])

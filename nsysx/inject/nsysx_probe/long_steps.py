@@ -47,6 +47,7 @@ class LongSteps:
         self._stopped: threading.Event | None = None
         self._steps = self._samples = 0
         self._places: dict[tuple[str, int, str], int] = {}
+        self._entries: dict[tuple[str, int, str], int] = {}
         self._usual: dict[tuple[str, int], bool] = {}  # whether the X-ray has seen the line, too
 
     def start(self) -> None:
@@ -65,13 +66,21 @@ class LongSteps:
     def record(self) -> dict[str, Any] | None:
         """Return how many ``steps`` were long, and of the ``samples`` taken in them the most frequent ``places``; None where none was.
 
-        Of each: file, line, function, samples, and whether an X-ray of usual steps has seen that line, too.
+        Of each: file, line, function, samples, and whether an X-ray of usual steps has seen that line, too. ``entries`` are the lines by
+        which usual lines come to them, as a validation that runs a whole network is entered: file, line, function, samples.
         """
         if not self._steps:
             return None
         most = sorted(self._places.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
         places = [[*line, samples, self._usual[line[:2]]] for line, samples in most]
-        return {"steps": self._steps, "samples": self._samples, "every_ns": LONG_STEP_SAMPLE_NS, "places": places}
+        entries = sorted(self._entries.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
+        return {
+            "steps": self._steps,
+            "samples": self._samples,
+            "every_ns": LONG_STEP_SAMPLE_NS,
+            "places": places,
+            "entries": [[*line, samples] for line, samples in entries],
+        }
 
     def _look(self, thread: int, stopped: threading.Event) -> None:
         before, lengths, pause_ns = self._clock.begun, list[int](), LONG_STEP_LOOK_NS
@@ -96,17 +105,16 @@ class LongSteps:
             if not _is_probes(frame):
                 self._samples += 1
                 self._steps, first = self._steps + first, 0
-                line = self._line(frame)
-                if line is not None:
-                    self._places[line] = self._places.get(line, 0) + 1
+                self._note(frame)
             del frame
             if stopped.wait(LONG_STEP_SAMPLE_NS / 1e9):
                 return
 
-    def _line(self, frame: FrameType | None) -> tuple[str, int, str] | None:
-        """Return the innermost line of the user's own code that usual steps do not run, within one that they do; else the innermost line.
+    def _note(self, frame: FrameType | None) -> None:
+        """Note the innermost line of the user's own code that usual steps do not run, within one that they do, and the outermost such line.
 
-        A validation runs the model as training does: what makes the step long is the line that calls it.
+        A validation runs the model as training does: what makes the step long is the line that calls it. Where no line is unusual,
+        the innermost is noted alone.
         """
         lines = []
         while frame is not None:
@@ -114,13 +122,18 @@ class LongSteps:
                 lines.append((self._sources.path(frame.f_code), frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         if not lines:
-            return None
+            return
         usual = [self._usual.get(line[:2], self._sources.has_seen(*line[:2])) for line in lines]
         # What lies outside of all that an X-ray saw has begun before it: the loop itself.
         inside = usual[: len(usual) - usual[::-1].index(True)] if True in usual else []
         chosen = inside.index(False) if False in inside else 0
-        line = lines[chosen]
+        self._count(self._places, lines[chosen], usual[chosen])
+        if False in inside:
+            entry = len(inside) - 1 - inside[::-1].index(False)
+            self._count(self._entries, lines[entry], False)
+
+    def _count(self, lines: dict[tuple[str, int, str], int], line: tuple[str, int, str], usual: bool) -> None:
         if line[:2] not in self._usual:
-            self._usual[line[:2]] = usual[chosen]
-            self._sources.seen(*line[:2], False)
-        return line
+            self._usual[line[:2]] = usual
+            self._sources.seen(*line[:2], False)  # so that its text is kept
+        lines[line] = lines.get(line, 0) + 1
