@@ -58,12 +58,15 @@ class LongStepLine(NamedTuple):
 
     def fix(self, otherwise: str) -> Fix:
         """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
-        known, rarely = fix_of(Seen(self.text), _OF_THE_HOST), way("evaluated-rarely" if self.evaluates else otherwise)
+        by_text, rarely = (
+            fix_of(Seen(self.text), _OF_THE_HOST),
+            way("evaluated-rarely" if self.evaluates else otherwise),
+        )
         text = rarely.text.replace("this", self._what, 1)
-        if known is None:
+        if by_text is None:
             return Fix.by_name(way(rarely.name, text, rarely.paste, rarely.condition))
         often = f"Or {'evaluate' if self.evaluates else f'run {self._what}'} less often"
-        return Fix.by_name(known.ways[0].name, rarely.name, text=f"{known.text}. {often}", paste=known.paste)
+        return Fix.by_name(by_text.ways[0].name, rarely.name, text=f"{by_text.text}. {often}", paste=by_text.paste)
 
     @property
     def in_words(self) -> str:

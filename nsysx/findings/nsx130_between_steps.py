@@ -53,7 +53,10 @@ def check(case: Case) -> list[Finding]:
     forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
     evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
     restarted = None if evaluates else _restarted_loader(case)
-    what = "evaluation" if evaluates else "other code" if restarted is None else "a new start of the loader"
+    line = line_of_long_steps(case) if restarted is None else None
+    evaluates = evaluates or (line is not None and line.evaluates)
+    code = "other code" if line is None or line.enters else line.function
+    what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
     loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
@@ -77,12 +80,12 @@ def check(case: Case) -> list[Finding]:
     kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
     where: dict[str, object] = {"near": near}
-    if restarted is None:
-        line = line_of_long_steps(case)
-        if line is not None:
-            where |= line.where
-            fix = _EVALUATES if evaluates else line.fix("beside-the-loop")
-    elif not kept:  # the line that makes the loader takes the option: the loop over it only shows when
+    if line is not None:
+        where |= line.where
+        fix = line.fix("evaluated-rarely" if evaluates else "beside-the-loop")
+    if (
+        restarted is not None and not kept
+    ):  # the line that makes the loader takes the option: the loop over it only shows when
         where |= file_and_line(restarted["made"])
     if kept:
         title += f", much of it copies {units.size(kept)} to the host"

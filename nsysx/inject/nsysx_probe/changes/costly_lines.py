@@ -259,8 +259,9 @@ UNTRIED = (
     ),
     Remedy(
         "evaluated-rarely",
-        "Evaluate more rarely, on fewer samples, or a part on each rank: the loop waits for it",
-        "if step % 500 == 0: validate(model, part_of(rank))", untried=_OWN_CODE,
+        "Evaluate more rarely, on fewer samples, or faster (larger batches, autocast as in training, sums that stay on the GPU; of several "
+        "ranks each a part): the loop waits for it",
+        "if step % 500 == 0: validate(model)", untried=_OWN_CODE,
     ),
     Remedy(
         "reduced-on-gpu",
