@@ -47,12 +47,17 @@ class Collective(NamedTuple):
 
 
 class BetweenSteps(NamedTuple):
-    """The recorded stretches between steps [start, end) (ns), what fills them, longest first, and the collectives launched in them."""
+    """The recorded stretches between steps [start, end) (ns), what fills them, longest first, and the collectives launched in them.
+
+    ``forwards``: calls of a network of which no gradient is taken, in ``evaluating`` of the stretches.
+    """
 
     start_ns: I64
     end_ns: I64
     parts: tuple[BetweenPart, ...]
     collectives: tuple[Collective, ...]
+    forwards: int = 0
+    evaluating: int = 0
 
     @property
     def ns(self) -> int:
@@ -75,9 +80,10 @@ def between_steps(profile: Profile) -> BetweenSteps | None:
     start, end = _stretches(profile, steps, evaluating)
     if made is None or not len(start):
         return None
-    return BetweenSteps(
-        start, end, _parts(profile, made, evaluating, (start, end)), _collectives(profile, thread, (start, end))
-    )
+    held = interval_of(evaluating["start_ns"].to_numpy(), start, end)
+    forwards, holding = int((held >= 0).sum()), len(np.unique(held[held >= 0]))
+    parts = _parts(profile, made, evaluating, (start, end))
+    return BetweenSteps(start, end, parts, _collectives(profile, thread, (start, end)), forwards, holding)
 
 
 def _stretches(profile: Profile, steps: pl.DataFrame, evaluating: pl.DataFrame) -> tuple[I64, I64]:

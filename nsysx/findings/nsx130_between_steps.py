@@ -20,13 +20,31 @@ Harmless when
 
 from __future__ import annotations
 
+import polars as pl
+
 from nsysx import units
-from nsysx.events.between_parts import COPIES_OUT, COPIES_OUT_PAGEABLE, BetweenPart, BetweenSteps, between_steps
+from nsysx.events.between_parts import (
+    COPIES_IN,
+    COPIES_IN_PAGEABLE,
+    COPIES_OUT,
+    COPIES_OUT_PAGEABLE,
+    BetweenPart,
+    BetweenSteps,
+    between_steps,
+)
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
-from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE, COPIED_BETWEEN_SHARE, NAMED_BETWEEN_SHARE
+from nsysx.findings._finding_bounds import (
+    BETWEEN_STEPS_SHARE,
+    COPIED_BETWEEN_SHARE,
+    EACH_ROUND_SHARE,
+    FEWEST_ROUNDS,
+    NAMED_BETWEEN_SHARE,
+    ROUND_BYTES,
+    STEPS_TO_ROUNDS,
+)
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.model import Finding, Row
@@ -36,6 +54,7 @@ RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loo
 REQUIRES = ("steps",)
 _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
+_ROUNDS = Fix.by_name("policy-at-once")
 
 
 def check(case: Case) -> list[Finding]:
@@ -54,9 +73,12 @@ def check(case: Case) -> list[Finding]:
     evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
     restarted = None if evaluates else _restarted_loader(case)
     line = line_of_long_steps(case) if restarted is None else None
-    evaluates = evaluates or (line is not None and line.evaluates)
+    named = line is not None and line.evaluates
+    rounds = _rounds(case, recorded) if evaluates and not named else 0
+    evaluates = evaluates or named
     code = "other code" if line is None or line.enters else line.function
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
+    what = f"a loop of {rounds} calls of a network" if rounds else what
     loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
@@ -72,7 +94,13 @@ def check(case: Case) -> list[Finding]:
         f"up to {units.duration(between)} of the {loop}, if that runs less often, elsewhere or in parallel",
     )
     near = (
-        "evaluation between steps" if evaluates else "between steps" if restarted is None else "where an epoch begins"
+        "a loop between steps"
+        if rounds
+        else "evaluation between steps"
+        if evaluates
+        else "between steps"
+        if restarted is None
+        else "where an epoch begins"
     )
     # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
     evidence: list[Row] = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
@@ -83,16 +111,40 @@ def check(case: Case) -> list[Finding]:
     if line is not None:
         where |= line.where
         fix = line.fix("evaluated-rarely" if evaluates else "beside-the-loop")
-    if (
-        restarted is not None and not kept
-    ):  # the line that makes the loader takes the option: the loop over it only shows when
+    # The line that makes the loader takes the option: the loop over it only shows when.
+    if restarted is not None and not kept:
         where |= file_and_line(restarted["made"])
-    if kept:
+    if rounds:
+        detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
+        fix = _ROUNDS
+    elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)
     return [
         Found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence).as_finding(case)
     ]
+
+
+def _rounds(case: Case, recorded: BetweenSteps | None) -> int:
+    """Return how often in a row a network is called between steps with little data that the host makes and reads each time, as a policy is
+    that acts in an environment; 0 where that is not seen. An evaluation comes more rarely, and copies whole batches.
+    """
+    if recorded is None:
+        return 0
+    read = [part for part in recorded.parts if part.what in (COPIES_OUT, COPIES_OUT_PAGEABLE)]
+    made = [part for part in recorded.parts if part.what in (COPIES_IN, COPIES_IN_PAGEABLE)]
+    copies = min(sum(part.calls for part in read), sum(part.calls for part in made))
+    often, stretches = recorded.forwards, recorded.evaluating
+    steps = case.profile.steps.cpu.filter(pl.col("process") == case.process).height
+    if (
+        not often
+        or often < FEWEST_ROUNDS * stretches
+        or copies < EACH_ROUND_SHARE * often
+        or steps > STEPS_TO_ROUNDS * stretches
+    ):
+        return 0
+    little = sum(part.bytes for part in (*read, *made)) <= ROUND_BYTES * often
+    return round(often / stretches) if little else 0
 
 
 def _in_words(recorded: BetweenSteps) -> str:

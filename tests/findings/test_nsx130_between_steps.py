@@ -14,7 +14,14 @@ import pytest
 from nsysx.advice import Alternative
 from nsysx.answer import first_action
 from nsysx.catalogue import StepLimit
-from nsysx.events.between_parts import COPIES_OUT_PAGEABLE, HOST_CODE, BetweenPart, BetweenSteps, between_steps
+from nsysx.events.between_parts import (
+    COPIES_IN_PAGEABLE,
+    COPIES_OUT_PAGEABLE,
+    HOST_CODE,
+    BetweenPart,
+    BetweenSteps,
+    between_steps,
+)
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
@@ -98,6 +105,40 @@ def test_a_window_that_ends_between_steps_evaluates_only_where_a_forward_is_seen
     assert [way.name for way in found(2.0, "no step lies behind it", {}).remedies] == [remedy]
 
 
+@pytest.mark.parametrize(
+    ("forwards", "read", "size", "stretches", "told"),
+    [
+        (64, 64, 512, 2, True),
+        (14, 14, 512, 2, False),  # few in a row
+        (64, 2, 512, 2, False),  # an evaluation that reads its sums at its end
+        (64, 64, 1 << 20, 2, False),  # batches of data
+        (64, 64, 512, 1, False),  # more steps for each of them
+    ],
+)
+def test_a_network_that_is_called_and_read_in_turn_between_steps_is_no_evaluation(
+    found: Callable[..., Finding],
+    monkeypatch: pytest.MonkeyPatch,
+    forwards: int,
+    read: int,
+    size: int,
+    stretches: int,
+    told: bool,
+) -> None:
+    parts = (
+        BetweenPart(HOST_CODE, True, 10, 0, 0),
+        BetweenPart(COPIES_OUT_PAGEABLE, False, 5, read, 8 * read),
+        BetweenPart(COPIES_IN_PAGEABLE, False, 5, forwards, size * forwards),
+    )
+    begin = np.arange(stretches) * 100
+    between = BetweenSteps(begin, begin + 10, parts, (), forwards, stretches)
+    monkeypatch.setattr(rule, "between_steps", lambda _: between)
+    monkeypatch.setattr(rule, "STEPS_TO_ROUNDS", 4)  # the program has 8 steps
+    finding = found(2.0, EVALUATION)
+    assert ([way.name for way in finding.remedies] == ["policy-at-once"]) is told
+    assert ("a loop of 32 calls of a network takes" in finding.title) is told
+    assert finding.where["near"] == ("a loop between steps" if told else "evaluation between steps")
+
+
 @pytest.mark.parametrize("times", [None, 1.0, 1.09])
 def test_next_to_nothing_between_steps_is_clear(found: Callable[..., Finding], times: float | None) -> None:
     assert found(times).verdict == "clear"
@@ -131,6 +172,7 @@ def test_what_an_evaluation_at_the_end_of_the_window_does_is_divided_to_the_nano
     assert (first.what, first.ns, first.calls, first.bytes) == (COPIES_OUT_PAGEABLE, 4 * MS, 1, 1 << 30)
     assert (second.what, second.evaluates, second.bytes) == (HOST_CODE, False, 0)
     assert recorded.share(COPIES_OUT_PAGEABLE) == 0.5
+    assert (recorded.forwards, recorded.evaluating) == (1, 1)
     words = rule._in_words(recorded)
     assert words.startswith(
         "Of the 8.00 ms of that which were recorded, 50 % copies to pageable host memory (1.0 GiB), 38 % host code"

@@ -264,6 +264,13 @@ UNTRIED = (
         "if step % 500 == 0: validate(model)", untried=_OWN_CODE,
     ),
     Remedy(
+        "policy-at-once",
+        "Call the network for more inputs in each round (more environments at once), keep the loop on the GPU, or run a copy of a small "
+        "network on the CPU: each round waits for the launches, the result and the next input",
+        "action = policy(observations).argmax(-1)  # of all environments in one call; environments in torch need no read",
+        "What the rounds make must stay what the training expects.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "reduced-on-gpu",
         "Reduce on the GPU what is kept of each batch between the steps, before it is gathered or copied to the host: the argmax or sums, "
         "not all outputs",
