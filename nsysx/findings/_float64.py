@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePath
 
 import numpy as np
 import polars as pl
@@ -26,6 +27,7 @@ from nsysx.findings._once import Takes
 from nsysx.findings._solvers import SOLVERS
 from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
+from nsysx.frames.intervals import interval_of
 from nsysx.model import Row
 from nsysx.replay.edits import ScaleOps
 
@@ -119,12 +121,14 @@ def _complex(case: Case) -> bool:
 
 
 def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and remedy, those of complex numbers where the kernels have such."""
+    """Return title and remedy, those of complex numbers where the kernels have such, with the first line that computes with them."""
+    line = _first_line(case)
+    first = f", first at {PurePath(str(line['file'])).name}:{line['line']}" if line else ""
     if not _complex(case):
-        return title, remedy
+        return f"{title}{first}", remedy
     text = "Make this complex64 where it is made (numpy's default is complex128)"
     paste = "x = torch.as_tensor(array, dtype=torch.complex64)  # complex128 promotes all that it meets"
-    return "Complex128 on the GPU", replace(remedy, text=text, paste=paste)
+    return f"Complex128 on the GPU{first}", replace(remedy, text=text, paste=paste)
 
 
 def seen(case: Case) -> str:
@@ -141,12 +145,33 @@ def taken(case: Case) -> Takes:
 
 
 def place(case: Case) -> Row:
-    """Return where the program asks for float64: as the default, or for a network whose parameters have it; empty if not known."""
+    """Return where the program asks for float64, as the default or for a network whose parameters have it, else the first line of a step
+    that computes with it; empty if not known.
+    """
     settings = settings_of(case.profile)
     if settings is None:
-        return {}
+        return _first_line(case)
     wide = any("float64" in (row.get("dtypes") or ()) for row in settings.rows("networks") or ())
-    return settings.place("float64", *(["double"] if wide else []))
+    return settings.place("float64", *(["double"] if wide else [])) or _first_line(case)
+
+
+def _first_line(case: Case) -> Row:
+    """Return the line that most often launches the first kernel of float64 in a step, empty where lines are not known."""
+    code, steps = case.profile.code(), case.profile.steps.cpu.filter(pl.col("process") == case.process)
+    if code is None or not steps.height:
+        return {}
+    doubles = case.ops.filter(pl.col("op").is_in(_doubles(case)["op"].implode()) & (pl.col("call") >= 0)).sort(
+        "call_start_ns"
+    )
+    line_row = code.places_of(code.op[doubles["op"].to_numpy()])
+    step = interval_of(doubles["call_start_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())
+    noted = (step >= 0) & (line_row >= 0)
+    first = np.unique(step[noted], return_index=True)[1]
+    if not len(first):
+        return {}
+    rows, often = np.unique(line_row[noted][first], return_counts=True)
+    file, line, _ = code.places.row(int(rows[np.argmax(often)]))
+    return {"file": file, "line": line} if line is not None else {}
 
 
 def halved(case: Case, settings: RecordedSettings | None) -> Saving:
