@@ -154,10 +154,19 @@ def _totals(lines: CodeLines, rows: pl.DataFrame) -> pl.DataFrame:
 
 def texts(profile: Profile) -> Mapping[str, Any]:
     """Return file -> line (text) -> what stands there, as the probe read it; empty where it did not."""
+    return _noted_texts(profile, "source")
+
+
+def texts_of_ranks(profile: Profile) -> Mapping[str, Any]:
+    """Return likewise the lines that may take a rank's share of something, whether they run in steps or before."""
+    return _noted_texts(profile, "of_ranks")
+
+
+def _noted_texts(profile: Profile, name: str) -> Mapping[str, Any]:
     run = profile.trace.run
     merged: dict[str, Any] = {}
     for record in (run, *(run.get("probe") or ())):
-        source = record.get("source") if isinstance(record, dict) else None
+        source = record.get(name) if isinstance(record, dict) else None
         merged |= {k: v for k, v in source.items() if isinstance(v, dict)} if isinstance(source, dict) else {}
     return merged
 

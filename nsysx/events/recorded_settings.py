@@ -11,14 +11,15 @@ from nsysx.events.profile import Profile
 from nsysx.model import Row
 from nsysx.records import whole_number
 
-#: Lines of objects: the kind, what holds the line, and the number by which one comes first. ``loop`` is where a loader is iterated,
-#: ``samples`` and ``collate`` are the program's own functions that make its samples and put its batches together.
+#: Lines of objects: the kind, what holds the line, and the number by which one comes first. ``loop`` is where a loader is iterated.
+#: ``samples``, ``collate`` and ``shares`` are the program's own functions that make its samples, put its batches together and choose them.
 _OBJECTS = {
     "optimizer": ("optimizers", "made", "elements"),
     "loader": ("loaders", "made", "iterators"),
     "loop": ("loaders", "place", "iterators"),
     "samples": ("loaders", "samples", "iterators"),
     "collate": ("loaders", "collates", "iterators"),
+    "shares": ("loaders", "shares", "iterators"),
 }
 
 

@@ -1,14 +1,17 @@
-"""Where a program without a sampler gives each rank its share of the data: the line that cuts it by the rank's number, else the one from
-which its batch comes.
+"""Where a program gives each rank its share of the data: the line that cuts it by the rank's number, else its own sampler, else the line
+from which its batch comes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, NamedTuple
 
-from nsysx.analyses.lines import text_of, texts
-from nsysx.events.recorded_settings import settings_of
+from nsysx.analyses.lines import text_of, texts, texts_of_ranks
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.model import Finding, Row
@@ -20,37 +23,85 @@ _TAKES_SHARE = re.compile(
     rf"\b(?:chunk|split|tensor_split|array_split)\([^()]*\)\s*\[[^\[\]]*{_RANK}|"
     rf"\b(?:range|arange|islice|narrow)\([^=]*{_RANK}"
 )
+#: A stretch: from the rank's number times a size on. Items of a stretch are alike, those of every n-th item are not.
+_STRETCH = re.compile(rf"{_RANK}\s*\*[^\[\]]*:|narrow\([^=]*{_RANK}\s*\*")
 _EQUAL = "equal-work"
+#: What the loop over a loader gets from it, and the part of it that a rank takes of its first dimension.
+_GETS = re.compile(r"^(?:for\s+(?P<loop>.+?)\s+in\s|(?P<one>[^=]+?)\s*=\s*next\()")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PART = rf"(?:\[[^\[\]]*\])?\[\s*\(?\s*{_RANK}[^\[\],]*:|\.(?:chunk|tensor_split)\(\s*[^(),]+\)\s*\[\s*{_RANK}\s*\]"
 
 
 def without_sampler(case: Case, finding: Finding) -> Finding:
-    """Return advice to give every rank equal work in words for a program that shares its data itself; other advice as it is.
+    """Return advice to give every rank equal work with its place, in words for a program that shares its data itself; other as it is.
 
     That no loader is there is known by its settings.
     """
     settings = settings_of(case.profile)
-    if [way.name for way in finding.remedies] != [_EQUAL] or settings is None or settings.record.get("loaders") != []:
+    loaders = settings.rows("loaders") if settings is not None else None
+    if [way.name for way in finding.remedies] != [_EQUAL] or settings is None or loaders is None:
         return finding
-    share = _share_line(case)
+    share = share_line(case.profile)
+    if loaders:
+        by_sampler = any(row.get("sampler") == "DistributedSampler" for row in loaders)
+        line = settings.place("shares") or ({} if by_sampler else share) or settings.place("loader", "loop")
+        return replace(finding, where={**finding.where, **line}) if not finding.where.get("file") else finding
     line = share or place_of_batch(case.profile)
-    not_noted = "" if share else " The line at which a rank takes its share is not among those that the X-ray noted"
+    not_noted = "" if share else " The line at which a rank takes its share is not among those that were noted"
     not_noted += f": its batch comes from {in_short(line)}." if not_noted and line else "." if not_noted else ""
     where = {**finding.where, **line} if line and not finding.where.get("file") else finding.where
-    told = replace(
+    placed = replace(
         finding,
         where=where,
         detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{not_noted}",
     )
-    return Fix.by_name("mixed-shares").into(told)
+    return Fix.by_name("mixed-shares").into(placed)
 
 
-def _share_line(case: Case) -> Row:
-    """Return the first line of the steps that takes a share by the rank; empty where none is seen."""
-    code = case.profile.code()
-    if code is None:
-        return {}
-    source = texts(case.profile)
-    for file, line, _ in code.places.iter_rows():
-        if _TAKES_SHARE.search((text_of(source, file, line) or "").partition("  #")[0]):
-            return {"file": file, "line": line}
+def share_line(profile: Profile) -> Row:
+    """Return the line that takes a share by the rank, empty where none is seen: the first that runs in steps, else the first of all that
+    takes a stretch, else that takes another share.
+    """
+    code = profile.code()
+    source, rest = texts(profile), texts_of_ranks(profile)
+    in_steps = [] if code is None else [(file, line) for file, line, _ in code.places.iter_rows()]
+    before = [(file, int(line)) for file, lines in rest.items() for line in lines if str(line).isdigit()]
+    stretches = [candidate for candidate in before if _STRETCH.search(_code(rest, *candidate))]
+    for noted, places in ((source, in_steps), (rest, stretches), (rest, before)):
+        for file, line in places:
+            if _TAKES_SHARE.search(_code(noted, file, line)):
+                return {"file": file, "line": line}
     return {}
+
+
+def _code(source: Mapping[str, Any], file: str, line: int) -> str:
+    """Return what stands at a line, without a remark behind it."""
+    return (text_of(source, file, line) or "").partition("  #")[0]
+
+
+class CutBatch(NamedTuple):
+    """A loader, and the line at which a rank takes its part of what the loader has made."""
+
+    loader: Row
+    where: Row
+
+
+def cut_after_loading(profile: Profile, settings: RecordedSettings) -> CutBatch | None:
+    """Return the loader of whose batches each rank takes a part by its number, in the function that gets them; None without one.
+
+    What is cut along another dimension than the first, as a sequence is, is every rank's own work on the same samples.
+    """
+    code = profile.code()
+    source, places = texts(profile), [] if code is None else list(code.places.iter_rows())
+    for loader in settings.rows("loaders") or ():
+        loop = file_and_line(loader.get("place"))
+        gets = _GETS.search(_code(source, loop["file"], loop["line"])) if loop else None
+        function = next((f for file, line, f in places if (file, line) == (loop.get("file"), loop.get("line"))), None)
+        if gets is None or function is None:
+            continue
+        batch = "|".join(map(re.escape, _NAME.findall(gets["loop"] or gets["one"])))
+        part = re.compile(rf"(?<![\w.])(?:{batch})(?:{_PART})")
+        for file, line, inside in places:
+            if (file, inside) == (loop["file"], function) and part.search(_code(source, file, line)):
+                return CutBatch(loader, {"file": file, "line": line})
+    return None

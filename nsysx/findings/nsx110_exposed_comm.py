@@ -37,6 +37,7 @@ from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
+from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
@@ -44,6 +45,7 @@ from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, of_schedule, stages_of, uneven
+from nsysx.findings._shares_of_ranks import share_line
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
@@ -263,14 +265,16 @@ def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns:
     saving = Saving.between(min(finding.saving.likely_ns or 0, most), most, why)
     loader = of_loader(case, saving)
     ranks = " and ".join(str(row["rank"]) for row in late)
+    # Where one rank alone has too few samples, the line that shares them out makes the difference, not what each sample costs.
+    share = share_line(case.profile) if len(late) == 1 else {}
+    shares = f" ({in_short(share)} shares them out)" if share else ""
     text = (
         f"Get the input data of rank{'s' if len(late) > 1 else ''} {ranks} sooner, the other ranks wait for it: {loader.text[:1].lower()}"
-        f"{loader.text[1:]}. Does each worker of each rank get samples?"
+        f"{loader.text[1:]}. Does each worker of each rank get samples{shares}?"
     )
     settings, followed = settings_of(case.profile), worker_batch(case)
-    row_of_loader = (
-        place_in_worker(case, followed) if followed else settings.place("samples", "loader", "loop") if settings else {}
-    )
+    of_settings = settings.place("samples", "loader", "loop") if settings else {}
+    row_of_loader = share or (place_in_worker(case, followed) if followed else of_settings)
     where = {"module": "DataLoader", "phase": "data", "near": f"rank {late[0]['rank']}", **row_of_loader}
     return loader.but(text=text).into(replace(finding, where=where, saving=saving), torch=case.program.torch)
 

@@ -286,6 +286,21 @@ def test_ranks_that_wait_for_each_others_data_are_told_to_get_it_sooner(tmp_path
     assert (saving.error_ns or 0) <= (saving.likely_ns or 0) < (saving.most_ns or 0) < (summary.answer.now_ns or 0)
 
 
+@pytest.mark.parametrize("late", [1, 2])
+def test_the_line_that_shares_out_the_data_is_the_place_if_one_rank_alone_waits_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """Where all wait for their data in turn, no share is smaller than another."""
+    path = in_turn(tmp_path / "r.sqlite", 400_000, kernels=(REDUCE,), loads=True)
+    noted = {"of_ranks": {"/job/data.py": {"7": "mine = files[rank::world]"}}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100 + rank, **noted} for rank in range(2)]}))
+    waits = nsx110_exposed_comm.rank_verdict.wait_for_data
+    monkeypatch.setattr(nsx110_exposed_comm.rank_verdict, "wait_for_data", lambda rows: waits(rows)[:late])
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert (finding.where.get("line") == 7) is (late == 1)
+    assert ("(data.py:7 shares them out)?" in finding.fix) is (late == 1)
+
+
 def test_units_that_are_single_layers_have_hooks_that_go_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

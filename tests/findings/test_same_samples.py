@@ -11,6 +11,7 @@ import pytest
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _same_samples
 from nsysx.findings._case import Case
+from nsysx.findings._shares_of_ranks import CutBatch
 
 LOADER = {"made": "train.py:4", "batch_size": 256, "sampler": "RandomSampler"}
 DDP = [{"kind": "DDP"}]
@@ -21,6 +22,7 @@ def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Cas
     probe = [{"pid": 100 + rank, "settings": record} for rank, record in enumerate(ranks)]
     profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
     monkeypatch.setattr(_same_samples.peers, "ranks", lambda _: [100 + rank for rank in range(len(ranks))])
+    monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: None)
     return cast(Case, SimpleNamespace(profile=profile, process=100)), RecordedSettings(ranks[0])
 
 
@@ -59,6 +61,34 @@ def test_nothing_is_said_of_ranks_that_share_the_data_or_may(
 ) -> None:
     case, settings = job(monkeypatch, *ranks)
     assert _same_samples.same_samples(case, settings) is None and not _same_samples.drawn_alike(case, settings)
+
+
+CUT = {"file": "train.py", "line": 8}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "found"),
+    [
+        ((drew(), drew()), 4, True),
+        ((drew(7), drew(7)), 4, True),
+        ((drew(7), drew(8)), 4, False),  # each its own, of which it drops a part
+        ((drew(), drew()), 0, False),  # the cut may be made in the loader itself
+        ((drew(),), 4, False),
+        ((drew(wrappers=[]), drew(wrappers=[])), 4, False),
+    ],
+)
+def test_ranks_that_take_their_parts_of_each_batch_load_more(
+    ranks: tuple[Mapping[str, Any], ...], workers: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, settings = job(monkeypatch, *ranks)
+    (loader,) = settings.rows("loaders") or ()
+    loader = loader if loader["drawn"] else {**loader, "workers": workers}
+    monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: CutBatch(loader, CUT))
+    same = _same_samples.same_samples(case, settings)
+    assert (same is not None) is found
+    assert same is None or same.sentence() == (
+        "each rank loads 256 samples of a batch (RandomSampler) and then takes its part of them, at train.py:8"
+    )
 
 
 def test_a_program_without_settings_is_not_asked() -> None:

@@ -511,6 +511,24 @@ def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: 
     assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}
 
 
+def test_lines_that_may_take_a_rank_s_share_are_kept_also_if_they_never_ran(tmp_path: Path) -> None:
+    from nsysx_probe.sources import Sources
+
+    file, package, silent = tmp_path / "data.py", tmp_path / "library.py", tmp_path / "quiet.py"
+    text = "rank = get_rank()\n# own = x[rank:]\nown = order[rank * n:(rank + 1) * n]\nx = y[0]\nfor i in range(RANK, n):\n    pass\n"
+    for each in (file, package, silent):
+        each.write_text(text)
+    sources = Sources(None, {})
+    sources._began = time.time() + 60
+    sources.seen(str(file), 6, package=False)
+    sources.seen(str(package), 6, package=True)
+    noted = {"3": "own = order[rank * n:(rank + 1) * n]", "5": "for i in range(RANK, n):"}
+    assert sources.of_ranks() == {str(file): noted}
+    sources.seen(str(silent), 6, package=False)
+    assert sources.of_ranks() == {str(file): noted, str(silent): noted}
+    assert Sources(None, {"NSYSX_NO_SOURCE": "1"}).of_ranks() == {}
+
+
 def test_what_a_library_writes_into_a_temporary_folder_and_runs_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from .probe_bounds import MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
+from .probe_bounds import MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
 
 #: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
+#: Lines that may take a rank's share of something: they name a rank, and cut or count.
+_OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
+_CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -51,6 +54,7 @@ class Sources:
         self._lines: dict[str, dict[int, str]] = {}  # of each file: the lines that had ranges, and their text
         self._packages: set[str] = set()
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
+        self._of_ranks: tuple[int, dict[str, dict[str, str]]] | None = None
 
     def kind(self, code: CodeType) -> str:
         """Return whose code this is."""
@@ -120,6 +124,23 @@ class Sources:
                 }
                 left -= len(numbers)
         self._read = count, texts_of
+        return texts_of
+
+    def of_ranks(self) -> dict[str, dict[str, str]]:
+        """Return likewise the lines of the user's own files with ranges that may take a rank's share: they ran before, as in a sampler."""
+        if not self._keeps_text:
+            return {}
+        if self._of_ranks is not None and self._of_ranks[0] == len(self._lines):
+            return self._of_ranks[1]
+        texts_of: dict[str, dict[str, str]] = {}
+        left = MOST_RANK_LINES
+        for path in sorted(set(self._lines) - self._packages):
+            lines = enumerate(self._texts(path) if left else (), 1)
+            shares = [(str(n), text) for n, text in lines if _OF_A_RANK.search(text) and _CUTS.search(text)][:left]
+            if shares:
+                texts_of[path] = {n: text.strip()[:MOST_SOURCE_LETTERS] for n, text in shares}
+                left -= len(shares)
+        self._of_ranks = len(self._lines), texts_of
         return texts_of
 
     def _texts(self, path: str) -> list[str]:

@@ -139,6 +139,7 @@ class Status:
             "long_steps": parts.long_steps.record(),
             "worker": worker,
             "source": parts.xray.sources.texts(),
+            "of_ranks": parts.xray.sources.of_ranks(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 
