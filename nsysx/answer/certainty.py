@@ -19,7 +19,7 @@ from nsysx.answer.answer_bounds import (
     UNEVEN_STEPS_TIMES,
 )
 from nsysx.answer.change_savings import about as about_of
-from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
+from nsysx.answer.change_savings import changes_before, is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
 from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit, StepPart
@@ -62,7 +62,31 @@ def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     if chosen is not None and cause.about == _LIMIT and _for_whatever_stands_there(chosen):
         parts = (replace(cause, about=LOST), *(replace(part, about=GAINED) for part in parts[1:]))
     least = min(parts, key=lambda s: _ORDER.index(s.level))
-    return Certainty(least.level, least.reason, parts)
+    before = () if chosen is None else _of_changes_before(summary, chosen, parts)
+    if before:  # the size is of all changes together
+        parts = (
+            parts[0],
+            *(
+                replace(part, reason=f"All changes together: {part.reason[:1].lower()}{part.reason[1:]}")
+                for part in parts[1:]
+            ),
+        )
+    return Certainty(least.level, least.reason, (*parts, *before))
+
+
+def _of_changes_before(summary: Summary, chosen: Finding, parts: tuple[Sure, ...]) -> tuple[Sure, ...]:
+    """Return how sure each exact change is that comes before one for the whole program: its own saving needs nothing of that."""
+    if any(part.level == "unknown" for part in parts):  # no figure of the step is known well enough
+        return ()
+
+    def sure(number: int, finding: Finding) -> Sure:
+        saving, error = summary.step.saves_ns(finding.saving) or 0, finding.saving.error_ns or 0
+        level: Level = "certain" if 2 * error <= saving else "likely"
+        return Sure(
+            f"({number})", level, f"Alone it saves {units.duration(saving)}, give or take {units.duration(error)}."
+        )
+
+    return tuple(sure(i, finding) for i, finding in enumerate(changes_before(summary, chosen), 1))
 
 
 def _cause(summary: Summary, chosen: Finding | None) -> Sure:

@@ -69,6 +69,7 @@ def first(summary: Summary) -> Finding | None:
         if (likely_alone_ns(summary, f) or 0) >= LEAST_LEADING_SHARE * step and not may_save_nothing(summary, f)
     ]
     best = _best(summary, worth, step) if worth else _unpriced(summary, causes, step)
+    best = _before_an_option(summary, best, step) or best
     best = _striking(summary, ranked, best) or best
     between = next((f for f in ranked if about(f) == "loop"), None)
     if between is None or between_ns(between) <= (0 if best is None else likely_alone_ns(summary, best) or 0):
@@ -80,6 +81,19 @@ def first(summary: Summary) -> Finding | None:
         and (likely_alone_ns(summary, best) or 0) >= EXACT_CHANGE_SHARE * step
     )
     return best if named else between
+
+
+def _before_an_option(summary: Summary, best: Finding | None, step: int) -> Finding | None:
+    """Return the exact change that would come before one for whatever stands there, where it is much of the step by itself: that is a fault
+    with its place and price, and what the other adds is an option of any program. None else.
+    """
+    if best is None or not _for_anything(best):
+        return None
+    exact = [f for f in changes_before(summary, best) if subject.names_its_change(f)]
+    first = max(exact, key=lambda f: likely_alone_ns(summary, f) or 0, default=None)
+    if first is None or (saves := likely_alone_ns(summary, first) or 0) < EXACT_CHANGE_SHARE * step:
+        return None
+    return first if BOUND_LEADS_TIMES * saves >= (likely_ns(summary, best) or 0) - saves else None
 
 
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:

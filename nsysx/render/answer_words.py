@@ -271,7 +271,8 @@ _HALVES = {"How much": "Size", certainty.LOST: "Lost time", certainty.GAINED: "G
 
 def _half_in_words(sure: Sure, why: str) -> tuple[str, str]:
     """Return which half is how sure, as "Cause certain", and why in one sentence."""
-    return f"{_HALVES.get(sure.about, 'Cause')} {sure.level}", f"{why[:1].upper()}{why[1:]}"
+    half = sure.about if sure.about.startswith("(") else _HALVES.get(sure.about, "Cause")
+    return f"{half} {sure.level}", f"{why[:1].upper()}{why[1:]}"
 
 
 def _worth(answer: Answer) -> str:

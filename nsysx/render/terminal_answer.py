@@ -149,7 +149,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     for line in said.tried[: min(MOST_TRIED, also)]:
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, head)]
         head = ""
-    for head, (half, why) in zip(("SURE", ""), said.halves, strict=False):
+    for head, (half, why) in zip(("SURE", "", "", ""), said.halves, strict=False):
         out += [(line, "") for line in wrapped(_clauses(f"{half.lower()}: {why}", width - 7), head)]
     head = "ALSO"
     for entry in said.also[:also]:

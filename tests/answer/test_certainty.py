@@ -61,12 +61,27 @@ def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_st
     bound = replace(CHOSEN, saving=Saving(MS, "replay error ±1.05 ms", bound=True))
     measured = known(8, 12)
     assert measured.unprofiled is not None
-    measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
+    measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"), findings=(bound,))
     (_, size) = certainty.certainty_of_advice(measured, bound).parts
     assert size.reason.startswith("Upper bound; replay error ±1.05 ms.")
     assert size.level == "likely"
     (_, exact) = certainty.certainty_of_advice(measured, CHOSEN).parts
     assert exact.reason.startswith("The unprofiled step was measured in the same process: 8.00 ms to 12.00 ms")
+
+
+@pytest.mark.parametrize(("error_ms", "level"), [(0.9, "certain"), (1.1, "likely")])
+def test_a_change_that_comes_first_is_as_sure_as_its_own_saving(error_ms: float, level: str) -> None:
+    whole = replace(CHOSEN, code="NSX102", saving=Saving(5 * MS, "", bound=True, source="replay"))
+    first = replace(CHOSEN, code="NSX113", paste="merge()", saving=Saving(2 * MS, "", error_ns=round(error_ms * MS)))
+    measured = known(9.9, 10.1)
+    assert measured.unprofiled is not None
+    measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
+    told = certainty.certainty_of_advice(replace(measured, findings=(whole, first)), whole)
+    assert (told.parts[-1].about, told.parts[-1].level) == ("(1)", level)
+    assert told.parts[-1].reason.startswith("Alone it saves 2.00 ms")
+    assert told.parts[1].reason.startswith("All changes together: ")
+    alone = certainty.certainty_of_advice(replace(measured, findings=(whole,)), whole)
+    assert len(alone.parts) == 2 and alone.level == told.level, "nothing comes before it"
 
 
 def limited(code: StepLimit, busy: float) -> Summary:

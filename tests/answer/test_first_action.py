@@ -49,6 +49,26 @@ def test_an_exact_line_leads_from_15_percent_of_the_step_on(exact_ms: float, fir
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX106", exact_ms)) == first
 
 
+@pytest.mark.parametrize(
+    ("ms", "whole_ms", "change", "first"),
+    [
+        (3.1, 9, "groups-merged", "NSX113"),
+        (2.9, 8, "groups-merged", "NSX102"),  # no 15 % of the step: both are told
+        (3.1, 9.5, "groups-merged", "NSX102"),  # the option adds more than three times as much
+        (3.1, 9, "cuda-graph", "NSX102"),  # for whatever stands there, too
+    ],
+)
+def test_a_fault_with_its_price_stands_alone_before_an_option_for_whatever_stands_there(
+    ms: float, whole_ms: float, change: str, first: str
+) -> None:
+    graph = replace(
+        saves(finding("NSX102", whole_ms, bound=True), source="replay"),
+        remedies=(Alternative("compile-reduce-overhead", ""),),
+    )
+    exact = replace(finding("NSX113", ms), remedies=(Alternative(change, ""),))
+    assert led(StepLimit.LAUNCH, graph, exact) == first
+
+
 def test_what_cannot_be_pasted_is_no_exact_line() -> None:
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX114", 4, paste="")) == "NSX102"
 
