@@ -39,16 +39,22 @@ _OF_WEIGHTS = {
     "shards-kept": r"\.full_tensor\(|\bsummon_full_params\(|\bstate_dict\(|_state_dict\(",
     "weights-sent-once": r"\bbroadcast\w*\([^,]*(param|weight|buffer|\bp\b)",
 }
+#: What a hook does that lets backward go on.
+_ASYNCHRONOUS = re.compile(r"\basync_op\s*=\s*True|\.get_future\(|\w+_hook\(")
 #: Layers that exchange their statistics in each forward and backward.
 _SYNCHRONIZED = r"\bSyncBatchNorm"
 
 
 class CommunicationCause(NamedTuple):
-    """What to do about communication, at which place, and what goes then: ``worth`` by the replay, None: what no communication saves."""
+    """What to do about communication, at which place, and what goes then: ``worth`` by the replay, None: what no communication saves.
+
+    ``title``: what was found, where that is more than exposed communication.
+    """
 
     fix: Fix
     where: Row
     worth: Saving | None = None
+    title: str = ""
 
 
 def meeting(case: Case) -> CommunicationCause | None:
@@ -56,7 +62,37 @@ def meeting(case: Case) -> CommunicationCause | None:
     comm = case.ops.select("op", "call", "module", ns=pl.col("end_ns") - pl.col("start_ns")).filter(
         case.ops["cls"] == DeviceActivity.COMM.value
     )
-    return _of_line(case, comm) or _of_layers(case, comm) or _of_links(case)
+    return _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm) or _of_links(case)
+
+
+def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
+    """Return the program's own communication hook of DDP, if most communication is its and it holds backward up; else None.
+
+    A reduction that is not asynchronous runs where the gradients are computed, and the hook returns when it is launched: nothing runs
+    beside it. What reads a value waits for all gradients so far, once for each bucket.
+    """
+    code, settings = case.profile.code(), settings_of(case.profile)
+    hooks = {row.get("hook") for row in settings.wrappers("DDP") or ()} if settings is not None else set()
+    if code is None or not comm.height or not hooks - {None, ""}:
+        return None
+    inside = [n for n, function in enumerate(code.places["function"].to_list()) if function in hooks]
+    theirs = comm.filter(pl.Series(np.isin(code.places_of(code.op[comm["op"].to_numpy()]), inside), dtype=pl.Boolean))
+    if not inside or int(theirs["ns"].sum()) < MOST_SHARE * int(comm["ns"].sum()):
+        return None
+    source = lines.texts(case.profile)
+    blocks = not any(_ASYNCHRONOUS.search(lines.text_of(source, *code.places.row(n)[:2]) or "") for n in inside)
+    waits = code.made_at(case.profile.wait_sites(), inside).height / case.steps
+    if not blocks and waits < 1:
+        return None
+    why = [f"reads a value {units.count(round(waits))} times in each step, and backward waits for it"] * (waits >= 1)
+    why += ["waits for each reduction before backward goes on"] * blocks
+    worth = case.worth(*edits_without(code.made_at(case.calls, inside), case.ops))
+    costs_ns = {n: case.worth(*edits_without(code.made_at(case.calls, [n]), case.ops)).likely_ns or 0 for n in inside}
+    file, line, function = code.places.row(max(inside, key=lambda n: costs_ns[n]))
+    hook = way("asynchronous-hook")
+    fix = Fix.by_name(hook, text=f"{hook.text}: {function} {' and '.join(why)}")
+    title = "A communication hook of DDP holds backward up at each bucket of gradients"
+    return CommunicationCause(fix, {"file": file, "line": line}, worth, title)
 
 
 def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:

@@ -153,6 +153,7 @@ def check(case: Case) -> list[Finding]:
         told = met.fix.into(
             replace(
                 exposed,
+                title=met.title or exposed.title,
                 where=met.where or exposed.where,
                 saving=exposed.saving if met.worth is None or met.worth.likely_ns is None else met.worth,
             ),

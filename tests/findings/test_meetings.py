@@ -68,6 +68,47 @@ def test_the_line_that_communicates_says_what_to_do(
     assert found.saving.likely_ns == pytest.approx(times * 50_000, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("hook", "text", "reads", "holds"),
+    [
+        ("Guard.hook", "dist.all_reduce(g)", True, "reads a value 8 times in each step, and backward waits for it and waits"),
+        ("Guard.hook", "dist.all_reduce(g)", False, "Guard.hook waits for each reduction before backward goes on"),
+        ("Guard.hook", "work = dist.all_reduce(g, async_op=True)", True, "reads a value 8 times in each step, and backward waits for it"),
+        ("Guard.hook", "work = dist.all_reduce(g, async_op=True)", False, ""),
+        ("Guard.hook", "return default_hooks.allreduce_hook(None, bucket)", False, ""),
+        ("", "dist.all_reduce(g)", True, ""),
+        ("bf16_compress_hook", "dist.all_reduce(g)", True, ""),
+    ],
+)  # fmt: skip
+def test_a_hook_of_gradients_that_holds_backward_up_is_told(
+    hook: str, text: str, reads: bool, holds: str, tmp_path: Path
+) -> None:
+    """A backward of eight buckets: each is tested on the host, if it is, and reduced."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(1000)
+        with program.range("backward"):
+            for _ in range(8):
+                program.launch(200)
+                with program.line(30, "Guard.hook"):
+                    program.launch(5)
+                    if reads:
+                        program.sync()
+                with program.line(31, "Guard.hook"):
+                    program.launch(100, REDUCE)
+
+    source = {30: "if not torch.isfinite(g).all():" if reads else "g.div_(world)", 31: text}
+    settings = {"wrappers": [{"kind": "DDP", "hook": hook}]}
+    (found,) = Lined(source, settings).run(body).found(tmp_path, "NSX110")
+    named = [r.name for r in found.remedies]
+    assert (named == ["asynchronous-hook"]) is bool(holds)
+    if holds:
+        assert holds in found.fix and found.title.startswith("A communication hook of DDP")
+        assert (found.where["file"], found.where["line"]) == (FILE, 31)
+        assert 8 * 100_000 <= (found.saving.likely_ns or 0) <= 8 * 200_000
+
+
 @pytest.mark.parametrize("layer", ["SyncBatchNorm", "TensorParallelNorm"])
 def test_layers_that_normalize_over_all_ranks_are_told(layer: str, tmp_path: Path) -> None:
     (found,) = Lined({20: "y = net(x)"}).run(normalizing(layer)).found(tmp_path, "NSX110")

@@ -157,6 +157,15 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "asynchronous-hook",
+        "Let the communication hook of DDP only start its reduction and return the future of it, or leave it out",
+        "def hook(state, bucket):\n"
+        "    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)\n"
+        "    return work.get_future().then(lambda future: future.value()[0])",
+        "What the hook tests has to be tested once a step, on the GPU: the norm of all gradients is finite only if each of them is.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-part-of-data", "Let each rank read its own part of the data: what one rank reads and sends, all wait for",
         "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)", untried=_ALL_RANKS,
     ),
