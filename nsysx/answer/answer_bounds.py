@@ -75,6 +75,8 @@ UNPRICED_CAUSE_SHARE = 0.3
 #: A setting that is known to cost this share of the step comes first, too; nothing does that saves less: all four programs of 156 that
 #: were led by less had no fault there. Nor does what fuses or launches whatever stands there: that is an option of any program.
 LEAST_LEADING_SHARE = 0.05
+#: Of a bound of what fewer launches could gain half may be had: below this share of the step that is less than leads.
+BOUND_OF_ANYTHING_SHARE = 0.1
 
 # ---- near_limits ------------------------------------------------------------------------------------------------
 #: Work below this share of the step decides nothing about how near the step is to its limits. A program of products has some of 5 to 20 %.

@@ -10,6 +10,7 @@ from nsysx.advice import Action
 from nsysx.answer import factors, measured, subject, time_places, unnamed, unstepped
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
+    BOUND_OF_ANYTHING_SHARE,
     COMPILER_LEADS_TIMES,
     EXACT_CHANGE_SHARE,
     LEAST_LEADING_SHARE,
@@ -110,6 +111,8 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     # A bound of what whatever stands there could gain, without code that makes the change, is no action.
     if about(finding) == StepLimit.GPU and is_bound(summary, finding) and _for_anything(finding) and not finding.paste:
         return True
+    if _hardly_gains(summary, finding):
+        return True
     small, margins = saving < LEAST_LEADING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
         return small
@@ -121,6 +124,16 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     less = step / (step - max(0, saving - margins[0]))
     least = min(factors.factor_bounds(summary, finding, saving, margins), default=less)
     return least < 1 + (LEAST_LEADING_SHARE if anything else NOTABLE)
+
+
+def _hardly_gains(summary: Summary, finding: Finding) -> bool:
+    """Return whether a finding is a small bound of what less launching could gain where the GPU works nearly always.
+
+    Every program has launches: such a bound is no action, and no option, either.
+    """
+    step, of_anything = summary.step.shown_ns or 0, is_bound(summary, finding) and _for_anything(finding)
+    small = (likely_ns(summary, finding) or 0) < BOUND_OF_ANYTHING_SHARE * step
+    return summary.verdict.code == StepLimit.GPU and of_anything and small
 
 
 def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None) -> Finding | None:
@@ -291,6 +304,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         # A bound of what whatever stands there could gain is none: every program has such work.
         options = [f for f in unsure if not (f.saving.bound and _for_anything(f) and not f.paste)]
+        options = [f for f in options if not _hardly_gains(summary, f)]
         largest, step = max(options, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= LEAST_LEADING_SHARE * step
         little = step is not None and any(

@@ -69,6 +69,23 @@ def test_a_fault_with_its_price_stands_alone_before_an_option_for_whatever_stand
     assert led(StepLimit.LAUNCH, graph, exact) == first
 
 
+@pytest.mark.parametrize(
+    ("limit", "ms", "change", "bound", "first"),
+    [
+        (StepLimit.GPU, 1.9, "compile-reduce-overhead", True, ""),
+        (StepLimit.GPU, 2.1, "compile-reduce-overhead", True, "NSX110"),
+        (StepLimit.GPU, 1.9, "own-buffers", True, "NSX110"),  # a cause that was seen
+        (StepLimit.GPU, 1.9, "compile-reduce-overhead", False, "NSX110"),
+        (StepLimit.LAUNCH, 1.9, "compile-reduce-overhead", True, "NSX110"),
+    ],
+)
+def test_a_small_bound_of_less_launching_is_no_action_where_the_gpu_works_all_the_time(
+    limit: StepLimit, ms: float, change: str, bound: bool, first: str
+) -> None:
+    launching = replace(finding("NSX110", ms, bound=bound), remedies=(Alternative(change, ""),))
+    assert led(limit, launching) == first
+
+
 def test_what_cannot_be_pasted_is_no_exact_line() -> None:
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX114", 4, paste="")) == "NSX102"
 

@@ -33,6 +33,7 @@ from nsysx.answer import (
 )
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
+    BOUND_OF_ANYTHING_SHARE,
     COMPILER_LEADS_TIMES,
     EXACT_CHANGE_SHARE,
     LEAST_LEADING_SHARE,
@@ -344,6 +345,8 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
     if not ns or ns < NOTABLE * STEP:
         return False
     if rule_of(f.code).about == StepLimit.GPU and bounded(f) and for_whatever(f) and not f.paste:
+        return True
+    if summary.verdict.code == StepLimit.GPU and bounded(f) and for_whatever(f) and ns < BOUND_OF_ANYTHING_SHARE * STEP:
         return True
     margins, small = margins_of(summary, f), ns < LEAST_LEADING_SHARE * STEP
     if margins is None or bounded(f) or f.saving.error_ns is None:
