@@ -98,6 +98,19 @@ def test_tuned_numbers_stand_in_one_place_of_their_room() -> None:
     assert {path: names for path, names in named.items() if names} == {}, "they belong into the file of their room"
 
 
+def test_no_tuned_number_takes_the_name_of_another_one() -> None:
+    """The later one would silently take the place of the other."""
+    for room, file in BOUNDS.items():
+        body = ast.parse((PACKAGE / room / file).read_text(encoding="utf-8")).body
+        targets = (
+            n.targets[0] if isinstance(n, ast.Assign) else n.target
+            for n in body
+            if isinstance(n, (ast.Assign, ast.AnnAssign))
+        )
+        names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        assert len(names) == len(set(names)), sorted({name for name in names if names.count(name) > 1})
+
+
 def test_each_tuned_number_says_what_it_bounds() -> None:
     homes = [PACKAGE / room / file for room, file in BOUNDS.items()]
     bare = []

@@ -325,7 +325,7 @@ NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
 #: A policy is called so often in a row, every so many steps, and this share of the calls has a copy in and out, of few bytes. Chosen.
-FEWEST_ROUNDS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 << 10
+POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 << 10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
 #: Lines of one function with at most so many others between them serve one purpose.
 LINES_APART = 3

@@ -40,8 +40,8 @@ from nsysx.findings._finding_bounds import (
     BETWEEN_STEPS_SHARE,
     COPIED_BETWEEN_SHARE,
     EACH_ROUND_SHARE,
-    FEWEST_ROUNDS,
     NAMED_BETWEEN_SHARE,
+    POLICY_CALLS,
     ROUND_BYTES,
     STEPS_TO_ROUNDS,
 )
@@ -138,7 +138,7 @@ def _rounds(case: Case, recorded: BetweenSteps | None) -> int:
     steps = case.profile.steps.cpu.filter(pl.col("process") == case.process).height
     if (
         not often
-        or often < FEWEST_ROUNDS * stretches
+        or often < POLICY_CALLS * stretches
         or copies < EACH_ROUND_SHARE * often
         or steps > STEPS_TO_ROUNDS * stretches
     ):
