@@ -37,13 +37,14 @@ from nsysx.model import Row
 class LineCause(NamedTuple):
     """Why a line holds the CPU: what to do, a sentence for the detail, and the function whose loop the line is in ("" for none).
 
-    ``holds``: a setting is known to hold the call back, which goes before what the line's text says. ``beside``: one thread that runs
-    ahead leaves the longer of the call and the rest of the step.
+    ``loop``: that function's line of it, -1 for none. ``holds``: a setting is known to hold the call back, which goes before what the
+    line's text says. ``beside``: one thread that runs ahead leaves the longer of the call and the rest of the step.
     """
 
     fix: Fix
     why: str = ""
     looped: str = ""
+    loop: int = -1
     holds: bool = False
     beside: bool = False
 
@@ -92,6 +93,11 @@ def beat_of(case: Case) -> float | None:
     return next((beat for beat in beats if beat is not None), None)
 
 
+def loop_of_line(case: Case, code: CodeLines, line_row: int) -> int:
+    """Return the outermost line of the long loop that a line is or runs below, -1 where it runs in none."""
+    return _loop_of(code, case.profile.once(line_runs.of_lines), line_row)
+
+
 def _loop_of(code: CodeLines, runs: LineRuns, line_row: int) -> int:
     """Return the outermost line that runs several times in a step and that a line is, or runs below, if that is a long loop, else -1."""
     stacks = np.flatnonzero((code.place == line_row) & (code.own == np.arange(len(code.own))))
@@ -108,7 +114,7 @@ def _vectorized(code: CodeLines, runs: LineRuns, outer: int, stopped: bool) -> L
         f"Do this for all items at once, by one call of numpy or torch over arrays: {function} runs {least}{lines} lines of Python in each "
         "step, for one item at a time"
     )
-    return LineCause(Fix.by_name(way("vectorized", text)), looped=function)
+    return LineCause(Fix.by_name(way("vectorized", text)), looped=function, loop=outer)
 
 
 def _stopped(case: Case) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,6 +18,7 @@ from nsysx.events.rounds_in_sequence import grows, in_sequence
 from nsysx.findings import _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._costly_lines import Beside, CostlyLine
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
@@ -42,50 +41,11 @@ from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
-#: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
-_MEETS = ("collective-rarely", "tensors-gathered")
 _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
 _FOR_WEIGHTS = ("backward", "zero_grad", "clip")
 #: What is done about lines that launch much as a loop, whatever it is.
 _OF_LOOPS = (_line_remedies.BATCHED, _line_remedies.PREALLOCATED)
-_EXCHANGED = ("keep-on-gpu", *_MEETS)
-
-
-class _CostlyLine(NamedTuple):
-    """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
-
-    ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none. ``cause``:
-    why it takes so long, where that decides what to do. ``part``: the share of its time that it is about.
-    """
-
-    place: int
-    row: lines.CodeLineRow
-    cost: int
-    seen: _line_remedies.Seen
-    looping: frozenset[int]
-    fix: Fix | None
-    aside: bool = False
-    below: str = ""
-    cause: _line_causes.LineCause | None = None
-    part: float = 1.0
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Lines of one function with one remedy are one thing to do."""
-        if self.fix is None or not self.fix.ways:
-            return (self.place,)
-        name = self.fix.ways[0].name
-        if self.fix == _line_remedies.CALLBACKS:  # of one trainer, wherever they are called
-            return (name,)
-        if self.cause is not None and self.cause.looped:
-            return self.row["file"], self.cause.looped, name
-        return self.row["file"], self.row["function"], "exchanged" if name in _EXCHANGED else name
-
-    @property
-    def meets(self) -> bool:
-        """Whether ranks meet at this line, where they need not."""
-        return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in (*_MEETS, "shards-kept")
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
@@ -97,7 +57,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
     loads, busy, unneeded = _loads_per_step(case, code), set(guilty(case.profile).tolist()), places_aside(case.profile)
-    kinds: dict[tuple[object, ...], list[_CostlyLine]] = {}
+    kinds: dict[tuple[object, ...], list[CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
         if row is None or not case.notable(case.per_step(every[line_row])):
@@ -150,43 +110,19 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         if fix is None and not looping and of_network and calls_networks(code, line_row):
             continue  # hooks of FSDP, compiled code, and launches: a network's layers cannot move out of the loop
         named = cause if cause is not None and fix is cause.fix else None
-        line = _CostlyLine(
+        line = CostlyLine(
             line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside, below=below, cause=named,
             part=packages.share if encloses else 1.0,
         )  # fmt: skip
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
-        if key[-1] == "exchanged" and any(line.meets for line in group):
-            kinds[key] = [*group, *_beside(case, code, rows, every, group)]
+        kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
     return findings[:MOST_NOTED_LINES]
 
 
-def _beside(
-    case: Case,
-    code: CodeLines,
-    rows: Mapping[tuple[str | None, int | None, str], lines.CodeLineRow],
-    every: dict[int, float],
-    group: list[_CostlyLine],
-) -> list[_CostlyLine]:
-    """Return the other lines of a function in which ranks exchange values that read values, too: they make the CPU wait before it."""
-    named, (file, function, _) = {line.place for line in group}, group[0].kind
-    more = []
-    for line_row in range(code.places.height):
-        row = rows.get(code.places.row(line_row))
-        if line_row in named or row is None or (row["file"], row["function"]) != (file, function) or not row["waits"]:
-            continue
-        seen = _line_remedies.Seen(str(row["text"] or "").partition("  #")[0], 0.0, 0.0, row["waits"] / case.steps)
-        fix = _line_remedies.fix_of(seen)
-        line = _CostlyLine(
-            line_row, row, cost=case.per_step(every.get(line_row, 0.0)), seen=seen, looping=frozenset(), fix=fix
-        )
-        more += [line] if line.kind == group[0].kind else []
-    return more
-
-
-def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> Finding | None:
+def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine]) -> Finding | None:
     """Return the finding about lines of one kind, the costliest first; None where the replay shows that they cost little."""
     group = sorted(group, key=lambda line: -line.cost)
     first, fix = group[0], group[0].fix
@@ -207,7 +143,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     cut = _line_remedies.quoted(text) != text
     noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
     if more:
-        noted += f" The same holds for line {' and '.join(str(line.row['line']) for line in group[1:])}."
+        others = (str(line.row["line"]) for line in group[1:] if case.notable(line.cost))
+        noted += f" The same holds for line {' and '.join(others) or group[1].row['line']}."
     launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     waiting = f" and waits {waits:.0f} times" if waits >= 1 else ""
     why_not = f" Launches ({launches:.3g} a step) are not why: fewer would not shorten it." if launches >= 1 else ""
@@ -227,6 +164,9 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         detail += (
             f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
         )
+    loops = list(dict.fromkeys(line.cause.looped for line in group if line.cause is not None and line.cause.looped))
+    if fix is not None and loops[1:]:
+        fix = fix.but(text=f"{fix.text}. The same for {' and '.join(loops[1:])}")
     evidence: list[Row] = []
     if fix == _line_remedies.DELIVERED and (beat := _line_causes.beat_of(case)) is not None:
         evidence = [{"beat_ns": round(beat)}]
@@ -250,7 +190,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     ).as_finding(case)
 
 
-def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
+def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
     idle = case.taken_by(part for part in StepPart if part.idle)
     gone = any(line.meets for line in group) or (group[0].aside and group[0].fix in _line_remedies.LEFT_OUT)
@@ -283,7 +223,7 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
 
 
-def _without_interception(case: Case, code: CodeLines, group: list[_CostlyLine], alone: int) -> Saving:
+def _without_interception(case: Case, code: CodeLines, group: list[CostlyLine], alone: int) -> Saving:
     """Return what it saves if operators do not pass through Python: their launches stay, as far apart as those elsewhere in the step."""
     places = [line.place for line in group]
     launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
@@ -299,7 +239,7 @@ def _without_interception(case: Case, code: CodeLines, group: list[_CostlyLine],
     return Saving(goes, why, error_ns=round(OPERATORS_MAY_STAY_SHARE * alone), most_ns=alone, source="time")
 
 
-def _without(case: Case, code: CodeLines, group: list[_CostlyLine], idle: int) -> Saving | None:
+def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) -> Saving | None:
     """Return what it saves if lines are not there: their calls, waits and GPU work, and the host code at them; None without a replay."""
     calls = code.made_at(case.calls, [line.place for line in group])
     worth = case.worth(*edits_without(calls, case.ops))

@@ -165,3 +165,50 @@ def test_what_comes_by_a_clock_leaves_nothing_to_do(tmp_path: Path) -> None:
         do = summary.answer.do[0]
         assert do.where["line"] == 12
         assert do.text.startswith("Nothing: the program waits here for what comes by a clock, every 31.0") == beats
+
+
+@pytest.mark.parametrize(("walker", "findings"), [("SumTree.find", 1), ("Env.find", 2), ("find", 2)])
+def test_loops_of_one_class_over_single_items_are_one_thing_to_do(walker: str, findings: int, tmp_path: Path) -> None:
+    """The loop of line 12 takes 4.4 ms, that of line 14 3.6 ms; line 52 launches nothing and is short."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(14):
+            for _ in range(400):
+                with program.line(50, walker):
+                    with program.line(51, walker):
+                        program.host(8)
+                    with program.line(52, walker):
+                        program.host(1)
+        single_items(program, number)
+
+    found = [f for f in Lined({38: "up(i)", 51: "down(i)"}).run(body).findings(tmp_path, "NSX123") if f.remedies]
+    looped = [f for f in found if f.remedies[0].name == "vectorized"]
+    assert len(looped) == findings
+    saved = sum(f.saving.likely_ns or 0 for f in looped)
+    assert 7_600 * US < saved < 8_400 * US
+    if findings == 1:
+        assert looped[0].fix.endswith(". The same for SumTree.put")
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "more_us"),
+    [
+        ("return np.stack(batch.obs)", "Memory.sample", 500),
+        ("return self.view(batch)", "Memory.sample", 0),  # it makes no array
+        ("return np.stack(batch.obs)", "Env.observe", 0),  # of something else
+    ],
+)
+def test_what_is_picked_one_by_one_takes_its_arrays_with_it(
+    text: str, function: str, more_us: float, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(12, "Memory.sample"):
+            program.host(3_000)
+        with program.line(13, function):
+            program.host(500)
+        rest(program)
+
+    source = {12: "batch = Transition(*zip(*random.sample(self.memory, n)))", 13: text}
+    found = Lined(source).run(body).findings(tmp_path, "NSX123")
+    (finding,) = [f for f in found if f.remedies and f.remedies[0].name == "arrays-for-objects"]
+    assert abs((finding.saving.likely_ns or 0) - (3_000 + more_us) * US) < 100 * US

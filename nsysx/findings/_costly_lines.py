@@ -1,0 +1,119 @@
+"""A line of an X-ray that costs, and the lines beside it that go by the same change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nsysx.analyses import lines
+from nsysx.events.code_lines import CodeLines
+from nsysx.findings import _line_causes, _line_remedies
+from nsysx.findings._case import Case, Fix
+
+#: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
+_MEETS = ("collective-rarely", "tensors-gathered")
+_EXCHANGED = ("keep-on-gpu", *_MEETS)
+#: Lines that make arrays of what was picked one by one.
+_PUTS_TOGETHER = re.compile(r"\b(stack|v?hstack|concatenate|(as)?array|(as_)?tensor|from_numpy)\(")
+#: The rows of lines by file, line and function.
+Rows = Mapping[tuple[str | None, int | None, str], lines.CodeLineRow]
+
+
+class CostlyLine(NamedTuple):
+    """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
+
+    ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none. ``cause``:
+    why it takes so long, where that decides what to do. ``part``: the share of its time that it is about.
+    """
+
+    place: int
+    row: lines.CodeLineRow
+    cost: int
+    seen: _line_remedies.Seen
+    looping: frozenset[int]
+    fix: Fix | None
+    aside: bool = False
+    below: str = ""
+    cause: _line_causes.LineCause | None = None
+    part: float = 1.0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Lines of one function with one remedy are one thing to do."""
+        if self.fix is None or not self.fix.ways:
+            return (self.place,)
+        name = self.fix.ways[0].name
+        if self.fix == _line_remedies.CALLBACKS:  # of one trainer, wherever they are called
+            return (name,)
+        if self.cause is not None and self.cause.looped:
+            # Loops of one class walk the same structure.
+            return self.row["file"], self.cause.looped.rpartition(".")[0] or self.cause.looped, name
+        return self.row["file"], self.row["function"], "exchanged" if name in _EXCHANGED else name
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks meet at this line, where they need not."""
+        return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in (*_MEETS, "shards-kept")
+
+
+class Beside:
+    """The other lines that go by the change of a group of lines of one kind. ``every``: place -> what the GPU idles while it runs (ns)."""
+
+    def __init__(
+        self, case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], group: Sequence[CostlyLine]
+    ) -> None:
+        self._case, self._code, self._rows, self._every, self._group = case, code, rows, every, group
+
+    def also(self) -> list[CostlyLine]:
+        """Return them, none for most kinds."""
+        kind = self._group[0].kind[-1]
+        if kind == "exchanged" and any(line.meets for line in self._group):
+            return self._that_read()
+        if kind == "arrays-for-objects":
+            return self._that_put_together()
+        looped = any(line.cause is not None and line.cause.looped for line in self._group)
+        return self._of_loops() if looped else []
+
+    def _others(self, wanted: Callable[[int, lines.CodeLineRow], bool]) -> Iterator[tuple[int, lines.CodeLineRow]]:
+        named = {line.place for line in self._group}
+        for line_row in range(self._code.places.height):
+            row = self._rows.get(self._code.places.row(line_row))
+            if line_row not in named and row is not None and wanted(line_row, row):
+                yield line_row, row
+
+    def _line(self, line_row: int, row: lines.CodeLineRow, fix: Fix | None) -> CostlyLine:
+        seen = _line_remedies.Seen(
+            str(row["text"] or "").partition("  #")[0], 0.0, 0.0, row["waits"] / self._case.steps
+        )
+        cost = self._case.per_step(self._every.get(line_row, 0.0))
+        return CostlyLine(line_row, row, cost=cost, seen=seen, looping=frozenset(), fix=fix)
+
+    def _in_function(self, row: lines.CodeLineRow) -> bool:
+        return any((row["file"], row["function"]) == (line.row["file"], line.row["function"]) for line in self._group)
+
+    def _that_read(self) -> list[CostlyLine]:
+        """Return those that read values in a function in which ranks exchange some: they make the CPU wait before it."""
+        kind = self._group[0].kind
+        reading = self._others(lambda _, row: bool(row["waits"]) and self._in_function(row))
+        made = (self._line(line_row, row, None) for line_row, row in reading)
+        read = (line._replace(fix=_line_remedies.fix_of(line.seen)) for line in made)
+        return [line for line in read if line.kind == kind]
+
+    def _that_put_together(self) -> list[CostlyLine]:
+        """Return those of the same function that make arrays of what was picked one by one."""
+
+        def wanted(_: int, row: lines.CodeLineRow) -> bool:
+            text = str(row["text"] or "")
+            return not row["launches"] and self._in_function(row) and _PUTS_TOGETHER.search(text) is not None
+
+        return [self._line(line_row, row, self._group[0].fix) for line_row, row in self._others(wanted)]
+
+    def _of_loops(self) -> list[CostlyLine]:
+        """Return those that run in the same loops over single items, and launch nothing: short ones do not hold the CPU by themselves."""
+        loops = {line.cause.loop for line in self._group if line.cause is not None} - {-1}
+
+        def wanted(line_row: int, row: lines.CodeLineRow) -> bool:
+            return not row["launches"] and _line_causes.loop_of_line(self._case, self._code, line_row) in loops
+
+        return [self._line(line_row, row, self._group[0].fix) for line_row, row in self._others(wanted)]
