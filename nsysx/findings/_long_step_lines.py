@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
@@ -84,6 +85,33 @@ def line_of_long_steps(case: Case) -> LongStepLine | None:
     if len(processes) > 1:
         lines = [line for line in lines if not line.usual]
     return max(lines, key=lambda line: line.share, default=None)
+
+
+def line_of_one_rank(case: Case, process: int) -> Row:
+    """Return the line at which one rank works in long steps while the others wait for it: of the function in which these wait most, where
+    that rank is at another line than they are; empty where no function was seen in both.
+    """
+    counts: dict[bool, dict[tuple[str, str], Counter[int]]] = {True: {}, False: {}}
+    for each in (process, *(other for other in peers.ranks(case.profile) if other != process)):
+        for file, line, function, count in _samples(case, each):
+            counts[each == process].setdefault((file, function), Counter())[line] += count
+    works, waits = counts[True], counts[False]
+    for (file, function), waiting in sorted(waits.items(), key=lambda item: -item[1].total()):
+        alone = {line: n for line, n in works.get((file, function), {}).items() if line not in waiting}
+        if alone:
+            return {"file": file, "line": max(alone, key=lambda line: alone[line])}
+    return {}
+
+
+def _samples(case: Case, process: int) -> Iterator[tuple[str, int, str, int]]:
+    """Yield file, line, function and samples of what a process ran in long steps, and by what it entered that."""
+    for record in ids.records_of(case.profile.trace.capture.probe, process):
+        noted = record.get("long_steps")
+        for name, width in (("places", 5), ("entries", 4)):
+            rows = noted.get(name) if isinstance(noted, Mapping) else None
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, list) and len(row) == width:
+                    yield row[0], row[1], row[2], row[3]
 
 
 def _lines(case: Case, process: int) -> Iterator[LongStepLine]:

@@ -34,6 +34,7 @@ from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
+from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.model import Finding, Row, Table
@@ -64,6 +65,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
         if not times:
             continue
         longest = max(times, key=lambda t: t["ns"])
+        collective = {k: longest[k] for k in ("file", "line") if longest[k]}
         waiting = units.several(longest["ranks"], "rank")
         steps = max(int((case.profile.steps.gpu["process"] == case.process).sum()), 1)
         each = sum(t["ns"] for t in times) / steps
@@ -78,7 +80,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
             leads = real.loop_ns - then >= RANK_WORK_LEADS_SHARE * real.loop_ns
             size = (
                 f"a step with what runs between steps takes {units.duration(real.loop_ns)} on average: "
-                f"{units.duration(then)} where {len(rows)} ranks share it"
+                f"{units.duration(then)} where {len(rows)} ranks share it, {real.loop_ns / then:.2f}x faster"
             )
         findings.append(
             _answer(
@@ -90,8 +92,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
                 cost_ns=between or None,
                 saving=Saving(None, size),
                 fix=Fix.by_name("shared-evaluation"),
-                where={k: longest[k] for k in ("file", "line") if longest[k] is not None}
-                | {"near": f"rank {row['rank']}"},
+                where={**(collective or line_of_one_rank(case, row["process"])), "near": f"rank {row['rank']}"},
                 evidence=({"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads},),
             )
         )

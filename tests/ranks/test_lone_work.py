@@ -14,7 +14,7 @@ from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
-STEP, EVALUATION = 10 * MS, 60 * MS
+STEP, EVALUATION, FILE = 10 * MS, 60 * MS, "/job/train.py"
 
 
 def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True) -> Path:
@@ -83,10 +83,43 @@ def test_an_evaluation_on_one_rank_is_told_and_comes_first(tmp_path: Path) -> No
     assert (
         finding.saving.likely_ns is None
         and "13.00 ms" in finding.saving.confidence
-        and "11.50 ms" in finding.saving.confidence
+        and "11.50 ms where 2 ranks share it, 1.13x faster" in finding.saving.confidence
     )
     assert summary.answer is not None
     assert "Share the evaluation" in summary.answer.do[0].text and "11.50 ms" in summary.answer.worth
+
+
+CALLS, WAITS, TRAINS, OTHER = (
+    [FILE, n, name] for n, name in ((137, "report"), (138, "report"), (20, "step"), (9, "loss"))
+)
+
+
+@pytest.mark.parametrize(
+    ("works", "waits", "line"),
+    [
+        ([[*OTHER, 50, False], [*CALLS, 1, False]], [[*WAITS, 80, True], [*TRAINS, 5, True]], 137),
+        (
+            [[*OTHER, 50, False], [*TRAINS, 9, True]],
+            [[*WAITS, 80, True], [*TRAINS, 5, True]],
+            None,
+        ),  # no function of both
+        ([[*CALLS, 9, False]], [[*CALLS, 9, False]], None),  # at the same line
+    ],
+)
+@pytest.mark.parametrize("entered", [False, True])
+def test_the_line_of_one_rank_is_in_the_function_in_which_the_others_wait(
+    works: list[list[object]], waits: list[list[object]], line: int | None, entered: bool, tmp_path: Path
+) -> None:
+    """Lines were noted in long steps while nothing recorded, or only by what they were entered."""
+    path = job(tmp_path / "j.sqlite")
+    beside = tmp_path / "j.run.json"
+    noted = json.loads(beside.read_text())
+    for probe, places in zip(noted["probe"], (works, waits), strict=True):
+        entries = [place[:4] for place in places if entered]
+        probe["long_steps"] = {"steps": 2, "samples": 90, "places": [] if entered else places, "entries": entries}
+    beside.write_text(json.dumps(noted))
+    (finding,) = stragglers(summarize([path]))
+    assert finding.where == {"near": "rank 0", **({"file": FILE, "line": line} if line else {})}
 
 
 def test_without_a_timed_loop_it_is_as_often_as_recorded(tmp_path: Path) -> None:
