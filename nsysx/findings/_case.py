@@ -16,6 +16,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare, layers
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
@@ -262,7 +263,7 @@ class Case:
         edits = within_roofs(self.profile, edits)
         outcome = self.replay.saving(*edits)
         cap = self.taken_by(cause) if cause and self.rows(gpu_ledger.KEY) else self.step_ns
-        saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))
+        saving = self._beside_schedule(min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0)), edits)
         bar = round(outcome.bar_ns * self._of_shown)
         gone = shortened(edits)
         timed = None if gone is None else self.timed_ops(self.ops["op"].is_in(gone), "op")
@@ -274,11 +275,35 @@ class Case:
             # A host that waits for a busy GPU is not seen at work: what the replay takes for its work is the most that it may be.
             most = max(most, min(self.per_step(round(freed_ns(edits, timed))), max(cap, 0)))
             saving = (saving + most) // 2
+            saving, most = self._beside_schedule(saving, edits), self._beside_schedule(most, edits)
         sure = f"{'replay error ' if bound else ''}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
         scope, then = replayed_scope(self.profile), (outcome.moves_to, outcome.next_limit)
         return Saving(saving, sure, bound, bar, most, None, "replay", scope, *then)
+
+    def _beside_schedule(self, saving: int, edits: Sequence[Edit]) -> int:
+        """Return a saving (ns) as far as the schedule of a pipeline allows it: by itself it leaves a stage idle for a share of its work."""
+        work = self.taken_by((StepPart.WORK,)) if self.schedule_idle_share else 0
+        left = work - self.per_step(freed_ns(edits, self.timed_ops(self.ops["op"].is_not_null(), "op"))) if work else 0
+        shortest = round(min(max(left, 0), self.step_ns - saving) * (1 + self.schedule_idle_share))
+        # A step that is shorter has another schedule, as an interleaved one.
+        return (
+            saving
+            if not work or self.step_ns < work * (1 + self.schedule_idle_share)
+            else min(saving, self.step_ns - shortest)
+        )
+
+    @cached_property
+    def schedule_idle_share(self) -> float:
+        """How long the schedule of a pipeline leaves a stage idle by itself, as a share of what it computes; 0 for ranks that are none.
+
+        ``S`` stages that take equally long idle for ``(S - 1) / M`` of that with ``M`` micro-batches, as in "GPipe" (arXiv 1811.06965).
+        """
+        settings, rows = settings_of(self.profile), (self.ranks.rows if self.ranks is not None else None) or ()
+        micro_batches = settings.micro_batches() if settings is not None else None
+        stages = len(rows) > 1 and all(row.get("bubble_ns") is not None for row in rows)
+        return (len(rows) - 1) / micro_batches if stages and micro_batches and micro_batches > 1 else 0.0
 
     def worth_between(
         self,
