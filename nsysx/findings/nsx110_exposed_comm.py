@@ -22,6 +22,7 @@ Harmless when
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
@@ -223,7 +225,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and _gathers_outputs(case):
         # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
         size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
-        return _PAIRED.into(replace(finding, saving=size))
+        return _PAIRED.into(replace(finding, saving=size, where={**finding.where, **_line_of_layers(case)}))
     if finding.fix == EARLIER.text and (exposed_ns := finding.saving.likely_ns) is not None:
         saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
         finding, settings = replace(finding, saving=saving), settings_of(case.profile)
@@ -243,13 +245,39 @@ _PAIRED = Fix.by_name("paired-splits")
 _SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
-def _gathers_outputs(case: Case) -> bool:
-    """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
+def _forward_of_layers(case: Case) -> tuple[pl.DataFrame, Flags]:
+    """Return the communication (op, ns, module) of layers in the forward, and which of it gathers."""
     comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module", "phase")
     forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
-    gathers = lookup.matching(forward["name"], GATHERED)
+    return forward, lookup.matching(forward["name"], GATHERED)
+
+
+def _gathers_outputs(case: Case) -> bool:
+    """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
+    forward, gathers = _forward_of_layers(case)
     gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
     return not shards(case) and gathered > MOST_SHARE * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
+
+
+def _line_of_layers(case: Case) -> Row:
+    """Return the line of the layers' own forward from which most of the gathers come; empty where lines or classes are not known.
+
+    One function makes the gathers of all layers: its line says nothing of which of them need one.
+    """
+    code, modules = case.profile.code(), case.profile.attributed.modules
+    if code is None:
+        return {}
+    forwards = {f"{cls}.forward" for cls in modules["cls"].drop_nulls().cast(pl.String).unique()}
+    forward, gathers = _forward_of_layers(case)
+    theirs = forward.filter(pl.Series(gathers, dtype=pl.Boolean))
+    function, spent = code.places["function"].to_list(), Counter[int]()
+    for stack, ns in zip(code.op[theirs["op"].to_numpy()].tolist(), theirs["ns"].to_list(), strict=True):
+        inside = (n for n in reversed(code.chain(stack)) if function[n] in forwards)
+        spent.update({n: ns for n in [next(inside, -1)] if n >= 0})
+    if not spent:
+        return {}
+    file, line, _ = code.places.row(max(spent, key=lambda n: spent[n]))
+    return {"file": file, "line": line}
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:

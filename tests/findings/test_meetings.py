@@ -223,3 +223,24 @@ def test_objects_that_ranks_exchange_in_each_layer_are_told(text: str, found: bo
     told = Lined({30: text}).run(exchanging).found(tmp_path, "NSX123")
     named = [r.name for f in told for r in f.remedies]
     assert ("tensors-gathered" in named) == found
+
+
+@pytest.mark.parametrize(("cls", "line"), [("Wide", 40), ("Other", 60)])
+def test_layers_that_gather_their_outputs_have_the_line_of_their_own_forward(
+    cls: str, line: int, tmp_path: Path
+) -> None:
+    """One function gathers for all of them. Where the layers are of another class than any function on the way, its line is left."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"), program.line(20, "step"):
+            for i in range(4):
+                with program.range(f"net.fc{i}:{cls}"), program.line(40, "Wide.forward"):
+                    program.launch(100)
+                    with program.line(50, "Gather.apply"), program.line(60, "gather_last"):
+                        program.launch(200, GATHER)
+
+    (found,) = (
+        Lined({60: "dist.all_gather_into_tensor(parts, x)"}, {"wrappers": []}).run(body).found(tmp_path, "NSX110")
+    )
+    assert [r.name for r in found.remedies] == ["paired-splits"]
+    assert (found.where["file"], found.where["line"]) == (FILE, line)
