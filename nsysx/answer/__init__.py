@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nsysx import units
 from nsysx.advice import Answer
 from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks, timed_steps
 from nsysx.answer.answer_bounds import NOTHING_LEFT_SHARE
@@ -62,17 +63,30 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
         times=times,
         best_ns=then.best_ns,
     )
-    return _led_by_replay(answer)
+    # A time that was added up, and not replayed, leaves out less than the most that can go.
+    return _led_by_replay(answer, whole=chosen is None or chosen.saving.source != "time")
 
 
-def _led_by_replay(answer: Answer) -> Answer:
+def _led_by_replay(answer: Answer, *, whole: bool) -> Answer:
     """Return the answer with the step that the replay gives in place of a bound that leaves nothing of the step, which says nothing.
 
-    The replay left out all that the bound leaves out, too, so it is a bound itself and has no interval.
+    Where the replay left out all that the bound leaves out, too (``whole``), it is a bound itself and has no interval. Else it is what is
+    likely, and the bound is the most.
     """
     now, then, alone = answer.now_ns, answer.then_ns, answer.replayed_ns
     if now is None or then is None or alone is None or not answer.bound or then >= NOTHING_LEFT_SHARE * now:
         return answer
+    if not whole and answer.times:
+        return replace(
+            answer,
+            then_ns=alone,
+            then_low_ns=None,
+            then_high_ns=None,
+            bound=False,
+            worth=f"saves {units.duration(now - alone)}",
+            replayed_ns=None,
+            best_ns=then,
+        )
     return replace(
         answer,
         then_ns=alone,

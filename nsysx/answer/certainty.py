@@ -208,12 +208,20 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     return Sure(about, level, f"{reason}.{more}")
 
 
+def _added_up(chosen: Finding) -> bool:
+    """Return whether a saving is a time that was added up, and more than that may go: it is not told as the most by itself."""
+    saving = chosen.saving
+    return saving.bound and saving.source == "time" and (saving.most_ns or 0) > (saving.likely_ns or 0)
+
+
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.step.estimate
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
         how = "The replay made exactly this change; nine in ten of the changes that were tried lie in such an interval."
+    elif _added_up(chosen):
+        how = sentence(chosen.saving.confidence)
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
     if timed_worth(summary, chosen) is not None:

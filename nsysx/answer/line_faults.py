@@ -55,7 +55,9 @@ FAULTS: Mapping[str, str] = {
 OF_THE_LIMIT: Mapping[str, str] = {
     "batched-samples": "samples are fetched one at a time",
     "cheaper-samples": "samples take the workers long",
+    "cropped-first": "the crop comes last",
     "larger-batches": "each call has few inputs",
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",
+    "vectorized": "a loop of Python over single items",
 }

@@ -234,7 +234,7 @@ def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[s
     there, title = place(cause.where, texts), texts(cause.title, HEADLINE_LETTERS)
     if cause.another_limit and title and _LIMIT.match(sentence):
         limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
-        return f"{title[0].upper()}{title[1:]}{f' ({there})' if there else ''}.", f"Otherwise {limit}"
+        return f"{units.capitalized(title)}{f' ({there})' if there else ''}.", f"Otherwise {limit}"
     head, title = _head(sentence), _in_a_sentence(title)
     part = f"{title} ({there})" if title and there else title or there
     first = f" First to fix: {part}." if part else ""

@@ -84,6 +84,19 @@ def test_a_change_that_comes_first_is_as_sure_as_its_own_saving(error_ms: float,
     assert len(alone.parts) == 2 and alone.level == told.level, "nothing comes before it"
 
 
+@pytest.mark.parametrize(
+    ("most", "source", "upper"), [(2, "time", False), (1, "time", True), (None, "time", True), (2, "replay", None)]
+)
+def test_a_time_that_was_added_up_is_no_upper_bound_where_more_may_go(
+    most: int | None, source: str, upper: bool | None
+) -> None:
+    saving = Saving(MS, "assumes that all rounds but one go", bound=True, source=source, most_ns=most and most * MS)  # type: ignore[arg-type]
+    chosen = replace(CHOSEN, saving=saving)
+    size = certainty.certainty_of_advice(replace(known(9.9, 10.1), findings=(chosen,)), chosen).parts[1]
+    assert size.reason.startswith("Upper bound; assumes") is (upper is True)
+    assert size.reason.startswith("Assumes that all") is (upper is False)
+
+
 def limited(code: StepLimit, busy: float) -> Summary:
     """Return a Summary limited by this, whose GPU is busy for this share of the step without the profiler."""
     summary = known(9.9, 10.1)

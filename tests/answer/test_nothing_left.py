@@ -29,12 +29,27 @@ def test_the_replay_leads_where_the_bound_leaves_nothing(
         replayed_ns=None if alone is None else alone * MS,
         times=(2.0, 2.5),
     )
-    got = answers._led_by_replay(given)
+    got = answers._led_by_replay(given, whole=True)
     if not led:
         assert got == given
         return
     assert (got.then_ns, got.then_low_ns, got.then_high_ns, got.times) == (40 * MS, None, None, ())
     assert (got.bound, got.replayed_ns, got.worth) == (True, None, "at best"), "what the bound leaves out, too"
+
+
+@pytest.mark.parametrize(
+    ("whole", "times", "likely"), [(False, (4.0, 19.0), True), (True, (4.0, 19.0), False), (False, (), False)]
+)
+def test_a_time_that_was_added_up_is_likely_and_the_bound_its_most(
+    recorded: Samples, whole: bool, times: tuple[float, ...], likely: bool
+) -> None:
+    answer = recorded.summary("copies").answer
+    given = replace(
+        answer, now_ns=100 * MS, then_ns=5 * MS, bound=True, replayed_ns=14 * MS, times=times, best_ns=None
+    )  # fmt: skip
+    got = answers._led_by_replay(given, whole=whole)
+    assert (got.then_ns, got.bound, got.best_ns) == (14 * MS, not likely, 5 * MS if likely else None)
+    assert got.times == (times if likely else ())
 
 
 def test_a_step_in_which_the_gpu_mostly_idles_is_not_left_to_its_work() -> None:

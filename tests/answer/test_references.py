@@ -764,11 +764,15 @@ def test_a_bound_that_leaves_next_to_nothing_gives_way_to_the_replay() -> None:
         then, alone = source.choice((None, MS, 2 * MS, 5 * MS)), source.choice((None, 10 * MS))
         bound, times = source.random() < 0.8, source.choice(((), (1.5, 4.0)))
         given = replace(made, now_ns=STEP, then_ns=then, replayed_ns=alone, bound=bound, times=times)
-        found = _led_by_replay(given)
+        whole = source.random() < 0.5
+        found = _led_by_replay(given, whole=whole)
         if then is None or alone is None or not bound or 10 * then >= STEP:
             assert found is given
             continue
         seen += 1
+        if not whole and times:
+            assert (found.then_ns, found.best_ns, found.times, found.bound) == (alone, then, times, False)
+            continue
         assert (found.then_ns, found.then_low_ns, found.then_high_ns, found.times) == (alone, None, None, ())
         assert (found.bound, found.replayed_ns, found.worth) == (True, None, "at best")
     assert seen > 5
