@@ -7,8 +7,10 @@ from lists, is none of that: a graph of the launches before and behind it keeps 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.catalogue import Call, Cause
@@ -27,9 +29,29 @@ from nsysx.frames.intervals import I64
 from nsysx.replay.engine import idle_of
 
 
-def pauses(profile: Profile) -> pl.DataFrame:
+class _HeldCode(NamedTuple):
+    """Host code that fewer launches leave where it is: the calls behind it, where it is (columns as `_pauses`), and the lines whose own
+    host code is more than their launches take (places of `CodeLines`).
+    """
+
+    calls: frozenset[int]
+    gaps: pl.DataFrame
+    guilty: I64
+
+
+def held(profile: Profile) -> frozenset[int]:
+    """Return the steady calls before which there is host code that fewer launches do not remove."""
+    return profile.once(_held_code).calls
+
+
+def guilty(profile: Profile) -> I64:
+    """Return the lines (places of `CodeLines`) whose own host code is more than their launches take."""
+    return profile.once(_held_code).guilty
+
+
+def _pauses(profile: Profile) -> pl.DataFrame:
     """Return call, thread, start_ns, end_ns of the host code before each steady call: the time since the call before on its thread."""
-    calls = profile.steady_calls.select("call", "thread", "kind", "start_ns", "end_ns")
+    calls = profile.steady_calls.select("call", "thread", "start_ns", "end_ns")
     calls = lookup.ordered(calls, "start_ns", (), group="thread")
     thread, start_ns, end_ns = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     before_ns = start_ns.copy()  # none before the first of a thread
@@ -37,66 +59,68 @@ def pauses(profile: Profile) -> pl.DataFrame:
     for first, last in pairwise([0, *borders.tolist(), len(thread)]):
         np.maximum.accumulate(end_ns[first : last - 1], out=before_ns[first + 1 : last])
     late = np.flatnonzero(start_ns > before_ns)
-    return calls[late].select("call", "thread", "kind", start_ns=pl.Series(before_ns[late]), end_ns="start_ns")
+    return calls[late].select("call", "thread", start_ns=pl.Series(before_ns[late]), end_ns="start_ns")
 
 
-def usual_ns(profile: Profile) -> float:
-    """Return the median of the host code between two launches that follow each other; 0 where there are none."""
-    gaps = profile.once(pauses)
-    launches = gaps.filter(gaps["kind"].is_in(Call.LAUNCHES))
-    median = (launches["end_ns"] - launches["start_ns"]).median()
-    return float(median) if isinstance(median, int | float) else 0.0
-
-
-def held(profile: Profile) -> frozenset[int]:
-    """Return the steady calls before which there is host code that fewer launches do not remove."""
-    return profile.once(_held_launches)
-
-
-def guilty(profile: Profile) -> I64:
-    """Return the lines (places of `CodeLines`) whose own host code is more than their launches take."""
-    return profile.once(_guilty)
-
-
-def _guilty(profile: Profile) -> I64:
+def _guilty(profile: Profile, gaps: pl.DataFrame, usual_ns: float) -> I64:
+    """Return the lines of `_HeldCode`; none where no X-ray noted any. ``usual_ns``: of the host code before a launch."""
     lines = profile.code()
     if lines is None:
         return np.empty(0, np.int64)
-    gaps = profile.once(pauses)
     parts = divided(profile, lines, gaps.select("thread", "start_ns", "end_ns", group=pl.lit(0, pl.Int64)))
     size = lines.places.height + 1
     host = lookup.totals(lines.places_of(parts["stack"].to_numpy()), parts["ns"].to_numpy(), size)
-    calls = profile.steady_calls
-    launch = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
+    launch = _launches(profile)
     often = lookup.totals(lines.places_of(lines.call[launch]), np.ones(len(launch), np.int64), size)
-    least = max(FOR_A_LAUNCH_NS, HELD_BY_LINE_TIMES * usual_ns(profile))
+    least = max(FOR_A_LAUNCH_NS, HELD_BY_LINE_TIMES * usual_ns)
     return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * often[:-1]))
+
+
+def _launches(profile: Profile) -> I64:
+    """Return the steady calls that launch."""
+    calls = profile.steady_calls
+    launches: I64 = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
+    return launches
+
+
+def _usual_ns(profile: Profile, gaps: pl.DataFrame) -> float:
+    """Return the median of the host code before a launch; 0 where there are none."""
+    of_launches = np.isin(gaps["call"].to_numpy(), _launches(profile))
+    ns = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()[of_launches]
+    return float(np.median(ns)) if len(ns) else 0.0
 
 
 def idle_ns(profile: Profile) -> float:
     """Return how long the shown device idles in all steady steps for the host code before these calls (ns, without tracing)."""
-    gaps = profile.once(pauses)
-    gaps = gaps.filter(pl.Series(np.isin(gaps["call"].to_numpy(), list(held(profile))), dtype=pl.Boolean))
     idle = profile.once(idle_of)
     idle = idle.filter((idle["cause"] == Cause.HOST_CODE.number) & (idle["ns"] > 0))
     total = 0.0
-    for (thread,), part in gaps.group_by("thread"):
+    for (thread,), part in profile.once(_held_code).gaps.group_by("thread"):
         theirs = idle.filter(idle["thread"] == thread)
         within = time_in(part, theirs["start_ns"].to_numpy(), theirs["end_ns"].to_numpy())
         total += float((within * (theirs["real_ns"] / theirs["ns"]).to_numpy()).sum())
     return total
 
 
-def _held_launches(profile: Profile) -> frozenset[int]:
-    gaps, usual = profile.once(pauses), usual_ns(profile)
+def _held_code(profile: Profile) -> _HeldCode:
+    # All that is asked of the pauses is asked here, so that they are not kept: there are as many as calls.
+    gaps = _pauses(profile)
+    usual_ns = _usual_ns(profile, gaps)
+    costly = _guilty(profile, gaps, usual_ns)
+    gaps = gaps[np.flatnonzero(_stays(profile, gaps, usual_ns, costly))]
+    return _HeldCode(frozenset(gaps["call"].to_list()), gaps, costly)
+
+
+def _stays(profile: Profile, gaps: pl.DataFrame, usual_ns: float, costly: I64) -> npt.NDArray[np.bool_]:
+    """Return which pauses are long wherever they are, or mostly of lines whose own code is ``costly``."""
     ns = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    chosen = ns >= max(HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES * usual)
+    chosen: npt.NDArray[np.bool_] = ns >= max(HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES * usual_ns)
     lines = profile.code()
     if lines is not None:
-        long = np.flatnonzero(ns >= max(HELD_BY_LINE_NS, HELD_BY_LINE_TIMES * usual))
+        long = np.flatnonzero(ns >= max(HELD_BY_LINE_NS, HELD_BY_LINE_TIMES * usual_ns))
         pieces = gaps.select("thread", "start_ns", "end_ns", group=pl.int_range(pl.len(), dtype=pl.Int64))[long]
         parts = divided(profile, lines, pieces)
-        of_guilty = np.isin(lines.places_of(parts["stack"].to_numpy()), guilty(profile))
+        of_guilty = np.isin(lines.places_of(parts["stack"].to_numpy()), costly)
         theirs = lookup.totals(parts["group"].to_numpy()[of_guilty], parts["ns"].to_numpy()[of_guilty], len(ns))
         chosen |= 2 * theirs > ns
-    return frozenset(gaps["call"].to_numpy()[chosen].tolist())
+    return chosen

@@ -87,10 +87,8 @@ def check(case: Case) -> list[Finding]:
     """Return one finding about the calls that wait most for launches of their own."""
     flow = flow_of(case.profile)
     turns = _models(case) if flow is None else _independent(case, flow)
-    calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("call", pl.col("module").cast(pl.String))
+    calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("module")
     made = dict(calls.group_by("module").len().iter_rows())
-    # What host code between takes that no launch explains stays, however many calls there are.
-    lost = max(0, case.lost_to(StepLimit.LAUNCH) - case.per_step(idle_ns(case.profile)))
 
     def launches(each: _Turns) -> int:
         return sum(made.get(module, 0) for module in each.modules)
@@ -101,6 +99,8 @@ def check(case: Case) -> list[Finding]:
             RULE,
             f"fewer than {FEWEST_CALLS_IN_TURN} calls of one kind run in turn, or each needs the result of another",
         )
+    # What host code between takes that no launch explains stays, however many calls there are.
+    lost = max(0, case.lost_to(StepLimit.LAUNCH) - case.per_step(idle_ns(case.profile)))
     cost = round(lost * launches(best) / max(calls.height, 1))
     if best.networks and launches(best) >= MODELS_IN_TURN_LAUNCHES_SHARE * calls.height:
         cost = lost  # the loss and the optimizer of each run in turn, too

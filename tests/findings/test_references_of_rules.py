@@ -232,8 +232,6 @@ def test_host_code_before_calls_that_fewer_launches_do_not_remove(monkeypatch: p
             schema={"group": pl.Int64, "stack": pl.Int64, "ns": pl.Int64},
             orient="row",
         )
-        monkeypatch.setattr(_held, "usual_ns", always(usual))
-        monkeypatch.setattr(_held, "guilty", always(np.array([0])))
         monkeypatch.setattr(
             _held,
             "divided",
@@ -248,7 +246,8 @@ def test_host_code_before_calls_that_fewer_launches_do_not_remove(monkeypatch: p
             if anywhere or of_line:
                 told.add(r["call"])
                 seen += of_line and not anywhere
-        assert _held._held_launches(profile(code=always(lined), once=always(gaps))) == told
+        stays = _held._stays(profile(code=always(lined)), gaps, usual, np.array([0]))
+        assert set(gaps["call"].filter(pl.Series(stays, dtype=pl.Boolean))) == told
     assert seen > 10
 
 
@@ -885,7 +884,6 @@ def test_lines_whose_own_code_is_more_than_their_launches_take(monkeypatch: pyte
         parts = columns(source).add("stack", (-1, 0, 1, 2)).add("ns", (0, least, least - 1, 3 * least)).frame()
         calls = columns(source).add("call", range(9)).names("kind", (Call.LAUNCH, Call.SYNC)).frame()
         of_call = [source.choice((-1, 0, 1, 2)) for _ in range(9)]
-        monkeypatch.setattr(_held, "usual_ns", always(usual))
         monkeypatch.setattr(_held, "divided", always(parts))
         lined = SimpleNamespace(
             places=pl.DataFrame({"x": range(3)}), places_of=lambda s: s, call=np.array(of_call, np.int64)
@@ -899,8 +897,8 @@ def test_lines_whose_own_code_is_more_than_their_launches_take(monkeypatch: pyte
             host = sum(r["ns"] for r in rows(parts) if r["stack"] == line)
             often = sum(of_call[r["call"]] == line for r in rows(calls) if r["kind"] == Call.LAUNCH)
             told += [line] * (host > 0 and host >= least * often)
-        shown = profile(code=always(lined), once=always(gaps), steady_calls=calls)
-        assert _held._guilty(shown).tolist() == told
+        shown = profile(code=always(lined), steady_calls=calls)
+        assert _held._guilty(shown, gaps, usual).tolist() == told
 
 
 def test_ops_of_rare_long_steps_stand_beside_those_of_the_steady_ones() -> None:

@@ -103,7 +103,6 @@ def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     ``counted_ns``: the time that the device needs for what its counters saw it do, ``counted_roof`` which of them it is; null where they
     were not sampled. Raises NotRecorded without operators and without counters.
     """
-    ops = profile.once(operator_work.work)
     counters = _counters(profile)
     try:
         rows = profile.once(operator_work.operators_of_report).rows
@@ -111,6 +110,7 @@ def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
         if counters is None:
             raise
         rows = pl.DataFrame(schema=_NO_OPERATORS)
+    ops = profile.once(operator_work.work)
     if counters is None:
         nothing = pl.lit(None, dtype=pl.Float64), pl.lit(None, dtype=pl.String)
         return ops.with_columns(counted_ns=nothing[0], counted_roof=nothing[1]), rows
@@ -178,7 +178,9 @@ def _executed(profile: Profile) -> pl.DataFrame:
     each = ops.filter((pl.col("row") < 0) | pl.col("copy")).with_row_index("_single")
     free = each.group_by("_single", maintain_order=True).agg(pl.col("row").first(), *sums).drop("_single")
     numbered = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    rows = pl.concat([held.drop("launch"), free]).rename({"name": "kernel"})
+    rows = pl.concat([held.drop("launch"), free])
+    texts = pl.col([name for name in operator_work.TEXTS if name in rows.columns]).cast(pl.String)
+    rows = rows.with_columns(texts, pl.col("formats").cast(pl.List(pl.String))).rename({"name": "kernel"})
     rows = rows.join(numbered, on="row", how="left", maintain_order="left")
     return rows.with_columns(operation=_operation(rows), backward=pl.col("node").is_not_null())
 

@@ -29,6 +29,8 @@ _GRADIENTS = {"input": "dgrad", "weight": "wgrad", "layout": "[nN](chw|hwc)To"}
 
 #: The columns that say what was executed, and where.
 PLACE = ("name", "shapes", "caller", "module", "phase")
+#: The columns of ``work`` that hold text, as categories.
+TEXTS = ("module", "phase", "name", "family", "op_kind", "format")
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ def numbered_operators(profile: Profile) -> pl.DataFrame:
 
 
 def work_of(profile: Profile, operators: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return the `work` of some of the `numbered_operators`, with these columns of theirs."""
-    return profile.once(work).join(operators.select("row", *columns), on="row", how="inner")
+    """Return the `work` of some of the `numbered_operators`, with these columns of theirs, its names as text."""
+    ops = profile.once(work).join(operators.select("row", *columns), on="row", how="inner")
+    return ops.with_columns(pl.col(TEXTS).cast(pl.String))
 
 
 def _why_not(profile: Profile) -> str:
@@ -70,7 +73,7 @@ def _why_not(profile: Profile) -> str:
 def work(profile: Profile) -> pl.DataFrame:
     """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are.
 
-    All have none where no operator was recorded.
+    All have none where no operator was recorded. Names are categorical: as text they would take three times as much as all else.
     """
     try:
         row = profile.once(operators_of_report).op
@@ -79,24 +82,19 @@ def work(profile: Profile) -> pl.DataFrame:
     ops = profile.steady_ops
     if profile.device is not None:
         ops = lookup.having(ops, device=profile.device)
-    names, families = ops["name"], ops["family"].cast(pl.String)
+    names, families = ops["name"], ops["family"]
     multiplies = families.is_in(kernel_math.PRODUCTS).fill_null(False)
-    formats = kernel_math.number_format(names, families)
     # cuDNN calls both by one name, and a device is equally fast at both.
-    either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
+    either = pl.when(pl.Series(lookup.matching(names, _EITHER)) & multiplies).then(pl.lit(HALF))
+    formats = pl.coalesce(kernel_math.number_format(names, families), either)
     return ops.select(
         pl.Series("row", row[ops["op"].to_numpy()]),
         pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
-        pl.col("module", "phase", "name", "family", "op_kind").cast(pl.String),
-        "op",
-        "bytes",
-        "grid",
-        "block",
-        "recompute",
-        kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
+        *("module", "phase", "name", "family", "op_kind", "op", "bytes", "grid", "block", "recompute"),
+        kernel=pl.col("op_kind") == "kernel",
         ns=pl.col("end_ns") - pl.col("start_ns"),
         multiplies=multiplies,
-        format=pl.select(pl.coalesce(formats, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series(),
+        format=formats.cast(pl.Categorical),
         **{kind: pl.Series(lookup.matching(names, pattern)) & multiplies for kind, pattern in _GRADIENTS.items()},
     )
 
@@ -108,8 +106,8 @@ def _sums() -> list[pl.Expr]:
     return [
         pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
         ns.sum().alias("gpu_ns"),
-        pl.col("name").get(ns.arg_max()).alias("kernel"),
-        pl.col("format").sort_by("ns", descending=True).drop_nulls().first().alias("number_format"),
+        pl.col("name").get(ns.arg_max()).cast(pl.String).alias("kernel"),
+        pl.col("format").sort_by("ns", descending=True).drop_nulls().first().cast(pl.String).alias("number_format"),
         ns.filter(multiplies).sum().alias("product_ns"),
         pl.col("recompute").any(),
         # Which gradients the backward of a convolution made, if all of its kernels say so.
@@ -129,10 +127,10 @@ def executions(profile: Profile) -> pl.DataFrame:
     an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
-    ops = profile.once(work)
+    operators, ops = numbered_operators(profile), profile.once(work)
     held = ops.filter(pl.col("row") >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
-    held = held.join(numbered_operators(profile), on="row", how="left", maintain_order="left")
+    held = held.join(operators, on="row", how="left", maintain_order="left")
     by_kernels = pl.when(pl.col("gradients") > 0).then(pl.col("gradients") * pl.col("gradient_flops"))
     held = held.with_columns(
         flops=pl.coalesce("flops", by_kernels), counts=pl.struct("row", "launch").is_first_distinct()
@@ -143,7 +141,8 @@ def executions(profile: Profile) -> pl.DataFrame:
     free = ops.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
     none = {c: pl.lit(None, dtype=pl.String) for c in ("name", "shapes", "caller", "why_not")}
     free = free.with_columns(**none, flops=pl.lit(None, dtype=pl.Int64), counts=pl.lit(False))
-    return pl.concat([part.select(*PLACE, *_FIGURES) for part in (held, free)])
+    texts = pl.col("module", "phase").cast(pl.String)
+    return pl.concat([part.with_columns(texts).select(*PLACE, *_FIGURES) for part in (held, free)])
 
 
 def calibrated(profile: Profile) -> dict[str, Peak]:
