@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -321,6 +322,20 @@ def _small_messages(case: Case) -> frozenset[int]:
         if message.bytes is not None and 0 < sizes.get(message.communicator, 0) * message.bytes < SMALL_UNIT_BYTES
     ]
     return frozenset(small)
+
+
+#: A block of a network: the outermost part of a list.
+_BLOCK = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
+
+
+def units_left_share(case: Case, settings: RecordedSettings) -> float:
+    """Return how many units are left of those of now (share) if each block of the network is one, and what is around them another; 0 where
+    blocks are not seen.
+    """
+    count = sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
+    names = case.profile.attributed.modules["module"].drop_nulls().cast(pl.String)
+    blocks = {block[0] for name in names.to_list() if (block := _BLOCK.search(name))}
+    return min(1.0, (len(blocks) + 1) / count) if blocks and count else 0.0
 
 
 def small_units(case: Case, settings: RecordedSettings) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import polars as pl
 import pytest
 
 from nsysx import units
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_jobs, nsx110_exposed_comm
+from nsysx.findings._case import Case
 from nsysx.findings._divided_comm import of_ranks
 from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
@@ -20,6 +24,8 @@ from nsysx.saving import Saving
 from tests.builder import Report
 from tests.findings import Program, empty, healthy
 from tests.ranks.test_rank_table import one_report, steps
+
+MS = 1_000_000
 
 
 def test_communication_alone_is_exposed(tmp_path: Path) -> None:
@@ -299,6 +305,29 @@ def test_the_line_that_shares_out_the_data_is_the_place_if_one_rank_alone_waits_
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert (finding.where.get("line") == 7) is (late == 1)
     assert ("(data.py:7 shares them out)?" in finding.fix) is (late == 1)
+
+
+@pytest.mark.parametrize(
+    ("modules", "count", "left"),
+    [
+        (["embed", "encoder.0", "encoder.0.attn.qkv", "encoder.1.norm", "decoder.blocks.0.mlp.0"], 40, 4 / 40),
+        (["embed", "head"], 40, 0),  # no blocks are seen
+        (["blocks.0.norm", "blocks.1.norm"], 2, 1),  # no fewer units
+        (["blocks.0.norm"], 0, 0),
+    ],
+)
+def test_blocks_that_become_units_are_what_is_left_of_the_units(modules: list[str], count: int, left: float) -> None:
+    attributed = SimpleNamespace(modules=pl.DataFrame({"module": modules}))
+    case = cast(Case, SimpleNamespace(profile=SimpleNamespace(attributed=attributed)))
+    settings = RecordedSettings({"wrappers": [{"kind": "fully_shard", "count": count}]})
+    assert _costly_jobs.units_left_share(case, settings) == left
+
+
+@pytest.mark.parametrize(("left", "most_ms"), [(0.0, 8), (0.25, 6), (0.9, 0.8)])
+def test_units_that_are_left_cost_what_they_cost_now(left: float, most_ms: float) -> None:
+    saving = nsx110_exposed_comm._without_hooks(Saving(MS), Saving(8 * MS), left)
+    assert saving.most_ns == most_ms * MS
+    assert (saving.likely_ns or 0) - (saving.error_ns or 0) == min(MS, most_ms * MS)
 
 
 def test_units_that_are_single_layers_have_hooks_that_go_with_them(
