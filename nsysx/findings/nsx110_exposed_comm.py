@@ -230,7 +230,8 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
         finding, settings = replace(finding, saving=saving), settings_of(case.profile)
         if settings is not None and (of_unit := one_unit(settings)):
-            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}"))
+            where = {**finding.where, **settings.place("FSDP")}
+            return _BLOCKS.into(replace(finding, where=where, detail=f"{finding.detail} {of_unit}"))
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)

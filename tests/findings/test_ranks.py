@@ -120,6 +120,17 @@ def test_a_model_that_is_sharded_as_one_unit_is_told_so(units: tuple[Row, ...], 
     assert bool(_costly_jobs.one_unit(settings)) == whole
 
 
+@pytest.mark.parametrize("places", [{"FSDP": "/job/train.py:12"}, {}])
+def test_a_model_that_is_one_unit_has_the_line_that_shards_it(tmp_path: Path, places: dict[str, str]) -> None:
+    path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
+    settings = {"wrappers": [{"kind": "fully_shard", "count": 1}], "places": places}
+    probe = [{"pid": pid, "settings": settings} for pid in (100, 101)]
+    (tmp_path / "even.run.json").write_text(json.dumps({"probe": probe}))
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert [r.name for r in finding.remedies] == ["sharded-blocks"]
+    assert finding.where.get("line") == (12 if places else None)
+
+
 @pytest.mark.parametrize(
     ("kernels", "paired"),
     [
