@@ -99,6 +99,7 @@ _MADE = {
     **dict.fromkeys(
         ("loader-workers", "loader-workers-8", "loader-prefetch", "persistent-workers"), ("loader", "loop")
     ),
+    "batched-samples": ("samples", "loader", "loop"),
     "tf32": ("no_matmul_tf32",),
 }
 

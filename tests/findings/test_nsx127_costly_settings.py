@@ -931,6 +931,7 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
     assert where(workers=0) == ("train.py", 30)
     assert where(workers=0, made=None) == ("train.py", 40), "a report of before: where it is iterated"
     assert where(workers=8) == ("data.py", 9)
+    assert where(workers=0, batch_size=8192, collate="default_collate") == ("data.py", 9), "rows fetched one by one"
     same = SameSamples({**LOADER, "batch_size": 256, "sampler": "RandomSampler"}, 2)
     monkeypatch.setattr(nsx106_input_starvation, "same_samples", lambda *_: same)
     assert where(workers=8) == ("train.py", 30), "ranks that load the same: where the loader is made"
