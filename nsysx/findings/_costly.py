@@ -26,6 +26,7 @@ SETTINGS = (
         worth=when.unblocked,
         leads=True,
         place="the environment",
+        set_by=("CUDA_LAUNCH_BLOCKING",),
     ),
     Costly(
         "anomaly detection",
@@ -246,6 +247,7 @@ SETTINGS = (
             way("unset-variable", f"Unset {each.name}: {each.does}", f"env -u {each.name} python train.py"),
             leads=each.leads,
             place="the environment",
+            set_by=(each.name,),
         )
         for each in when.VARIABLES
     ),

@@ -16,7 +16,14 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_card, settings_groups, settings_objects, settings_state
+from nsysx_probe import (
+    batch_padding,
+    settings_card,
+    settings_groups,
+    settings_objects,
+    settings_state,
+    variable_places,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,6 +59,33 @@ def settings(lab: Lab) -> dict[str, Any]:
 def test_variables_that_libraries_read_when_they_run_count_as_they_are_then() -> None:
     set_by_the_program = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HOME": "/home/me"}
     assert settings_state.read_late(set_by_the_program) == {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "began", "line"),
+    [
+        (["import os", "os.environ['CUDA_LAUNCH_BLOCKING'] = '1'"], "", 2),
+        (["if debug: os.environ[\"CUDA_LAUNCH_BLOCKING\"] = '1'"], "", 1),
+        (["os.environ.setdefault('CUDA_LAUNCH_BLOCKING', '1')"], "", 1),
+        (["os.environ.update(CUDA_LAUNCH_BLOCKING='1')"], "", 1),
+        (["os.putenv('CUDA_LAUNCH_BLOCKING', '1')"], "", 1),
+        (["os.environ['CUDA_LAUNCH_BLOCKING'] = '1'"], "CUDA_LAUNCH_BLOCKING=1", None),  # the shell did
+        (["os.environ['CUDA_LAUNCH_BLOCKING'] = '1'"] * 2, "", None),  # which of them ran is not known
+        (["# os.environ['CUDA_LAUNCH_BLOCKING'] = '1'"], "", None),
+        (["if os.environ['CUDA_LAUNCH_BLOCKING'] == '1': wait()"], "", None),
+        (["print(os.environ['CUDA_LAUNCH_BLOCKING'])"], "", None),
+    ],
+)
+def test_a_variable_that_the_main_file_sets_has_its_line(
+    lines: list[str], began: str, line: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, environ = tmp_path / "train.py", tmp_path / "environ"
+    main.write_text("\n".join(lines))
+    environ.write_text(f"HOME=/home/me\0{began}\0")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(main), raising=False)
+    found = variable_places.places({"CUDA_LAUNCH_BLOCKING": "1", "HOME": "/home/you"}, str(environ))
+    assert found == ({} if line is None else {"CUDA_LAUNCH_BLOCKING": f"{main}:{line}"})
+    assert variable_places.places({"CUDA_LAUNCH_BLOCKING": "1"}, str(tmp_path / "none")) == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedule statistics")

@@ -20,6 +20,7 @@ from . import (
     settings_groups,
     settings_objects,
     settings_state,
+    variable_places,
 )
 from .batch_padding import BatchPadding
 from .changes import place
@@ -343,6 +344,7 @@ class SettingsReader:
         watched = seen["step"] is not None
         if entered := seen.get("entered"):
             self.places.noted["autocast"] = max(entered, key=entered.get)
+        self.places.noted.update(asked(lambda: variable_places.places(self.out.environ)) or {})
         return {
             "step": seen["step"],
             **state,
