@@ -81,8 +81,12 @@ def _of_another_limit(summary: Summary, chosen: Finding) -> bool:
     its, named, answer = about(chosen), summary.verdict.code, summary.answer
     if its == named or {its, named} <= _HOST or its not in _OUTSIDE | set(StepLimit):
         return False
-    now, then = answer.now_ns, answer.then_ns
-    return not now or then is None or now - then >= LEAST_LEADING_SHARE * now
+    now, then, cost = answer.now_ns, answer.then_ns, chosen.cost_ns_per_step
+    if not now or then is None:
+        return True
+    if cost is not None and 2 * cost < now - then:
+        return False  # its change is for more than its title says
+    return now - then >= LEAST_LEADING_SHARE * now
 
 
 def _first(summary: Summary) -> Finding | None:

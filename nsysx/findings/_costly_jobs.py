@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
@@ -351,6 +352,28 @@ def small_units(case: Case, settings: RecordedSettings) -> str:
 
 
 def fewer_units(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return the most that it saves if small units are gathered with others: these gathers and scatters, and their launches."""
+    """Return what it saves if small units are gathered with others: at most these gathers and scatters, and their launches.
+
+    Where the host sets the pace, most of what it does there are the hooks that FSDP runs for each unit, and those of the units that go, go.
+    """
     small = _small_messages(case)
-    return case.worth(RemoveOps(small), bound=True) if small else None
+    if not small:
+        return None
+    gathers = case.worth(RemoveOps(small), bound=True)
+    left = units_left_share(case, settings) if settings is not None else 0.0
+    if 2 * case.lost_to(StepLimit.LAUNCH) < case.step_ns or not left:
+        return gathers
+    idle = case.bound(case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM), "all idle time")
+    hooks = round((1 - left) * (idle.likely_ns or 0) / 2)
+    return without_hooks(replace(gathers, likely_ns=max(gathers.likely_ns or 0, hooks)), idle, left)
+
+
+def without_hooks(least: Saving, most: Saving, left: float) -> Saving:
+    """Return what it saves that small units become a few: at least that no collective is left, at most all idle time of those that go.
+
+    FSDP's hooks run on the host for each unit, before and behind it, and are no launches: the replay leaves them where they are. Units
+    that are ``left`` (share) cost what they cost now.
+    """
+    why = "FSDP's hooks on the host go with the units: more than their gathers, less than all idle time"
+    at_best = round((1 - left) * (most.likely_ns or 0))
+    return Saving.between(min(least.likely_ns or 0, at_best), at_best, why)

@@ -12,7 +12,6 @@ from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _same_samples as same
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
-from nsysx.findings._lines import line_before_backward
 
 #: Rows of settings that DDP acts on in backward, and of settings of FSDP.
 _in_ddp_backward = partial(Costly, set_by=("DDP",), phase="backward")
@@ -45,7 +44,6 @@ OF_RANKS = (
         seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
-        at=lambda case: line_before_backward(case.profile),
     ),
     _in_ddp_backward(
         "gradient_as_bucket_view",
@@ -90,7 +88,7 @@ OF_RANKS = (
         "small units",
         jobs.small_units,
         "Many small modules are sharded each by itself",
-        way("grouped-units"),
+        way("blocks-as-units"),
         worth=jobs.fewer_units,
     ),
     _in_fsdp(

@@ -30,6 +30,7 @@ class _Kind(NamedTuple):
     loops: bool = False
 
 
+_PARAMETERS = r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 _KINDS = tuple(
     _Kind(*row)
@@ -52,6 +53,7 @@ _KINDS = tuple(
         ("tensors-gathered", r"gather_object\("),
         ("own-part-of-data", r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\("),
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
+        ("features-on-gpu", r"(?i)extractor\(|\b(\w*_)?processor\(|spectrogram\(|\bmfcc\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
         ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
         (
@@ -98,7 +100,8 @@ _KINDS = tuple(
             r"\badd_(scalars?|histogram|text)\(|\bset_(postfix|description)\w*\(|\.(write|writerow|flush)\(|\bmemory_(stats|summary)\(|"
             r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
-        ("foreach-parameters", r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"),
+        # The gradients of all parameters are clipped in one call unless foreach=False.
+        ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
         ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
@@ -141,6 +144,7 @@ _BY_PACKAGE = (
     ),
     ("metrics-rarely", r"^(torchmetrics|sklearn/metrics|torcheval|evaluate|sacrebleu|jiwer|rouge_score|pycocotools)/"),
     ("tokens-once", r"^(tokenizers|sentencepiece|tiktoken|nltk|spacy)/|^transformers/.*token"),
+    ("features-on-gpu", r"^transformers/.*(feature_extraction|image_processing|audio_utils)|^torchaudio/"),
     ("decoded-in-workers", r"^(PIL|cv2|skimage|imageio|albumentations|torchvision/(transforms|io)|decord|av)/"),
     ("drawn-rarely", r"^(matplotlib|seaborn|plotly)/"),
     ("logged-rarely", r"^(wandb|tensorboard|tensorboardX|mlflow|loguru|tqdm|rich|psutil|pynvml)/"),

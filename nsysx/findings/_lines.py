@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -118,29 +117,6 @@ def line_of_phase(profile: Profile, phase: str) -> dict[str, Any]:
         return {}
     where = _line_with_most(code, np.concatenate(places), np.concatenate(ns))
     return {k: where[k] for k in ("file", "line") if k in where}
-
-
-def line_before_backward(profile: Profile) -> dict[str, Any]:
-    """Return file and line of the forward in the function that runs backward, where what surrounds both begins; that of backward where the
-    forward runs in another one; empty where lines are not known.
-    """
-    code, spans, backward = profile.code(), profile.attributed.phase_spans, line_of_phase(profile, "backward")
-    if code is None or not backward:
-        return {}
-    files, lines, functions = (code.places[name].to_list() for name in ("file", "line", "function"))
-    there = (backward["file"], backward["line"])
-    around = next(
-        (file, function) for file, line, function in zip(files, lines, functions, strict=True) if (file, line) == there
-    )
-    theirs = spans.filter((pl.col("process") == profile.process) & (pl.col("phase").cast(pl.String) == "forward"))
-    calls: Counter[int] = Counter()
-    for (thread,), part in theirs.group_by("thread", maintain_order=True):
-        for stack in code.at(int(str(thread)), part["start_ns"].to_numpy()).tolist():
-            calls.update(n for n in code.chain(stack) if (files[n], functions[n]) == around)
-    if not calls:
-        return backward
-    most = max(calls, key=lambda n: calls[n])
-    return {"file": files[most], "line": lines[most]}
 
 
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:

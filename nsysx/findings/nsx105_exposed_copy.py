@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses import copy_sites, gpu_ledger
+from nsysx.analyses import copy_sites, gpu_ledger, lines
 from nsysx.analyses.helpers import shared_columns
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
@@ -40,6 +40,7 @@ from nsysx.findings._finding_bounds import (
     HIDING_KERNELS_SHARE,
     MADE_ON_CPU_SHARE,
     MOST_COPY_PLACES,
+    MOST_SHARE,
     MUCH_READ_BACK_BYTES,
 )
 from nsysx.findings._found import Found
@@ -186,9 +187,19 @@ def _always_copying(case: Case) -> bool:
 
 
 def _made_before(case: Case, copies: pl.DataFrame) -> bool:
-    """Return whether the GPU idles right before these copies: then the CPU makes what they move, and pinning does not help."""
+    """Return whether the GPU idles right before these copies: then the CPU makes what they move, and pinning does not help.
+
+    Not where another line than theirs keeps it idle for most of that: what that line does has a rule of its own.
+    """
     ended = case.idle.filter(case.idle["op"].is_in(copies["op"].implode()))
-    return case.notable(case.per_step(float(ended["real_ns"].sum())), MADE_ON_CPU_SHARE)
+    before = case.per_step(float(ended["real_ns"].sum()))
+    if not case.notable(before, MADE_ON_CPU_SHARE):
+        return False
+    of_program = [row for row in case.typed_rows(lines.ROWS) if row["file"]]
+    longest = max(of_program, key=lambda row: row["idle_caused_ns"], default=None)
+    if longest is None or case.per_step(longest["idle_caused_ns"]) < MOST_SHARE * before:
+        return True
+    return bool(((copies["file"] == longest["file"]) & (copies["line"] == longest["line"])).any())
 
 
 def _calls_beside_copies(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:

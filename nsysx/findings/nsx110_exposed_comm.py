@@ -36,7 +36,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
-from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share
+from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share, without_hooks
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
 from nsysx.findings._flow_work import in_short
@@ -230,8 +230,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
         finding, settings = replace(finding, saving=saving), settings_of(case.profile)
         if settings is not None and (of_unit := one_unit(settings)):
-            where = {**finding.where, **settings.place("FSDP")}
-            return _BLOCKS.into(replace(finding, where=where, detail=f"{finding.detail} {of_unit}"))
+            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}"))
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
@@ -352,7 +351,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.
         without = replace(finding.saving, source="replay")
         left = units_left_share(case, settings) if by_layer and settings is not None else 0.0
-        worth = _without_hooks(without, worth, left) if by_layer else replace(without, most_ns=worth.likely_ns)
+        worth = without_hooks(without, worth, left) if by_layer else replace(without, most_ns=worth.likely_ns)
     elif 2 * case.lost_to(StepLimit.LAUNCH) >= (worth.likely_ns or 0):
         # The size is that of exactly what is pasted: all launches stay that a compiler does not take together. A rank that waits for the
         # launches of another one has none to replay: what these save is known as a bound alone.
@@ -373,17 +372,6 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
             source=worth.source,
         ),
     )
-
-
-def _without_hooks(least: Saving, most: Saving, left: float) -> Saving:
-    """Return what it saves that small units become a few: at least that no collective is left, at most all idle time of those that go.
-
-    FSDP's hooks run on the host for each unit, before and behind it, and are no launches: the replay leaves them where they are. Units
-    that are ``left`` (share) cost what they cost now.
-    """
-    why = "FSDP's hooks on the host go with the units: more than their gathers, less than all idle time"
-    at_best = round((1 - left) * (most.likely_ns or 0))
-    return Saving.between(min(least.likely_ns or 0, at_best), at_best, why)
 
 
 def _place_of(case: Case, ops: frozenset[int]) -> Row:

@@ -30,7 +30,18 @@ def advised(title: str, cost_ms: int, code: str = "NSX106", limit: StepLimit = S
         sentence=f"{limit.label.capitalize()}: every 10th step takes 30 ms.",
         parts={part: 10 * MS, "work": 20 * MS},
     )
-    return replace(full, verdict=verdict, findings=(*full.findings[:index], chosen, *full.findings[index + 1 :]))
+    answer = replace(full.answer, now_ns=30 * MS, then_ns=(30 - cost_ms) * MS)
+    findings = (*full.findings[:index], chosen, *full.findings[index + 1 :])
+    return replace(full, verdict=verdict, findings=findings, answer=answer)
+
+
+@pytest.mark.parametrize(("then_ms", "leads"), [(27, True), (29, False), (24, True), (23, False), (None, True)])
+def test_another_limit_leads_where_it_matters_and_is_what_the_change_is_for(then_ms: int | None, leads: bool) -> None:
+    """A cost of 3 ms of 30: a change that saves 1 ms is little, and one that saves 7 ms is for more than that."""
+    summary = advised("Every 10th step is long", 3, "NSX109", StepLimit.LAUNCH)
+    then_ns = None if then_ms is None else then_ms * MS
+    summary = replace(summary, answer=replace(summary.answer, then_ns=then_ns))
+    assert answer_words.build(summary).head.startswith("Every 10th step") == leads
 
 
 @pytest.mark.parametrize(

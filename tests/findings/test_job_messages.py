@@ -143,8 +143,34 @@ def gathered(folder: Path, count: int, part_bytes: int, modules: int) -> list[Fi
 def test_small_modules_that_are_gathered_each_by_itself(tmp_path: Path) -> None:
     finding = found(gathered(tmp_path, 24, 4096, 24), "small units")
     assert finding is not None and "24 modules are sharded each by itself, and 24 gathers" in finding.detail
-    assert [r.name for r in finding.remedies] == ["grouped-units"]
+    assert [r.name for r in finding.remedies] == ["blocks-as-units"]
     assert finding.saving.bound and (finding.saving_ns_per_step or 0) > 24 * 20 * US / 2
+
+
+@pytest.mark.parametrize(("host_us", "hooks"), [(5, False), (400, True)])
+def test_hooks_of_small_units_are_what_a_host_bound_job_waits_for(host_us: float, hooks: bool, tmp_path: Path) -> None:
+    """Of 24 units in three blocks 4 are left. Where the host sets the pace, the replay of their gathers says little."""
+    program = Program()
+    member(program.main, WORLD, 8, 0)
+    program.t = 10 * US
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for unit in range(24):
+                with program.range(f"net.blocks.{unit // 8}:Block"):
+                    noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=4096)
+                    program.t += US
+                    program.launch(25, GATHER)
+                    program.host(host_us)
+                    program.launch(5)
+        program.sync()
+
+    probes(tmp_path / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": 24}]}), (100,))
+    finding = found(of_settings(program.steps(body).summary(tmp_path)), "small units")
+    assert finding is not None and finding.saving.bound is not hooks
+    if hooks:
+        idle = 24 * (host_us - 50) * US
+        assert idle * 20 / 24 / 2 < (finding.saving.likely_ns or 0) < idle
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ LINES = [
     ("no-process-in-a-step", "subprocess.run(['nvidia-smi'])"),
     ("parsed-once", "row = json.loads(text)"),
     ("decoded-in-workers", "image = Image.open(path).convert('RGB')"),
+    ("features-on-gpu", "inputs = self.extractor(calls, sampling_rate=16000)"),
+    ("features-on-gpu", "mel = T.MelSpectrogram(16000)(waves)"),
+    ("foreach-parameters", "clip_grad_norm_(model.parameters(), 1.0, foreach=False)"),
     ("tokens-once", "ids = tokenizer(texts, padding=True)"),
     ("saved-aside", "torch.save(model.state_dict(), path)"),
     ("logged-rarely", "print(step, total)"),
@@ -75,6 +78,7 @@ LINES = [
 ]
 #: Lines that do none of this.
 OTHERS = [
+    "torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)",  # one call for all of them already
     "loss = net(x)",
     "', '.join(names)",
     "loss.backward()",
@@ -115,6 +119,7 @@ def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
         ("sklearn/metrics/_ranking.py", "metrics-rarely"),
         ("sklearn/svm/_base.py", "numpy-on-gpu"),
         ("transformers/models/bert/tokenization_bert.py", "tokens-once"),
+        ("transformers/models/whisper/feature_extraction_whisper.py", "features-on-gpu"),
         ("transformers/models/bert/modeling_bert.py", None),
         ("torchvision/transforms/v2/_color.py", "decoded-in-workers"),
         ("torchvision/models/resnet.py", None),

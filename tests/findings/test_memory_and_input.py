@@ -15,6 +15,7 @@ from nsysx.findings import _case, nsx106_input_starvation
 from nsysx.replay import engine
 from nsysx.saving import Saving
 from tests.findings import Program, empty, healthy, stepless
+from tests.findings.lined import Lined
 
 
 def thrashing(program: Program, number: int) -> None:
@@ -102,6 +103,26 @@ def test_data_that_the_cpu_makes_before_its_copy_is_made_on_the_gpu(
         uploading(program, number)
 
     assert Program().steps(body).finding(tmp_path, "NSX105").fix.startswith(advice)
+
+
+@pytest.mark.parametrize(("made_at", "advice"), [(31, "Create this data on the GPU"), (30, "Pin what is copied")])
+def test_what_another_line_makes_is_not_made_where_it_is_copied(tmp_path: Path, made_at: int, advice: str) -> None:
+    """That line has a rule of its own, which names it."""
+
+    def body(program: Lined, number: int) -> None:
+        program.sync()
+        with program.line(made_at):
+            program.host(3000)
+        with program.line(31):
+            program.copy(2000, bytes=20 << 20)
+        with program.line(32):
+            healthy(program, number)
+
+    found = Lined({30: "x = make(rows)", 31: "x = x.cuda()"}).run(body).summary(tmp_path)
+    finding = next(f for f in found.findings or () if f.code == "NSX105")
+    assert finding.fix.startswith(advice)
+    if made_at == 30:
+        assert any(f.code == "NSX123" and f.where.get("line") == 30 for f in found.findings or ())
 
 
 def test_the_wait_behind_an_upload_is_counted_once(tmp_path: Path) -> None:

@@ -120,17 +120,6 @@ def test_a_model_that_is_sharded_as_one_unit_is_told_so(units: tuple[Row, ...], 
     assert bool(_costly_jobs.one_unit(settings)) == whole
 
 
-@pytest.mark.parametrize("places", [{"FSDP": "/job/train.py:12"}, {}])
-def test_a_model_that_is_one_unit_has_the_line_that_shards_it(tmp_path: Path, places: dict[str, str]) -> None:
-    path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
-    settings = {"wrappers": [{"kind": "fully_shard", "count": 1}], "places": places}
-    probe = [{"pid": pid, "settings": settings} for pid in (100, 101)]
-    (tmp_path / "even.run.json").write_text(json.dumps({"probe": probe}))
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
-    assert [r.name for r in finding.remedies] == ["sharded-blocks"]
-    assert finding.where.get("line") == (12 if places else None)
-
-
 @pytest.mark.parametrize(
     ("kernels", "paired"),
     [
@@ -336,7 +325,7 @@ def test_blocks_that_become_units_are_what_is_left_of_the_units(modules: list[st
 
 @pytest.mark.parametrize(("left", "most_ms"), [(0.0, 8), (0.25, 6), (0.9, 0.8)])
 def test_units_that_are_left_cost_what_they_cost_now(left: float, most_ms: float) -> None:
-    saving = nsx110_exposed_comm._without_hooks(Saving(MS), Saving(8 * MS), left)
+    saving = _costly_jobs.without_hooks(Saving(MS), Saving(8 * MS), left)
     assert saving.most_ns == most_ms * MS
     assert (saving.likely_ns or 0) - (saving.error_ns or 0) == min(MS, most_ms * MS)
 

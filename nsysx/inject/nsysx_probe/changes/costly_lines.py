@@ -141,6 +141,12 @@ UNTRIED = (
         "data = data.map(tokenize, batched=True)  # before the loop", untried=_OWN_CODE,
     ),
     Remedy(
+        "features-on-gpu",
+        "Extract these features once, before the loop, in the workers of the loader, or on the GPU (device='cuda' of the extractor, "
+        "modules of torchaudio moved there)",
+        'inputs = extractor(batch, return_tensors="pt", device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
         "saved-aside", "Save rarely, and from another thread: copy to pinned memory here and write there (async_save)",
         "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)", untried=_OWN_CODE,
     ),

@@ -67,13 +67,6 @@ UNTRIED = (
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
     Remedy(
-        "grouped-units",
-        "Give small modules no fully_shard() of their own: several in one, fully_shard([a, b, c]), or in the unit around them. Each gather "
-        "is a launch and a meeting of all ranks, whatever its size",
-        "fully_shard([model.embedding, model.norm, model.head])  # one unit, not one for each",
-        "Modules of one unit are gathered together, so they should run near each other.", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "bf16-reductions",
         "Reduce gradients as bfloat16: half of the bytes move",
         "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
