@@ -114,6 +114,8 @@ class Beside:
         loops = {line.cause.loop for line in self._group if line.cause is not None} - {-1}
 
         def wanted(line_row: int, row: lines.CodeLineRow) -> bool:
-            return not row["launches"] and _line_causes.loop_of_line(self._case, self._code, line_row) in loops
+            return not row["launches"] and any(
+                _line_causes.in_loop(self._case, self._code, line_row, loop) for loop in loops
+            )
 
         return [self._line(line_row, row, self._group[0].fix) for line_row, row in self._others(wanted)]

@@ -93,9 +93,13 @@ def beat_of(case: Case) -> float | None:
     return next((beat for beat in beats if beat is not None), None)
 
 
-def loop_of_line(case: Case, code: CodeLines, line_row: int) -> int:
-    """Return the outermost line of the long loop that a line is or runs below, -1 where it runs in none."""
-    return _loop_of(code, case.profile.once(line_runs.of_lines), line_row)
+def in_loop(case: Case, code: CodeLines, line_row: int, outer: int) -> bool:
+    """Return whether a line runs in the long loop of another one: below that, or beside it, as often, in its function."""
+    runs, (file, _, function) = case.profile.once(line_runs.of_lines), code.places.row(outer)
+    own_file, _, own_function = code.places.row(line_row)
+    if (own_file, own_function) == (file, function):
+        return bool(2 * runs.runs[line_row] >= runs.runs[outer])
+    return _loop_of(code, runs, line_row) == outer
 
 
 def _loop_of(code: CodeLines, runs: LineRuns, line_row: int) -> int:
