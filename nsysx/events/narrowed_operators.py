@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nsysx.events.event_bounds import MOST_KEPT_SHARE
 from nsysx.events.operator_flow import DIMENSIONS, OperatorFlow, in_place, is_view
@@ -53,7 +54,12 @@ class Narrowed:
 
 def sizes_of(text: str) -> list[Size]:
     """Return the sizes of the arguments of an operator, () for what is no tensor."""
-    return [tuple(map(int, re.findall(r"\d+", each))) for each in DIMENSIONS.findall(text)]
+    return list(_sizes_of(text))
+
+
+@lru_cache(maxsize=4096)  # many operators have the same
+def _sizes_of(text: str) -> tuple[Size, ...]:
+    return tuple(tuple(map(int, re.findall(r"\d+", each))) for each in DIMENSIONS.findall(text))
 
 
 def result_sizes(flow: OperatorFlow, sizes: Sequence[Sequence[Size]]) -> dict[int, Size]:

@@ -29,7 +29,7 @@ _EVALUATES = "autograd::engine::evaluate_function: "
 _NODE = re.compile(r"^[^:]*Backward[^:]*$")
 _COLLECTIVE = r"^(_?c10d\w*|nccl|gloo|fsdp):"
 _TO_HOST = re.compile(r"::(item|_local_scalar_dense)$")
-_NUMBER = re.compile(r"op_id = (\d{1,18})\b")
+_NUMBER = r"op_id = (\d{1,18})\b"
 
 #: Operators whose first result is the gradient of an input, and whose second is that of a weight.
 _FOR_BOTH = ("aten::convolution_backward", "aten::native_layer_norm_backward", "aten::native_group_norm_backward")
@@ -172,26 +172,25 @@ def _read(recorded: pl.DataFrame) -> _Step:
     step = _Step()
     evaluated = node = outer_end = gradient_end = -1
     thread_before, gradient, accumulating = -1, -1, False
-    for thread, start, end, number, name, text in recorded.select(
-        "thread", "start_ns", "end_ns", "number", "name", "label"
-    ).iter_rows():
+    op_ids = recorded["label"].str.extract(_NUMBER, 1).cast(pl.Int64).to_list()
+    columns = recorded.select("thread", "start_ns", "end_ns", "number", "name", "label")
+    for op_id, (thread, start, end, number, name, text) in zip(op_ids, columns.iter_rows(), strict=True):
         if thread != thread_before:
             evaluated = node = outer_end = gradient_end = -1
             thread_before = thread
         name, text = name or "", text or ""
-        numbered = _NUMBER.search(text)
         if name.startswith(_EVALUATES):
             evaluated, accumulating = end, name.endswith(_ACCUMULATES)
         elif name == _ACCUMULATES:
-            gradient_end, gradient = end, int(numbered[1]) if numbered else -1
+            gradient_end, gradient = end, -1 if op_id is None else op_id
             step.gradients.add(gradient)
         elif _NODE.match(name):
             node = end
             step.nodes.append((thread, start, end, list(_results(text))))
-        elif numbered is None:
+        elif op_id is None:
             continue
         elif start < outer_end:
-            step.outer[int(numbered[1])] = len(step.operators) - 1
+            step.outer[op_id] = len(step.operators) - 1
         else:
             outer_end = end
             in_gradient = start < gradient_end
@@ -201,11 +200,11 @@ def _read(recorded: pl.DataFrame) -> _Step:
             takes_in = is_view(name) or in_place(name)
             written = in_place(name) and into is None and not in_gradient
             kept = not by_node or number >= 0 or written or not name.startswith("aten::") or bool(_TO_HOST.search(name))
-            step.outer[int(numbered[1])] = len(step.operators)
+            step.outer[op_id] = len(step.operators)
             step.operators.append(
                 _Operator(
                     name,
-                    int(numbered[1]),
+                    op_id,
                     thread=thread,
                     start_ns=start,
                     end_ns=end,
@@ -279,7 +278,7 @@ def _needed(step: _Step, later: set[_Result]) -> set[_Result]:
             continue
         needed.add(result)
         whole = source.get(result, result)
-        waiting += [whole, *writers[whole]]
+        waiting += [whole, *writers.pop(whole, ())]  # once: some tensors have thousands
         if row not in rows:
             rows.add(row)
             waiting += [row_of(taken) for taken in step.operators[row].takes]

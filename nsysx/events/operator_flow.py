@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import polars as pl
@@ -111,6 +111,7 @@ def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
     return outer
 
 
+@lru_cache(maxsize=4096)  # few names, each of thousands of operators
 def is_view(name: str) -> bool:
     """Return whether the result of an operator is a view of its first argument."""
     return _VIEWS.match(name) is not None
@@ -121,6 +122,7 @@ def is_drawn(name: str) -> bool:
     return _DRAWN.search(name) is not None
 
 
+@lru_cache(maxsize=4096)  # few names, each of thousands of operators
 def in_place(name: str) -> bool:
     """Return whether an operator writes into its first argument."""
     return _IN_PLACE.match(name) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -27,13 +26,20 @@ def read_once(rows: pl.DataFrame, used: I64) -> pl.Series:
     the source's size for one that was expanded. Null where sizes were not recorded.
     """
     expanded = _expanded(rows)
-    parsed = cache(sizes)  # many operators have the same
+    # Many operators have the same sizes, and most of them are given each tensor once.
+    parsed, as_given = cache(sizes), cache(lambda text: json.dumps(sizes(text)))
     processes, texts = rows["process"].to_list(), rows["label"].cast(pl.String)[used].to_list()
-    return pl.Series(
-        "read",
-        [_read(text, processes[row], expanded, parsed) for text, row in zip(texts, used.tolist(), strict=True)],
-        dtype=pl.String,
-    )
+    read: list[str | None] = []
+    for text, row in zip(texts, used.tolist(), strict=True):
+        match = _TEXT.search(text or "")
+        given = parsed(match[2]) if match else None
+        if match is None or given is None:
+            read.append(None)
+            continue
+        made = [(int(number), int(which)) for number, which in _MADE.findall(match[3] or "")]
+        again = _read(given, made, processes[row], expanded) if len(made) == len(given) else None
+        read.append(as_given(match[2]) if again is None else json.dumps(again))
+    return pl.Series("read", read, dtype=pl.String)
 
 
 def _expanded(rows: pl.DataFrame) -> dict[tuple[int, int], list[int]]:
@@ -52,19 +58,13 @@ def _expanded(rows: pl.DataFrame) -> dict[tuple[int, int], list[int]]:
 
 
 def _read(
-    text: str | None,
-    process: int,
-    expanded: dict[tuple[int, int], list[int]],
-    parsed: Callable[[str], list[Shape] | None],
-) -> str | None:
-    match = _TEXT.search(text or "")
-    given = parsed(match[2]) if match else None
-    if match is None or given is None:
+    given: list[Shape], made: list[tuple[int, int]], process: int, expanded: dict[tuple[int, int], list[int]]
+) -> list[Shape | None] | None:
+    """Return the sizes as they are read, None where they are read as ``given``; ``made``: which result of what each argument is."""
+    named = [source for source in made if source[1] >= 0]
+    if len(set(named)) == len(named) and not any((process, number) in expanded for number, _ in named):
         return None
-    made = [(int(a), int(b)) for a, b in _MADE.findall(match[3] or "")]
-    if len(made) != len(given):
-        return json.dumps(given)
-    read: list[list[int] | None] = []
+    read: list[Shape | None] = []
     seen = set()
     for size, source in zip(given, made, strict=True):
         if source[1] >= 0 and (source, tuple(size)) in seen and size:
@@ -73,4 +73,4 @@ def _read(
         seen.add((source, tuple(size)))
         smaller = expanded.get((process, source[0])) if source[1] >= 0 else None
         read.append(smaller if smaller is not None and size else size)
-    return json.dumps(read)
+    return read

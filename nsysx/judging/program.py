@@ -22,13 +22,13 @@ _TORCH_THREAD = re.compile(r"^pt_")
 TORCH_KERNEL = re.compile(r"at::native|at_cuda_detail|c10::")
 #: Kernels that a compiler wrote: TorchInductor names its Triton kernels by kind; JAX and XLA name theirs by fusion.
 _COMPILED = r"^triton_(poi|red|per|tem|for|unk|mm|bmm|spl)|^(loop|input|wrapped)_\w*fusion|^cutedsl_fused|^inductor"
-_COMPILED_RANGE = re.compile(r"CompiledFunction|Torch-Compiled|OptimizedModule|inductor|CompiledFxGraph")
+_COMPILED_RANGE = r"CompiledFunction|Torch-Compiled|OptimizedModule|inductor|CompiledFxGraph"
 _BACKWARD = r"backward|_bwd|bprop|dgrad|wgrad|_grad_|GradWeight"
 #: Optimizers that update all parameters in a few kernels: PyTorch's fused=True, Apex, Transformer Engine.
 _FUSED = r"FusedOptimizer|Fused(Adam|Sgd|SGD|Adagrad)|AdamFunctor|LAMBFunctor|SGDFunctor"
 _FOREACH = r"multi_tensor_apply_kernel"
 #: Ranges and threads of PyTorch's DataLoader.
-_LOADER = re.compile(r"DataLoader|pt_data")
+_LOADER = r"DataLoader|pt_data"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def _read(profile: Profile) -> Program:
     ops = ops.filter((ops["process"] == process) & (ops["op_kind"] == "kernel"))
     names = ops["name"].unique()
     ranges = profile.ranges.ranges.filter(profile.ranges.ranges["process"] == process)
-    labels = [*ranges["label"].unique().drop_nulls().to_list(), *ranges["cls"].unique().drop_nulls().to_list()]
+    # Operators have a label each.
+    labels = pl.concat([ranges[c].unique().drop_nulls().cast(pl.String) for c in ("label", "cls")])
 
     def launched(pattern: str) -> bool:
         return bool(lookup.matching(names, pattern).any())
@@ -81,7 +82,7 @@ def _read(profile: Profile) -> Program:
         probe
         or launched(TORCH_KERNEL.pattern)
         or any(_TORCH_THREAD.search(t) for t in threads)
-        or any(label.startswith("aten::") for label in labels)
+        or bool(labels.str.starts_with("aten::").any())
     )
     by_name = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
     python = probe or trace.python_lines is not None or by_name or (torch and not executable)
@@ -91,13 +92,13 @@ def _read(profile: Profile) -> Program:
         # If the program's name is unknown, PyTorch implies Python; a program with another name may use PyTorch from C++.
         python=python,
         torch=torch,
-        compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
+        compiled=launched(_COMPILED) or bool(labels.str.contains(_COMPILED_RANGE).any()),
         graphs=bool(((calls["kind"] == Call.GRAPH_LAUNCH) & (calls["process"] == process)).any()),
         trains=bool({"backward", "optimizer"} & phases) or launched(_BACKWARD),
         optimizer=_fused_by_setting(settings) or _optimizer(ops, launched(_FUSED), launched(_FOREACH)),
         optimizer_class=_class_by_setting(settings) or _optimizer_class(ranges),
         loader=bool(settings and settings.rows("loaders"))
-        or any(_LOADER.search(text) for text in (*labels, *threads))
+        or bool(labels.str.contains(_LOADER).any() or threads.str.contains(_LOADER).any())
         or (probe and _own_data(profile)),
         networks=_networks(profile, ranges),
         compilable=python and torch and _second_torch(trace.capture),

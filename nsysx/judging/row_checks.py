@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+import numpy as np
+
 from nsysx import nsys_messages, units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
@@ -72,9 +74,13 @@ def _settled(profile: Profile, text: str) -> str:
     if explained.message.hides == "ranges":
         complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
         return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
-    launches = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
-    complete = bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
-    return "it holds the work of every launch in the steady steps" if complete else ""
+    return "it holds the work of every launch in the steady steps" if profile.once(_every_launch_works) else ""
+
+
+def _every_launch_works(profile: Profile) -> bool:
+    """Return whether there are launches in the steady steps, and all have work on the device."""
+    launches = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
+    return bool(len(launches)) and bool(np.isin(launches, profile.steady_ops["call"].drop_nulls().to_numpy()).all())
 
 
 def checks(profile: Profile) -> list[Check]:

@@ -160,8 +160,10 @@ def _executed(profile: Profile) -> pl.DataFrame:
     line_place = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
     ops = ops.with_columns(pl.Series("place", line_place, dtype=pl.Int64), copy=pl.col("op_kind") != "kernel")
     ns, long = pl.col("ns"), pl.col("ns").arg_max()
+    of_longest = ("module", "phase", "place", "family", "name", "op_kind", "grid", "block")
+    spelled = pl.col("multiplies") == pl.any_horizontal("input", "weight", "layout")
     sums = [
-        pl.col(*("module", "phase", "place", "family", "name", "op_kind", "grid", "block")).get(long),
+        pl.col(of_longest).get(long),
         pl.len().cast(pl.Int64).alias("kernels"),
         ns.sum().alias("gpu_ns"),
         pl.col("bytes").sum().alias("copied"),
@@ -169,14 +171,23 @@ def _executed(profile: Profile) -> pl.DataFrame:
         pl.col("counted_roof").get(long),
         pl.col("format").drop_nulls().unique().alias("formats"),
         pl.col("multiplies").any(),
-        pl.when((pl.col("multiplies") == pl.any_horizontal("input", "weight", "layout")).all())
-        .then(pl.sum_horizontal(pl.col("input", "weight").any().cast(pl.Int64)))
-        .alias("spelled"),
+        pl.when(spelled.all()).then(pl.sum_horizontal(pl.col("input", "weight").any().cast(pl.Int64))).alias("spelled"),
     ]
     held = ops.filter((pl.col("row") >= 0) & ~pl.col("copy"))
     held = held.group_by("row", "launch", maintain_order=True).agg(*sums)
-    each = ops.filter((pl.col("row") < 0) | pl.col("copy")).with_row_index("_single")
-    free = each.group_by("_single", maintain_order=True).agg(pl.col("row").first(), *sums).drop("_single")
+    # What is an execution by itself is no group: there may be as many as GPU ops.
+    free = ops.filter((pl.col("row") < 0) | pl.col("copy")).select(
+        "row",
+        *of_longest,
+        pl.lit(1, pl.Int64).alias("kernels"),
+        ns.alias("gpu_ns"),
+        pl.col("bytes").fill_null(0).alias("copied"),
+        "counted_ns",
+        "counted_roof",
+        pl.concat_list("format").list.drop_nulls().alias("formats"),
+        "multiplies",
+        pl.when(spelled).then(pl.sum_horizontal(pl.col("input", "weight").cast(pl.Int64))).alias("spelled"),
+    )
     numbered = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     rows = pl.concat([held.drop("launch"), free])
     texts = pl.col([name for name in operator_work.TEXTS if name in rows.columns]).cast(pl.String)
