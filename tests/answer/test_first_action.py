@@ -52,10 +52,10 @@ def test_an_exact_line_leads_from_15_percent_of_the_step_on(exact_ms: float, fir
 @pytest.mark.parametrize(
     ("ms", "whole_ms", "change", "first"),
     [
-        (3.1, 9, "groups-merged", "NSX113"),
-        (2.9, 8, "groups-merged", "NSX102"),  # no 15 % of the step: both are told
-        (3.1, 9.5, "groups-merged", "NSX102"),  # the option adds more than three times as much
-        (3.1, 9, "cuda-graph", "NSX102"),  # for whatever stands there, too
+        (3.1, 12, "autocast-once", "NSX137"),
+        (2.9, 11, "autocast-once", "NSX102"),  # no 15 % of the step: both are told
+        (3.1, 12.5, "autocast-once", "NSX102"),  # the option adds more than three times as much
+        (3.1, 12, "cuda-graph", "NSX102"),  # for whatever stands there, too
     ],
 )
 def test_a_fault_with_its_price_stands_alone_before_an_option_for_whatever_stands_there(
@@ -65,7 +65,7 @@ def test_a_fault_with_its_price_stands_alone_before_an_option_for_whatever_stand
         saves(finding("NSX102", whole_ms, bound=True), source="replay"),
         remedies=(Alternative("compile-reduce-overhead", ""),),
     )
-    exact = replace(finding("NSX113", ms), remedies=(Alternative(change, ""),))
+    exact = replace(finding("NSX137", ms), remedies=(Alternative(change, ""),))
     assert led(StepLimit.LAUNCH, graph, exact) == first
 
 
