@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Call, DeviceActivity, StepPart
+from nsysx.catalogue import Call, DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import RecordedSettings
@@ -287,13 +287,14 @@ def seen_to_reduce_each(case: Case) -> str:
 def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if only the last backward of a step communicates: by the replay of all ranks, where there is one.
 
-    Else it is a bound, for ranks then wait for each other there. The replay keeps the ranks' hosts as late as they were recorded, which
-    early reductions are a reason of, too: so the bound is the most that its interval holds.
+    Else, and at most, it is a bound: recorded hosts are late by early reductions. Where tracing made them later, it is between the two.
     """
     replayed, bound = _costly_jobs.on_all_ranks(case, "no-sync"), _without_early_reductions(case, settings)
-    if replayed is None or replayed.likely_ns is None:
+    if replayed is None or (alone := replayed.likely_ns) is None:
         return bound
-    return replace(replayed, most_ns=max(replayed.likely_ns, bound.likely_ns or 0))
+    if 2 * alone < (most := max(alone, bound.likely_ns or 0)) > case.lost_to(StepLimit.LAUNCH):
+        return Saving.between(alone, most, f"{bound.confidence}; the profiler made hosts late, which hides some of it")
+    return replace(replayed, most_ns=most)
 
 
 def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> Saving:

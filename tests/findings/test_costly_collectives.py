@@ -11,10 +11,11 @@ import pytest
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _costly_collectives
+from nsysx.findings import _costly_collectives, _costly_when
 from nsysx.findings._case import Case
 from nsysx.inject.nsysx_probe import settings_state
 from nsysx.model import Finding
+from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -194,3 +195,31 @@ def test_parameters_that_a_loop_gathers_again_for_each_call_are_seen(
 def test_cores_are_noted_as_ranges_and_read_back(cores: list[int], text: str) -> None:
     assert settings_state._ranges(cores) == text
     assert sorted(_costly_collectives._cores(text)) == cores
+
+
+@pytest.mark.parametrize(
+    ("replayed_ms", "bound_ms", "launching_ms", "likely_ms", "most_ms"),
+    [
+        (9, 12, 2, 9, 12),  # they agree
+        (1, 12, 2, 6.5, 12),  # the replay of recorded hosts, which tracing made late, hides it
+        (1, 12, 20, 1, 12),  # the hosts are late without the profiler, too
+        (15, 12, 2, 15, 15),
+    ],
+)
+def test_hosts_that_tracing_made_late_do_not_hide_what_early_reductions_take(
+    replayed_ms: float,
+    bound_ms: float,
+    launching_ms: float,
+    likely_ms: float,
+    most_ms: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ms = 1_000_000
+    replayed = Saving(round(replayed_ms * ms), "replayed", error_ns=ms // 2, source="replay")
+    bound = Saving(round(bound_ms * ms), "gone", bound=True)
+    monkeypatch.setattr(_costly_when._costly_jobs, "on_all_ranks", lambda case, name: replayed)
+    monkeypatch.setattr(_costly_when, "_without_early_reductions", lambda case, settings: bound)
+    case: Any = SimpleNamespace(lost_to=lambda limit: launching_ms * ms)
+    saving = _costly_when.reduced_once(case, None)
+    assert (saving.likely_ns, saving.most_ns) == (likely_ms * ms, most_ms * ms)
+    assert not saving.bound
