@@ -54,7 +54,7 @@ def sentence(summary: Summary) -> str:
     under_roofs = f"Of the GPU time, {' and '.join(parts)}. " if parts else ""
     # No kernel reaches them: as a saving it would contradict that nothing was found.
     text = (
-        f"{under_roofs}Kernels at full rates would take {could_go} of {_work(summary, scope.per_step(whole_ns))} less"
+        f"{under_roofs}Kernels at full rates would take {could_go} less than {_work(summary, scope.per_step(whole_ns))}"
     )
     largest = max(operators, key=lambda r: (r["could_go_ns"] or 0, r["name"] or ""))
     if largest["name"] and not near(summary):

@@ -38,6 +38,11 @@ def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     return None if late is None else next((r for r in summary.typed_rows(rank_table.ROWS) if r["rank"] == late), None)
 
 
+def of_a_job(summary: Summary) -> bool:
+    """Return whether several ranks of a job are known."""
+    return len(summary.typed_rows(rank_table.ROWS)) > 1
+
+
 def paced(summary: Summary) -> Finding | None:
     """Return the finding about a line that waits for what comes by a clock, None where none does: a shorter step waits for it, too."""
     findings_made = (f for f in summary.findings or () if f.verdict == "found")

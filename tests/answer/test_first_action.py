@@ -86,6 +86,33 @@ def test_a_small_bound_of_less_launching_is_no_action_where_the_gpu_works_all_th
     assert led(limit, launching) == first
 
 
+@pytest.mark.parametrize(
+    ("code", "limit", "ms", "change", "bound", "job", "first"),
+    [
+        ("NSX110", StepLimit.GPU, 5, "compile-reduce-overhead", True, True, ""),
+        ("NSX110", StepLimit.GPU, 5, "compile-reduce-overhead", True, False, "NSX110"),
+        ("NSX110", StepLimit.COMM, 5, "compile-reduce-overhead", True, True, "NSX110"),
+        # A compiled backward hands over all gradients at its end.
+        ("NSX112", StepLimit.GPU, 5, "compile", False, True, ""),
+        ("NSX112", StepLimit.GPU, 5, "compile", False, False, "NSX112"),
+        ("NSX112", StepLimit.GPU, 5, "compile-function", False, True, "NSX112"),
+    ],
+)
+def test_what_a_compiler_could_gain_in_a_job_is_an_option(
+    code: str,
+    limit: StepLimit,
+    ms: float,
+    change: str,
+    bound: bool,
+    job: bool,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_action.subject, "of_a_job", lambda summary: job)
+    fewer = replace(finding(code, ms, bound=bound), remedies=(Alternative(change, ""),))
+    assert led(limit, fewer) == first
+
+
 def test_what_cannot_be_pasted_is_no_exact_line() -> None:
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX114", 4, paste="")) == "NSX102"
 

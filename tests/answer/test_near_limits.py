@@ -33,7 +33,7 @@ def test_work_near_its_limits_has_nothing_to_gain(tmp_path: Path) -> None:
     text = near_limits.sentence(found)
     assert text == (
         "Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak bandwidth). "
-        "Kernels at full rates would take 84.5 us of 960 us less."
+        "Kernels at full rates would take 84.5 us less than 960 us."
     )
     assert found.answer is not None and found.answer.do[0].text.startswith(
         "Nothing: the GPU works near its limits. Of the GPU time"
@@ -44,7 +44,7 @@ def test_where_no_replay_can_price_a_change_the_limits_are_told_all_the_same(tmp
     full = replace(summary(of(190, 200), tmp_path), replay={"trusted": False})
     limits = (
         "Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak bandwidth). "
-        "Kernels at full rates would take 84.5 us of 960 us less."
+        "Kernels at full rates would take 84.5 us less than 960 us."
     )
     assert unnamed.to_record(full) == f"Nothing: the GPU works near its limits. {limits}"
     idle = replace(full, verdict=replace(full.verdict, parts={"work": 900_000, "pause": 60_000}))
@@ -54,7 +54,7 @@ def test_where_no_replay_can_price_a_change_the_limits_are_told_all_the_same(tmp
 def test_work_far_from_them_says_what_could_go_and_where(tmp_path: Path) -> None:
     found = summary(of(190, 1500), tmp_path)
     assert not near_limits.near(found)
-    assert "less, 1.32 ms of it in add" in near_limits.sentence(found)
+    assert "less than 2.26 ms, 1.32 ms of it in add" in near_limits.sentence(found)
 
 
 def test_nothing_is_told_of_work_without_limits(tmp_path: Path) -> None:

@@ -346,7 +346,15 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
         return False
     if rule_of(f.code).about == StepLimit.GPU and bounded(f) and for_whatever(f) and not f.paste:
         return True
-    if summary.verdict.code == StepLimit.GPU and bounded(f) and for_whatever(f) and ns < BOUND_OF_ANYTHING_SHARE * STEP:
+    job = len(summary.typed_rows(rank_table.ROWS)) > 1
+    if (
+        summary.verdict.code == StepLimit.GPU
+        and bounded(f)
+        and for_whatever(f)
+        and (job or ns < BOUND_OF_ANYTHING_SHARE * STEP)
+    ):
+        return True
+    if job and rule_of(f.code).about == StepLimit.GPU and [way.name for way in f.remedies] == ["compile"]:
         return True
     margins, small = margins_of(summary, f), ns < LEAST_LEADING_SHARE * STEP
     if margins is None or bounded(f) or f.saving.error_ns is None:

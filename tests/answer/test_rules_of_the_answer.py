@@ -682,17 +682,17 @@ OPS = [
             STEP,
             OPS,
             "is compute-bound (at 90 % of peak). "
-            "Kernels at full rates would take 50.00 ms of 100.0 ms of kernels that overlap less, 27.00 ms of it in add.",
+            "Kernels at full rates would take 50.00 ms less than 100.0 ms of kernels that overlap, 27.00 ms of it in add.",
         ),
         ({**STEP, "unknown_ns": 50 * MS}, OPS, "27.00 ms of it in add; for 5.0 % no limit is known."),
         ({**STEP, "unknown_ns": 49 * MS}, OPS, "27.00 ms of it in add."),
         ({**STEP, "unknown_ns": 500 * MS}, OPS, "27.00 ms of it in add; for 50 % no limit is known."),
         ({**STEP, "unknown_ns": 501 * MS}, OPS, ""),
-        (STEP, OPS[2:], "less."),
+        (STEP, OPS[2:], "kernels that overlap."),
         (
             {**STEP, "limit_share": 0.8},
             OPS,
-            "would take 50.00 ms of 100.0 ms of kernels that overlap less.",
+            "would take 50.00 ms less than 100.0 ms of kernels that overlap.",
         ),  # near them no operator is named
         ({**STEP, "limit_ns": None}, OPS, ""),
         ({**STEP, "could_go_ns": None}, OPS, ""),
