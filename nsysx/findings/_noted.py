@@ -17,6 +17,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
 from nsysx.findings import _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
+from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._costly_lines import Beside, CostlyLine
 from nsysx.findings._cpu_operators import more_threads
@@ -117,13 +118,21 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
-    ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
-    findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
+    together = called_together(case, code, kinds)
+    merged = [line for key in together.kinds for line in kinds.pop(key)] if together is not None else []
+    ranked = sorted(
+        [*kinds.values(), *([merged] if merged else [])], key=lambda group: -sum(line.cost for line in group)
+    )
+    caller = {id(merged): together.caller} if together is not None else {}
+    findings = [f for group in ranked if (f := _one(case, rule, code, group, caller.get(id(group)))) is not None]
     return findings[:MOST_NOTED_LINES]
 
 
-def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine]) -> Finding | None:
-    """Return the finding about lines of one kind, the costliest first; None where the replay shows that they cost little."""
+def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], caller: int | None) -> Finding | None:
+    """Return the finding about lines of one kind, the costliest first; None where the replay shows that they cost little.
+
+    ``caller``: they are of several kinds, and this line (place) calls all of them.
+    """
     group = sorted(group, key=lambda line: -line.cost)
     first, fix = group[0], group[0].fix
     calls = frozenset[int]().union(*(line.looping for line in group))
@@ -175,6 +184,13 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine]) -> Fi
         )
         worth = Saving(None, "what comes by a clock comes no sooner")
     where = {"file": first.row["file"], "line": first.row["line"]}
+    if caller is not None and fix is not None:
+        file, number, _ = code.places.row(caller)
+        called_at = f"{PurePath(str(file)).name}:{number}"
+        title = f"{called_at} calls what holds the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
+        detail = f"{called_at} calls all of it in each step: {there}{called}{more}. {detail}"
+        fix = fix.but(text=f"Call this less often, or make it faster: most of its time is at {there}. {fix.text}")
+        where = {"file": file, "line": number}
     shares = [share_of(case.profile, line.place) * line.part for line in group]
     takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
     return Found(
