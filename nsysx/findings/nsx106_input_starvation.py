@@ -294,7 +294,7 @@ def check(case: Case) -> list[Finding]:
     settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}
-    elif settings and advised in ("own-samples", "batched-samples", "loader-workers-8"):
+    elif settings and advised in ("own-samples", "loader-workers-8"):
         where |= settings.place("loader", "loop")
     elif followed:
         where |= place_in_worker(case, followed)
