@@ -275,8 +275,9 @@ BF16_CORES_TIMES = 15
 #: detector in BF16 on an H100, without its conversions).
 CHANNELS_LAST_NORM_LEFT = 0.6
 # ---- nsx118_unfused_attention -----------------------------------------------------------------------------------
-#: Most kernels between the two products: cast, scale, mask, softmax, dropout. More than this is something else.
-MOST_ATTENTION_KERNELS = 8
+#: Most kernels between the two products: cast, scale, mask, softmax, dropout; twelve in the math path of PyTorch, which looks for rows
+#: that are masked as a whole. More than this is something else.
+MOST_ATTENTION_KERNELS = 14
 #: This often in a step it belongs to the layers, not to the head.
 FEWEST_ATTENTIONS = 2
 # ---- nsx119_short_kernels ---------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.findings._solvers import in_solvers, solves_much
+from nsysx.findings.nsx118_unfused_attention import runs_math_path
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -107,6 +108,11 @@ def check(case: Case) -> list[Finding]:
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     fix = _fix(case, old, bool(tensor.any()), operation)
     inside = fix in (_INSIDE, _SAME_DTYPE)
+    if fix == _SAME_DTYPE and runs_math_path(case) is not None:
+        # It computes in float32 whatever it is given: no tensor of the program made that wide.
+        return case.clear(
+            RULE, "the math path of scaled_dot_product_attention computes in FP32: what it costs is NSX118"
+        )
     times = BF16_CORES_TIMES if inside else TENSOR_CORES_TIMES
     formats = "FP16" if old else "BF16" if inside else "TF32 and BF16"
     why = f"if these kernels run {times} times as fast"

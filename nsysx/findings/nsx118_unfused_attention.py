@@ -30,6 +30,8 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.attention_backends import AttentionCalls, attention_calls
+from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ATTENTIONS, MOST_ATTENTION_KERNELS
 from nsysx.findings._found import Found
@@ -48,6 +50,7 @@ RULE = Rule(
 )
 REQUIRES = ("kernels",)
 _FIX, _FIX_OF_MODULE = Fix.by_name("sdpa"), Fix.by_name("no-attention-weights")
+_FIX_OF_CALL = Fix.by_name("sdpa-fused")
 _MODULE = "MultiheadAttention"
 _FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
@@ -81,10 +84,21 @@ def _fix(case: Case, kernels: pl.DataFrame) -> Fix:
     """Return how to fuse: torch's own module does where nobody asks for the weights, which most of the kernels may be of."""
     if not case.program.torch:
         return _FIX_ANYWHERE
+    if (slow := runs_math_path(case)) is not None:
+        return Fix.by_name(
+            "sdpa-fused", text=f"{_FIX_OF_CALL.text} (queries of {slow.query}{', with a mask' if slow.masked else ''})"
+        )
     tree = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
     theirs = tree.filter(pl.col("cls") == _MODULE)["module"].drop_nulls()
     module = case.ops.filter(case.ops["op"].is_in(kernels["op"].implode()))["module"].cast(pl.String)
     return _FIX_OF_MODULE if 2 * int(module.is_in(theirs.implode()).sum()) > kernels.height else _FIX
+
+
+def runs_math_path(case: Case) -> AttentionCalls | None:
+    """Return the first calls of scaled_dot_product_attention that no fused kernel takes; None without any, or where no X-ray shows them."""
+    flow = flow_of(case.profile)
+    calls = [] if flow is None else attention_calls(flow)
+    return next((each for each in calls if each.backend == "math"), None)
 
 
 def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:

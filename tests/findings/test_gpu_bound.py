@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.events.attention_backends import AttentionCalls
+from nsysx.findings import nsx118_unfused_attention
 from nsysx.replay import engine
 from tests.findings import Program, empty, healthy, stepless
 
@@ -132,6 +134,21 @@ def test_attention_in_pieces_is_found(tmp_path: Path) -> None:
     assert "scaled_dot_product_attention" in finding.fix
 
 
+@pytest.mark.parametrize(("backend", "remedy"), [("math", "sdpa-fused"), ("efficient", "sdpa"), (None, "sdpa")])
+def test_the_math_path_of_the_fused_call_is_told_from_attention_in_pieces(
+    backend: str | None, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes in FP32 and looks for rows that are masked as a whole: twelve kernels between its products."""
+    calls = [AttentionCalls(backend, "32x8x1500x64", True, 4, None)]
+    monkeypatch.setattr(nsx118_unfused_attention, "flow_of", lambda profile: object())
+    monkeypatch.setattr(nsx118_unfused_attention, "attention_calls", lambda flow: calls)
+    layer = [(200, SGEMM), *[(50, SCALE)] * 3, (100, SOFTMAX), *[(50, SCALE)] * 8, (200, SGEMM), (300, "nvjet_mlp")]
+    finding = Program().steps(running(*layer * 4)).finding(tmp_path, "NSX118")
+    assert finding.cost_ns_per_step == pytest.approx(4 * 650_000, rel=0.02)
+    assert [way.name for way in finding.remedies] == [remedy]
+    assert ("queries of 32x8x1500x64, with a mask" in finding.fix) == (backend == "math")
+
+
 def test_attention_of_torchs_own_module_is_fused_without_its_weights(tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
         with program.range("forward"), program.range("blocks.0.attention:MultiheadAttention"):
@@ -148,7 +165,7 @@ def test_attention_of_torchs_own_module_is_fused_without_its_weights(tmp_path: P
     [
         [(200, "nvjet"), (100, "flash_fwd_kernel"), (200, "nvjet")],
         [(200, "nvjet"), (100, "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"), (200, "nvjet")],
-        [(200, "nvjet"), *[(50, SCALE)] * 12, (100, SOFTMAX), (200, "nvjet")],
+        [(200, "nvjet"), *[(50, SCALE)] * 14, (100, SOFTMAX), (200, "nvjet")],
     ],
     ids=["flash", "loss", "far apart"],
 )

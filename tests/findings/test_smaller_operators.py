@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsysx.findings import nsx116_fp32_math
 from nsysx.model import Finding
 from tests.findings.lined import Lined
 
@@ -109,6 +110,14 @@ def test_attention_of_32_bits_in_a_network_of_16_was_made_so_on_the_way(tmp_path
     found = of_dtype(tmp_path, "bfloat16")
     assert found.verdict == "found" and [way.name for way in found.remedies] == ["same-dtype"]
     assert found.saving_ns_per_step == pytest.approx(600_000 * 14 / 15, rel=0.05)
+
+
+def test_the_math_path_of_attention_computes_in_32_bits_whatever_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsx116_fp32_math, "runs_math_path", lambda case: object())
+    found = of_dtype(tmp_path, "bfloat16")
+    assert found.verdict == "clear" and "math path" in found.detail
 
 
 def test_attention_of_a_network_of_32_bits_is_as_wide_as_that(tmp_path: Path) -> None:

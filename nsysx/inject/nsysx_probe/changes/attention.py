@@ -100,6 +100,15 @@ UNTRIED = (
         untried="attention written by hand is the program's own code",
     ),
     Remedy(
+        "sdpa-fused",
+        "Let scaled_dot_product_attention use a fused kernel: it runs its math path here, in float32. Forced to one it says why it cannot "
+        "(sizes, strides, the mask, a backend that is switched off): mend that",
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+        "with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):  # where it cannot run, warnings say why\n"
+        "    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
+        untried="why it cannot is a matter of the program's own inputs",
+    ),
+    Remedy(
         "is-causal", "Give is_causal=True instead of a causal mask: half of the scores are not computed then. "
         "For another fixed pattern: flex_attention with a block mask",
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",
