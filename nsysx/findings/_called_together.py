@@ -11,7 +11,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_causes
 from nsysx.findings._case import Case
 from nsysx.findings._costly_lines import CostlyLine
-from nsysx.findings._finding_bounds import OTHER_KINDS_SHARE
+from nsysx.findings._finding_bounds import FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE
 
 #: Phases that a step cannot do without: a line below which they run calls the network, not something beside it.
 _OF_TRAINING = ("forward", "backward", "optimizer")
@@ -28,7 +28,8 @@ class CalledTogether(NamedTuple):
 def called_together(case: Case, code: CodeLines, kinds: Mapping[Kind, Sequence[CostlyLine]]) -> CalledTogether | None:
     """Return the innermost line that calls the costliest lines of several kinds, and nothing that trains; None where there is none.
 
-    Only lines whose change is known count, and no loops that launch: these have prices of their own.
+    Only lines whose change is known count, and no loops that launch: these have prices of their own. Where one kind is most of it, or there
+    are two alone, what they do themselves says more.
     """
     of_kind = {key: _callers(code, group) for key, group in kinds.items() if _may_join(group)}
     best: CalledTogether | None = None
@@ -38,7 +39,8 @@ def called_together(case: Case, code: CodeLines, kinds: Mapping[Kind, Sequence[C
         costs = [sum(line.cost for line in kinds[key]) for key in joined]
         cost = sum(costs)
         innermost = best is None or best.caller in _above(code, caller)
-        if cost < best_cost or (cost == best_cost and not innermost) or max(costs) > (1 - OTHER_KINDS_SHARE) * cost:
+        alone = len(costs) < FEWEST_KINDS_TOGETHER or max(costs) > MOST_OF_TOGETHER_SHARE * cost
+        if alone or cost < best_cost or (cost == best_cost and not innermost):
             continue
         if not (_line_causes.encloses(case, caller) or _trains(case, code, caller)):
             best, best_cost = CalledTogether(caller, joined), cost
