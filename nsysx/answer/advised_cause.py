@@ -62,18 +62,18 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
     # The line itself stands in the advice.
     title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))
     shown = not line or in_title or in_sentence
-    there = {} if shown else _short({key: chosen.where[key] for key in ("file", "line")})
+    there = {} if shown else _line_alone(chosen.where)
     return AdvisedCause(title, there, not in_sentence and _of_another_limit(summary, chosen))
 
 
 def _within_the_limit(summary: Summary, chosen: Finding) -> AdvisedCause:
     """Return what is wrong at the line of a change for all of the limit, where its remedy says that, and the line."""
-    fault = next(({**FAULTS, **OF_THE_LIMIT}.get(way.name, "") for way in chosen.remedies[:1]), "")
-    line = _line_of(chosen.where)
+    name, line = chosen.remedies[0].name if chosen.remedies else "", _line_of(chosen.where)
+    fault = FAULTS.get(name) or OF_THE_LIMIT.get(name)
     if not fault or not line:
         return NOTHING
     shown = _names(summary.verdict.sentence, line)
-    return AdvisedCause(fault, {} if shown else _short({key: chosen.where[key] for key in ("file", "line")}))
+    return AdvisedCause(fault, {} if shown else _line_alone(chosen.where))
 
 
 def _of_another_limit(summary: Summary, chosen: Finding) -> bool:
@@ -102,6 +102,11 @@ def _first(summary: Summary) -> Finding | None:
 def _line_of(where: Row) -> str:
     """Return a line as "train.py:31", "" for none."""
     return f"{PurePath(str(where['file'])).name}:{where['line']}" if where.get("file") and where.get("line") else ""
+
+
+def _line_alone(where: Row) -> Row:
+    """Return the line of a place, without its module and phase."""
+    return _short({key: where[key] for key in ("file", "line")})
 
 
 def _names(text: str, line: str) -> bool:

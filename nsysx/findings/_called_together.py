@@ -12,6 +12,7 @@ from nsysx.findings import _line_causes
 from nsysx.findings._case import Case
 from nsysx.findings._costly_lines import CostlyLine
 from nsysx.findings._finding_bounds import FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE
+from nsysx.frames.intervals import I64
 
 #: Phases that a step cannot do without: a line below which they run calls the network, not something beside it.
 _OF_TRAINING = ("forward", "backward", "optimizer")
@@ -32,17 +33,19 @@ def called_together(case: Case, code: CodeLines, kinds: Mapping[Kind, Sequence[C
     are two alone, what they do themselves says more.
     """
     of_kind = {key: _callers(code, group) for key, group in kinds.items() if _may_join(group)}
+    training = _calls_that_train(case)
     best: CalledTogether | None = None
     best_cost = 0
     for caller in frozenset[int]().union(*of_kind.values()):
         joined = tuple(key for key, callers in of_kind.items() if caller in callers)
         costs = [sum(line.cost for line in kinds[key]) for key in joined]
         cost = sum(costs)
-        innermost = best is None or best.caller in _above(code, caller)
-        alone = len(costs) < FEWEST_KINDS_TOGETHER or max(costs) > MOST_OF_TOGETHER_SHARE * cost
-        if alone or cost < best_cost or (cost == best_cost and not innermost):
+        if len(costs) < FEWEST_KINDS_TOGETHER or max(costs) > MOST_OF_TOGETHER_SHARE * cost or cost < best_cost:
             continue
-        if not (_line_causes.encloses(case, caller) or _trains(case, code, caller)):
+        if best is not None and cost == best_cost and not any(best.caller in above for above in _above(code, caller)):
+            continue
+        trains = code.passing(code.call[training], frozenset({caller})).any()
+        if not (trains or _line_causes.encloses(case, caller)):
             best, best_cost = CalledTogether(caller, joined), cost
     return best
 
@@ -53,21 +56,17 @@ def _may_join(group: Sequence[CostlyLine]) -> bool:
 
 def _callers(code: CodeLines, group: Sequence[CostlyLine]) -> frozenset[int]:
     """Return the places from which every line of a group is called, wherever it runs."""
-    chains = [
-        frozenset(code.chain(int(stack))[:-1])
-        for line in group
-        for stack in np.flatnonzero(code.place == line.place).tolist()
-    ]
-    return frozenset.intersection(*chains) if chains else frozenset()
+    above = [each for line in group for each in _above(code, line.place)]
+    return frozenset.intersection(*above) if above else frozenset()
 
 
-def _above(code: CodeLines, line_row: int) -> frozenset[int]:
-    """Return the places that a line is called from."""
-    stacks = np.flatnonzero(code.place == line_row).tolist()
-    return frozenset(above for stack in stacks for above in code.chain(int(stack))[:-1])
+def _above(code: CodeLines, line_row: int) -> list[frozenset[int]]:
+    """Return the places that a line is called from, for each stack that ends with it."""
+    return [frozenset(code.chain(stack)[:-1]) for stack in np.flatnonzero(code.place == line_row).tolist()]
 
 
-def _trains(case: Case, code: CodeLines, caller: int) -> bool:
-    """Return whether calls of a network, its gradients or its optimizer are made below a line."""
-    made = case.calls.filter(case.calls["phase"].is_in(_OF_TRAINING).fill_null(value=False))
-    return bool(code.passing(code.call[made["call"].to_numpy()], frozenset({caller})).any())
+def _calls_that_train(case: Case) -> I64:
+    """Return the calls of a network, its gradients or its optimizer."""
+    trains = case.calls["phase"].is_in(_OF_TRAINING).fill_null(value=False)
+    made: I64 = case.calls["call"].filter(trains).to_numpy()
+    return made

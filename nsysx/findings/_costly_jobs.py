@@ -325,6 +325,11 @@ def _small_messages(case: Case) -> frozenset[int]:
     return frozenset(small)
 
 
+def _sharded_modules(settings: RecordedSettings) -> int:
+    """Return how many modules are sharded each by itself."""
+    return sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
+
+
 #: A block of a network: the outermost part of a list.
 _BLOCK = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 
@@ -333,7 +338,7 @@ def units_left_share(case: Case, settings: RecordedSettings) -> float:
     """Return how many units are left of those of now (share) if each block of the network is one, and what is around them another; 0 where
     blocks are not seen.
     """
-    count = sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
+    count = _sharded_modules(settings)
     names = case.profile.attributed.modules["module"].drop_nulls().cast(pl.String)
     blocks = {block[0] for name in names.to_list() if (block := _BLOCK.search(name))}
     return min(1.0, (len(blocks) + 1) / count) if blocks and count else 0.0
@@ -341,7 +346,7 @@ def units_left_share(case: Case, settings: RecordedSettings) -> float:
 
 def small_units(case: Case, settings: RecordedSettings) -> str:
     """Return that a sharded model gathers many units that are small."""
-    count = sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
+    count = _sharded_modules(settings)
     often = len(_small_messages(case)) / case.steps
     if count < FEWEST_SMALL_UNITS or often < FEWEST_SMALL_UNITS:
         return ""

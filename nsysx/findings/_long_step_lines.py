@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nsysx import ids
 from nsysx.analyses.lines import text_of, texts
@@ -59,10 +59,8 @@ class LongStepLine(NamedTuple):
 
     def fix(self, otherwise: str) -> Fix:
         """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
-        by_text, rarely = (
-            fix_of(Seen(self.text), _OF_THE_HOST),
-            way("evaluated-rarely" if self.evaluates else otherwise),
-        )
+        by_text = fix_of(Seen(self.text), _OF_THE_HOST)
+        rarely = way("evaluated-rarely" if self.evaluates else otherwise)
         text = rarely.text.replace("this", self._what, 1)
         if by_text is None:
             return Fix.by_name(way(rarely.name, text, rarely.paste, rarely.condition))
@@ -107,11 +105,18 @@ def _samples(case: Case, process: int) -> Iterator[tuple[str, int, str, int]]:
     """Yield file, line, function and samples of what a process ran in long steps, and by what it entered that."""
     for record in ids.records_of(case.profile.trace.capture.probe, process):
         noted = record.get("long_steps")
-        for name, width in (("places", 5), ("entries", 4)):
-            rows = noted.get(name) if isinstance(noted, Mapping) else None
-            for row in rows if isinstance(rows, list) else ():
-                if isinstance(row, list) and len(row) == width:
-                    yield row[0], row[1], row[2], row[3]
+        if isinstance(noted, Mapping):
+            yield from (tuple(row[:4]) for row in (*_rows(noted, "places"), *_rows(noted, "entries")))
+
+
+#: What the probe notes of long steps -> the columns of a row.
+_COLUMNS = {"places": 5, "entries": 4}
+
+
+def _rows(noted: Mapping[str, Any], name: str) -> list[list[Any]]:
+    """Return the rows of one kind that a probe noted, as far as they are whole."""
+    rows = noted.get(name)
+    return [r for r in rows if isinstance(r, list) and len(r) == _COLUMNS[name]] if isinstance(rows, list) else []
 
 
 def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
@@ -119,8 +124,7 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         noted = record.get("long_steps")
         if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
             continue
-        places = noted.get("places")
-        rows = [p for p in places if isinstance(p, list) and len(p) == 5] if isinstance(places, list) else []
+        rows = _rows(noted, "places")
         of_function: dict[tuple[str, str], int] = {}
         for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
@@ -131,9 +135,7 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
                 most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
                 text = text_of(texts(case.profile), file, most[1]) or ""
                 yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]))
-        entries = noted.get("entries")
-        for row in (p for p in entries if isinstance(p, list) and len(p) == 4) if isinstance(entries, list) else ():
-            file, number, function, count = row
+        for file, number, function, count in _rows(noted, "entries"):
             if not within and count >= MOST_SHARE * samples:
                 # It runs many functions, as a network in evaluation: the line that calls them is where they can be left out.
                 text = text_of(texts(case.profile), file, number) or ""

@@ -118,13 +118,12 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
-    together = called_together(case, code, kinds)
-    merged = [line for key in together.kinds for line in kinds.pop(key)] if together is not None else []
-    ranked = sorted(
-        [*kinds.values(), *([merged] if merged else [])], key=lambda group: -sum(line.cost for line in group)
-    )
-    caller = {id(merged): together.caller} if together is not None else {}
-    findings = [f for group in ranked if (f := _one(case, rule, code, group, caller.get(id(group)))) is not None]
+    groups: list[tuple[list[CostlyLine], int | None]] = []
+    if (together := called_together(case, code, kinds)) is not None:
+        groups.append(([line for key in together.kinds for line in kinds.pop(key)], together.caller))
+    groups = [*((group, None) for group in kinds.values()), *groups]
+    groups.sort(key=lambda each: -sum(line.cost for line in each[0]))
+    findings = [f for group, caller in groups if (f := _one(case, rule, code, group, caller)) is not None]
     return findings[:MOST_NOTED_LINES]
 
 
