@@ -44,6 +44,10 @@ OWN_CAUSE_SHARE = 0.1
 #: are seen.
 SHOWN_IN_MS_NS, SHOWN_IN_US_NS, ONE_DIGIT_FROM = 1e5, 100, 10
 
+# ---- difference_answer ------------------------------------------------------------------------------------------
+#: The share of the step before below which a part that differs, and a row, is named in no answer: tables have it.
+NAMED_PART_SHARE = 0.01
+
 # ---- difference_intervals ---------------------------------------------------------------------------------------
 #: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
 GPU_DRIFT_SHARE = 0.005

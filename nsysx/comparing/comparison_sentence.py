@@ -67,12 +67,16 @@ def _idle_together(parts: Sequence[DifferencePart], total: int) -> list[Differen
     return sorted([p for p in parts if p not in small] + [merged], key=lambda p: -abs(p.difference_ns))
 
 
-def _parts_in_words(parts: Sequence[DifferencePart], total: int) -> str:
-    """Return ": 16.9 in MaskedLoss kernels, 0.9 in waits", and what is left in other parts."""
+def _parts_in_words(answer: Comparison, parts: Sequence[DifferencePart], total: int) -> str:
+    """Return ": 16.9 in MaskedLoss kernels, 0.9 in waits", and what is left in other parts.
+
+    Named is what changes the step enough; where nothing does, the largest part of the difference.
+    """
     scale, _ = _unit(total)
     sign = 1 if total > 0 else -1
     parts = _idle_together(parts, total)
-    named = [p for p in parts if p.kind != "rest" and abs(p.difference_ns) >= SENTENCE_PART_SHARE * abs(total)]
+    seen = [p for p in parts if p.kind != "rest" and abs(p.difference_ns) >= SENTENCE_PART_SHARE * abs(total)]
+    named = [p for p in seen if answer.changes_the_step(p)] or seen[:1]
     same = [p for p in named if p.difference_ns * sign > 0][:MOST_SENTENCE_PARTS]
     against = [p for p in named if p.difference_ns * sign < 0][:2]
     if not same:
@@ -103,7 +107,7 @@ def sentence(answer: Comparison, work: PartDifference | None, *, single: bool) -
     if work is not None and answer.verdict in ("faster", "slower"):
         return _by_work(answer, work) + only
     if answer.verdict in ("faster", "slower"):
-        return f"{amount} ({share}){_parts_in_words(answer.parts, difference)}.{only}"
+        return f"{amount} ({share}){_parts_in_words(answer, answer.parts, difference)}.{only}"
     detectable = answer.detectable_ns
     seen = f" A change of {units.duration(detectable)}{each} or more would have been seen." if detectable else ""
     both = f"{units.duration(before)} before and {units.duration(after)} after"
@@ -112,7 +116,7 @@ def sentence(answer: Comparison, work: PartDifference | None, *, single: bool) -
         return same + (", by the GPU work, which limits the step." if work is not None else ".") + seen
     if answer.whole:
         way = "longer" if difference > 0 else "shorter"
-        because = _parts_in_words(answer.parts, difference)
+        because = _parts_in_words(answer, answer.parts, difference)
         return (
             f"Not comparable, because no steps were found: from the first to the last GPU work {both}, {_amount(difference)} "
             f"{way}{because}. Whether both did the same work is unknown."
@@ -133,7 +137,9 @@ def _by_work(answer: Comparison, work: PartDifference) -> str:
     low, high = (None if v is None else round(v) for v in (work.low_ns, work.high_ns))
     share = _share(difference, round(work.before_ns), low, high)
     parts = [p for p in answer.parts if p.kind != "idle" or p.name in GPU_CAUSES]
-    because = _parts_in_words([p for p in parts if p.name != DeviceActivity.COMM and p.kind != "rest"], difference)
+    because = _parts_in_words(
+        answer, [p for p in parts if p.name != DeviceActivity.COMM and p.kind != "rest"], difference
+    )
     step = answer.after_ns - answer.before_ns
     whole = (
         f"the whole step is {_amount(step)} {'slower' if step > 0 else 'faster'}, "

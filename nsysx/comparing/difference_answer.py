@@ -8,6 +8,7 @@ from typing import Any
 
 from nsysx.catalogue import FAMILIES, Cause, DeviceActivity
 from nsysx.comparing.comparability import ComparabilityCheck
+from nsysx.comparing.comparing_bounds import NAMED_PART_SHARE
 from nsysx.comparing.differences import PartDifference
 
 SCHEMA = "nsysx.compare/1"
@@ -46,7 +47,11 @@ class DifferencePart:
 def part_words(kind: str, name: str | None) -> str:
     """Return the name of a part in a sentence."""
     if kind == "module":
-        return f"{name} kernels" if name is not None else "kernels of no known module"
+        if name is None:
+            return "kernels of no known module"
+        return (
+            f"module {name} kernels" if name.isdigit() else f"{name} kernels"
+        )  # "64 kernels" would be a number of them
     if kind == "family":
         return FAMILIES.get(str(name), f"{name or 'other'} kernels")
     if kind == "rest":
@@ -99,6 +104,10 @@ class Comparison:
     steps: Mapping[str, Sequence[Sequence[int]]] = field(repr=False)
     names: tuple[tuple[str, ...], tuple[str, ...]]
     whole: bool = False
+
+    def changes_the_step(self, row: PartDifference | DifferencePart) -> bool:
+        """Return whether a row differs by enough of the step before to be named."""
+        return abs(row.difference_ns) >= NAMED_PART_SHARE * self.before_ns
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as plain JSON values, keys as in the contract `nsysx.compare/1`."""

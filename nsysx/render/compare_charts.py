@@ -12,7 +12,7 @@ from nsysx.comparing.difference_answer import Comparison
 from nsysx.render.charts.canvas import Chart
 from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.charts.row_bars import BarRow, row_bars
-from nsysx.render.compare_view import signed
+from nsysx.render.compare_view import shown_parts, signed
 from nsysx.render.first_screen import BarBox
 from nsysx.render.render_bounds import CAPTURE_STEP, MOST_CAPTURE_STEPS, MOST_CAPTURES, WATERFALL_ROWS
 from nsysx.render.safe_text import clean, shorten
@@ -77,9 +77,10 @@ def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
 
 def waterfall(answer: Comparison) -> Scaled:
     """Return how the step before becomes the step after, part by part."""
-    parts = [(shorten(clean(p.words, 200), 40), p.difference_ns) for p in answer.parts[:WATERFALL_ROWS]]
-    if rest := answer.parts[WATERFALL_ROWS:]:
-        parts.append((f"{len(rest)} smaller parts", sum(p.difference_ns for p in rest)))
+    single, others, others_ns = shown_parts(answer, WATERFALL_ROWS)
+    parts = [(shorten(clean(p.words, 200), 40), p.difference_ns) for p in single]
+    if others:
+        parts.append((others, others_ns))
     levels = list(accumulate((ns for _, ns in parts), initial=answer.before_ns))
     low, high = min(levels), max(levels)
     # Zero is kept where the change is a good part of the step; a small change would vanish on that scale.

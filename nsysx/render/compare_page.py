@@ -36,7 +36,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         real=view.both_steps(answer),
         unprofiled=view.without_profiler(answer) is not None,
         places=view.places(answer, redact=redact),
-        most_parts=SCREEN_PARTS,
+        shown=[view.part_line(p, 84, answer.before_ns) for p in view.shown_parts(answer, SCREEN_PARTS)[0]],
         duration=units.duration,
         names=names,
         warnings=view.warnings(answer),

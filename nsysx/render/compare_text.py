@@ -68,17 +68,17 @@ def terminal(answer: Comparison, console: Console) -> None:
         if "cannot be known" in line:
             out.text(f"? {line}", "dim")
     out.text("")
-    shown = [_cells_without_interval(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:TERMINAL_PARTS]]
-    if rest := answer.parts[TERMINAL_PARTS:]:
-        ns = sum(p.difference_ns for p in rest)
-        shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
+    single, others, others_ns = view.shown_parts(answer, TERMINAL_PARTS)
+    shown = [_cells_without_interval(view.part_line(p, 40, answer.before_ns)) for p in single]
+    if others:
+        shown.append((others, "", "", view.signed(others_ns), "", ""))
     name = "part" if answer.whole else "part of the step"
     out.rows((name, "before", "after", "difference", view.share_head(answer), "verdict"), shown)
     lines = [
         _cells_without_interval(view.line(table.key, row, 30))
         for table in TABLES
         if table.leads
-        for row in view.changed(answer.tables[table.key])[:TERMINAL_ROWS]
+        for row in [r for r in view.changed(answer.tables[table.key]) if answer.changes_the_step(r)][:TERMINAL_ROWS]
     ]
     if lines:
         out.text("")
@@ -96,11 +96,10 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
     out += [f"- Not known: {escape(line)}" for line in view.unknowns(answer)]
     out += ["", escape(view.basis(answer)), "", "**What the difference is made of**", ""]
     heads = ("part", "before", "after", "difference", "interval", view.share_head(answer), "verdict")
-    parts = [view.part_line(p, 70, answer.before_ns).cells for p in answer.parts[:top]]
-    if rest := answer.parts[top:]:
-        parts.append(
-            (f"{len(rest)} smaller parts", "", "", view.signed(sum(p.difference_ns for p in rest)), "", "", "")
-        )
+    single, others, others_ns = view.shown_parts(answer, top)
+    parts = [view.part_line(p, 70, answer.before_ns).cells for p in single]
+    if others:
+        parts.append((others, "", "", view.signed(others_ns), "", "", ""))
     out += _table(heads, parts)
     out += ["", "<details><summary>Row by row</summary>"]
     unchanged = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.catalogue import FAMILIES
+from nsysx.comparing.comparing_bounds import NAMED_PART_SHARE
 from nsysx.comparing.comparison import TABLES
 from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real, part_words
 from nsysx.comparing.differences import PartDifference
@@ -82,6 +83,19 @@ def _line(
     return ComparedLine(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
 
 
+def shown_parts(answer: Comparison, most: int) -> tuple[list[DifferencePart], str, int]:
+    """Return the parts that are shown one by one, at most so many, and what the others are in words and in sum (ns).
+
+    Shown is what changes the step enough; where nothing does, the largest part.
+    """
+    single = [p for p in answer.parts if p.kind != "rest"]
+    enough = [p for p in single if answer.changes_the_step(p)]
+    shown = (enough or single[:1])[:most]
+    others = [p for p in answer.parts if p not in shown and p.difference_ns]
+    below = f", each below {100 * NAMED_PART_SHARE:.0f} %" if len(enough) <= most else ""
+    return shown, f"other parts{below}" if others else "", sum(p.difference_ns for p in others)
+
+
 def without_profiler(answer: Comparison) -> Real | None:
     """Return both steps without the profiler where they tell whether the step changed, else None: those as recorded do."""
     return answer.real if answer.real is not None and answer.real.verdict == answer.verdict else None
@@ -107,7 +121,7 @@ def places(answer: Comparison, *, redact: bool) -> list[tuple[str, ComparedLine]
     """Return the module and the kernel that changed most, each with what it is."""
     most = []
     for key, noun in (("modules", "module"), ("kernels", "kernel")):
-        if rows := changed(answer.tables.get(key, ())):
+        if rows := [r for r in changed(answer.tables.get(key, ())) if answer.changes_the_step(r)]:
             row = max(rows, key=lambda r: abs(r.difference_ns))
             most.append((noun, line(key, row, 40, redact=redact)))
     return most

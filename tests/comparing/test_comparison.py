@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import lzma
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from nsysx.comparing import comparison, differences, renamed_modules, side, side_inputs
 from nsysx.comparing.comparison_sentence import _idle_together, real_words
-from nsysx.comparing.difference_answer import Comparison, DifferencePart
+from nsysx.comparing.difference_answer import Comparison, DifferencePart, part_words
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
-from nsysx.render import compare_page
-from nsysx.render.compare_text import markdown
+from nsysx.render import compare_charts, compare_page
+from nsysx.render.compare_text import markdown, terminal
+from nsysx.render.compare_view import shown_parts
 from tests.comparing.programs import MS, US, captured, program, summary
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
@@ -109,10 +112,36 @@ def test_a_ticket_holds_what_changed_and_names_the_rest(tmp_path: Path) -> None:
     text = markdown(answer, top=5)
     assert "| m3 kernels | 1.00 ms | 2.00 ms | +1.00 ms |" in text and "&#45;" not in text
     parts = text.partition("difference is made of")[2].partition("\n\n**")[0]
-    assert re.search(r"^\| \d+ smaller parts \|", parts, re.MULTILINE) and parts.count("\n| ") == 7
+    assert parts.count("\n| ") == 2, "its head and m3: nothing else differs"
     assert not re.search(r"^\| m4 ", text, re.MULTILINE)
     assert "No row that surely changed: " in text
     assert len(text.splitlines()) < 60
+
+
+def test_what_changes_the_step_by_less_than_one_percent_is_one_row(tmp_path: Path) -> None:
+    """Of 20 ms, 0.19 ms is below one percent and 0.21 ms is not: in sentence, lists, pictures and the rows that changed most."""
+    nets = {f"m{i}": MS for i in range(20)}
+    before = summary(tmp_path, program(nets), "b")
+    for more, named in ((190 * US, False), (215 * US, True)):
+        after = program({**nets, "m3": 2 * MS, "m5": MS + more, "m7": MS + 50 * US, "m8": MS - 60 * US})
+        answer = compare(before, summary(tmp_path, after, f"a{more}"))
+        file = io.StringIO()
+        terminal(answer, Console(file=file, width=80))
+        cards = compare_page.render(answer).partition('<section class="more"')[0]
+        waterfall = [row.label for row in compare_charts.waterfall(answer).rows]
+        parts = markdown(answer).partition("<details>")[0]
+        for text in (answer.sentence, file.getvalue(), cards, "\n".join(waterfall), parts):
+            assert ("m5" in text) is named and not re.search(r"m[78]\b", text), text
+        for text in (file.getvalue(), "\n".join(waterfall), parts):
+            assert "other parts, each below 1 %" in text
+        shown, _, others_ns = shown_parts(answer, 8)
+        assert sum(p.difference_ns for p in shown) + others_ns == answer.difference_ns
+    small = compare(before, summary(tmp_path, program({**nets, "m3": MS + 150 * US, "m5": MS + 50 * US}), "small"))
+    assert [p.name for p in shown_parts(small, 8)[0]] == ["m3"], "the largest, where nothing else could be named"
+
+
+def test_a_module_that_is_called_by_a_number_is_no_number_of_kernels() -> None:
+    assert part_words("module", "64") == "module 64 kernels" and part_words("module", "m64") == "m64 kernels"
 
 
 def test_the_page_writes_microseconds_in_one_way(tmp_path: Path) -> None:
