@@ -19,7 +19,13 @@ from nsysx.answer.answer_bounds import (
     UNEVEN_STEPS_TIMES,
 )
 from nsysx.answer.change_savings import about as about_of
-from nsysx.answer.change_savings import changes_before, is_bound, nothing_to_claim, shows_likely_saving
+from nsysx.answer.change_savings import (
+    changes_before,
+    is_bound,
+    nothing_to_claim,
+    shows_likely_saving,
+    violated_conditions,
+)
 from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
 from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit, StepPart
@@ -50,6 +56,16 @@ _LIMIT = "What limits it"
 _OUT_OF_THE_LOOP = "out-of-the-loop"
 #: The halves of an answer whose change is for whatever stands there: that the time is lost is measured, that the change wins it is not.
 LOST, GAINED = "Where time is lost", "What this change wins"
+#: Of which of several changes the size is.
+BOTH_TOGETHER, ALL_TOGETHER, SECOND_ALONE = (
+    "Both changes together: ",
+    "All changes together: ",
+    "The second change alone: ",
+)
+#: Each of them in a word behind the name of the half.
+SIZE_OF = {BOTH_TOGETHER: "of both", ALL_TOGETHER: "of all", SECOND_ALONE: "of the second"}
+#: Before a change in one text with another, which is priced there.
+_LATER_CHANGE = "; then "
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 
 
@@ -62,16 +78,23 @@ def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     if chosen is not None and cause.about == _LIMIT and _for_whatever_stands_there(chosen):
         parts = (replace(cause, about=LOST), *(replace(part, about=GAINED) for part in parts[1:]))
     least = min(parts, key=lambda s: _ORDER.index(s.level))
-    before = () if chosen is None else _of_changes_before(summary, chosen, parts)
-    if before:  # the size is of all changes together
-        parts = (
-            parts[0],
-            *(
-                replace(part, reason=f"All changes together: {part.reason[:1].lower()}{part.reason[1:]}")
-                for part in parts[1:]
-            ),
-        )
+    if chosen is None:
+        return Certainty(least.level, least.reason, parts)
+    before = _of_changes_before(summary, chosen, parts)
+    if changes := _changes_of_the_size(summary, chosen):
+        sizes = (replace(part, reason=f"{changes}{part.reason[:1].lower()}{part.reason[1:]}") for part in parts[1:])
+        parts = (parts[0], *sizes)
     return Certainty(least.level, least.reason, (*parts, *before))
+
+
+def _changes_of_the_size(summary: Summary, chosen: Finding) -> str:
+    """Return of which changes the size is, as `SIZE_OF` has it, where the advice holds several, else ""."""
+    one_by_one = changes_before(summary, chosen) or violated_conditions(chosen)
+    if _LATER_CHANGE in chosen.fix and not one_by_one:
+        return SECOND_ALONE
+    pasted = len(chosen.remedies[0].parts) if chosen.remedies else 1
+    count = len(changes_before(summary, chosen)) + len(violated_conditions(chosen)) + max(pasted, 1)
+    return "" if count == 1 else BOTH_TOGETHER if count == 2 else ALL_TOGETHER
 
 
 def _of_changes_before(summary: Summary, chosen: Finding, parts: tuple[Sure, ...]) -> tuple[Sure, ...]:
@@ -82,9 +105,7 @@ def _of_changes_before(summary: Summary, chosen: Finding, parts: tuple[Sure, ...
     def sure(number: int, finding: Finding) -> Sure:
         saving, error = summary.step.saves_ns(finding.saving) or 0, finding.saving.error_ns or 0
         level: Level = "certain" if 2 * error <= saving else "likely"
-        return Sure(
-            f"({number})", level, f"Alone it saves {units.duration(saving)}, give or take {units.duration(error)}."
-        )
+        return Sure(f"({number})", level, f"Alone it saves {units.duration(saving)} (±{units.duration(error)}).")
 
     return tuple(sure(i, finding) for i, finding in enumerate(changes_before(summary, chosen), 1))
 

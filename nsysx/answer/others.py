@@ -62,7 +62,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
         if saving is not None and saving > MORE_THAN_NAMED_TIMES * _named_ns(title):
-            text += ", and its change removes more"
+            text += "; a fix saves more"
         key = f"{f.code} {_without_numbers(text)}"
         bound = f.saving.bound or chosen is None  # beside "Nothing", what it saves may be nothing, too
         # The first of several blocks saves most of them.

@@ -66,7 +66,7 @@ def _probe(summary: Summary) -> str:
     if not probes:
         return "no probe"
     ranges = probes[0].get("ranges") or {}
-    return "probe: " + ", ".join(sorted(str(k) for k, n in ranges.items() if n))
+    return ", ".join(sorted(str(k) for k, n in ranges.items() if n)) or "no ranges"
 
 
 def _torch(summary: Summary) -> str | None:

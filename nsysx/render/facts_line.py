@@ -31,7 +31,7 @@ def facts_line(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
         line.append("no steps found")
         return tuple(texts(s, 80) for s in line)
     line.append(
-        f"{facts.steady_count(summary.steps)} steady of {units.several(summary.steps.count, 'step')}{_spread(summary)}"
+        f"{facts.steady_count(summary.steps):,} steady of {units.several(summary.steps.count, 'step')}{_spread(summary)}"
     )
     line.append(summary.step.words(average=subject.on_average(summary), estimated=summary.verdict.estimated))
     line += _what_a_step_is(summary)

@@ -157,7 +157,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += [(line, "") for line in wrapped(f"{entry.code} {entry.text}{f': {worth}' if worth else ''}", head)]
         head = ""
     if left := len(said.also) - also:
-        more = f"and {left} more" if also else f"{left} found,"
+        more = f"and {left} more" if also else f"{units.several(left, 'more finding')},"
         out += [(f"{head:<7}{more} in the page and in --full", "")] if left > 0 else []
     out += [(f"NEXT   {said.next}", "dim")] if said.next else []
     return out

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from nsysx import units
+from nsysx.advice import Alternative, Condition
 from nsysx.answer import certainty
 from nsysx.catalogue import StepLimit
 from nsysx.model import Check, Finding, Summary, Unprofiled
+from nsysx.render import answer_words
 from nsysx.saving import Saving
 from tests.render import factory
 
@@ -79,9 +82,51 @@ def test_a_change_that_comes_first_is_as_sure_as_its_own_saving(error_ms: float,
     told = certainty.certainty_of_advice(replace(measured, findings=(whole, first)), whole)
     assert (told.parts[-1].about, told.parts[-1].level) == ("(1)", level)
     assert told.parts[-1].reason.startswith("Alone it saves 2.00 ms")
-    assert told.parts[1].reason.startswith("All changes together: ")
+    assert told.parts[1].reason.startswith("Both changes together: ")
+    assert told.parts[-1].reason == f"Alone it saves 2.00 ms (±{units.duration(round(error_ms * MS))})."
     alone = certainty.certainty_of_advice(replace(measured, findings=(whole,)), whole)
     assert len(alone.parts) == 2 and alone.level == told.level, "nothing comes before it"
+
+
+@pytest.mark.parametrize(
+    ("fix", "remedy", "needed", "said", "half"),
+    [
+        ("Compile it", "compile", 0, "", "Gain likely"),
+        (
+            "Compile it; fused=True for the optimizer",
+            "compile,fused",
+            0,
+            "Both changes together: ",
+            "Gain of both likely",
+        ),
+        (
+            "Compile it; fused=True for the optimizer",
+            "compile,fused",
+            1,
+            "All changes together: ",
+            "Gain of all likely",
+        ),
+        ("Compile it", "compile", 1, "Both changes together: ", "Gain of both likely"),
+        ("Use larger batches; then compile it", "compile", 0, "The second change alone: ", "Gain of the second likely"),
+    ],
+)
+def test_of_advice_in_several_parts_it_is_said_which_of_them_the_size_is(
+    fix: str, remedy: str, needed: int, said: str, half: str
+) -> None:
+    """What must be mended first is a part of it, too."""
+    wait = Condition("no-wait", "violated", "no wait", "Remove waits")
+    chosen = replace(
+        CHOSEN,
+        code="NSX116",
+        fix=fix,
+        remedies=(Alternative(remedy, ""),),
+        paste="compile()",
+        conditions=(wait,) * needed,
+    )
+    (_, size) = certainty.certainty_of_advice(replace(known(9.9, 10.1), findings=(chosen,)), chosen).parts
+    assert size.reason.startswith(said) and any(map(size.reason.startswith, certainty.SIZE_OF)) is bool(said)
+    assert answer_words._half_in_words(size, size.reason)[0] == half
+    assert not any(map(answer_words._half_in_words(size, size.reason)[1].startswith, certainty.SIZE_OF))
 
 
 @pytest.mark.parametrize(

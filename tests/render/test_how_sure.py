@@ -16,7 +16,7 @@ def test_cause_and_size_are_apart_with_their_reasons_in_each_output(name: str, r
     summary = recorded.summary(name)
     said = answer_words.build(summary)
     halves = (
-        ["Lost time", "Gain"] if name == "tiny_stack" else ["Cause", "Size"]
+        ["Lost time", "Gain of both"] if name == "tiny_stack" else ["Cause", "Size"]
     )  # its change is for whatever stands there
     assert [half.rpartition(" ")[0] for half, _ in said.halves] == halves[: len(said.sure)]
     assert [half.split()[-1] for half, _ in said.halves] == [s.level for s in said.sure]
@@ -37,5 +37,5 @@ def test_cause_and_size_are_apart_with_their_reasons_in_each_output(name: str, r
 
 def test_samples_of_which_the_size_is_known_have_both_lines(recorded: Samples) -> None:
     said = answer_words.build(recorded.summary("tiny_stack"))
-    assert [half for half, _ in said.halves] == ["Lost time certain", "Gain unknown"]
+    assert [half for half, _ in said.halves] == ["Lost time certain", "Gain of both unknown"]
     assert said.halves[1][1].startswith("The unprofiled step was not measured")

@@ -78,8 +78,8 @@ CHANGES = (
     ),
     _change(
         "compile-dynamic", "torch.compile(model, dynamic=True)",
-        "Pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not compile again for each: shapes "
-        "change from step to step", _BREAKS, dynamic=True,
+        "torch.compile(model, dynamic=True), compiled once for all shapes: they change from step to step; padding the inputs to few "
+        "lengths helps", _BREAKS, dynamic=True,
     ),
 )  # fmt: skip
 UNTRIED = (
