@@ -132,6 +132,83 @@ def test_rates_of_devices_are_those_that_limits_are_made_of() -> None:
     assert told in TEXTS["roofline"]
 
 
+def test_the_table_of_speed_is_what_the_benchmark_wrote_down() -> None:
+    recorded = (ROOT / "scripts" / "bench.md").read_text(encoding="utf-8")
+    sections = re.split(r"^### ([\d,]+) kernels, synthetic$", recorded, flags=re.MULTILINE)[1:]
+    rows = [
+        line
+        for line in (ROOT / "nsysx" / "docs" / "speed.md").read_text(encoding="utf-8").splitlines()
+        if line[:3] == "| 1"
+    ]
+    assert len(rows) == len(sections) // 2 + 1
+
+    def figures(section: str, what: str) -> list[str]:
+        line = next(line for line in section.splitlines() if line.strip("| *").startswith(f"{what} "))
+        return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+    def seconds(text: str) -> float:
+        return float(text.removesuffix(" s"))
+
+    for row, kernels, section in zip(
+        rows, [*sections[::2], sections[-2]], [*sections[1::2], sections[-1]], strict=True
+    ):
+        every = "--every-step" in row
+        said = [cell.strip() for cell in row.strip("|").split("|")]
+        report = figures(section, f"nsysx report --json{' --every-step' if every else ''}")
+        scripts, scan = (
+            seconds(figures(section, w)[0])
+            for w in ("the nine NVIDIA scripts, one after another**", "one SQLite scan of the columns")
+        )
+        memory = float(report[4].removesuffix(" MB").replace(",", ""))
+        assert said[0].startswith(kernels) and f"{said[1]} rows" in section
+        assert said[2] == f"{seconds(report[0]):.1f} s"
+        assert said[3] == (f"{memory / 1000:.1f} GB" if memory >= 1000 else f"{memory:.0f} MB")
+        times = scripts / seconds(report[0])
+        more = f" ({times:.{0 if times >= 10 else 1}f} x)" if times > 1 else ""
+        assert said[4] == f"{scripts:.{0 if scripts >= 10 else 1}f} s{more}"
+        assert said[5] == f"{scan:.{1 if scan >= 1 else 2}f} s"
+
+
+#: Tables with figures that no test makes again: by the first cells of their heads, with their source.
+MEASURED_ONCE = {
+    ("README", "you see | nsysx says"): "examples of what programs print and the page says",
+    ("README", "document | for"): "captures that the document tells of",
+    ("settings", "package | why"): "start of a command with each version of the package",
+    ("accuracy", "event | adds"): "a loop of each call alone on an H200, with nsys 2025.3",
+    ("accuracy", "program | unchanged, ms"): "`nsysx try` on an H100, pairs of runs",
+    ("accuracy", "program and change | unchanged, ms"): "`nsysx try` on an H100, within one run",
+    ("agents", "agent | solved"): "`scripts/evals`, which runs an agent",
+    ("cost", "SGD, tiny linear modules | bare step"): "`scripts/probe_cost` on an H100",
+    ("cost", "before the first window"): "one program on an H100, with and without `--keep`",
+    ("cost", "median | lowest"): "pauses of `nsysx run` on H100s",
+    ("cost", "program | own clock, ms"): "27 programs on H100s and H200s, timed by themselves",
+    ("frameworks", "program | steps"): "the recipes of `sample_reports/recipes` on an H200",
+    ("many-ranks", "job | own clock, ms"): "six jobs on two H100s, timed by themselves",
+}
+#: Tables that a test makes again, with that test's file.
+MADE_AGAIN = {
+    ("accuracy", "the step without the profiler"): "tests/test_readme.py",
+    ("accuracy", "kernels | by counters over Nsight Compute"): "tests/roofline/test_against_nsight_compute.py",
+    ("accuracy", "kernels | must move"): "tests/roofline/test_against_nsight_compute.py",
+    ("speed", "kernels | rows"): "tests/test_figures_of_documents.py",
+    ("what-if", "change | bare, ms"): "tests/test_readme.py",
+}
+
+
+def test_each_table_with_figures_is_made_again_or_names_its_source() -> None:
+    heads = set()
+    for path in PATHS:
+        for table in re.findall(r"(?:^\|.*\n)+", path.read_text(encoding="utf-8"), re.MULTILINE):
+            head, _, *rows = table.splitlines()
+            if any(FIGURE.search(row) or re.search(r".\| \d[\d,.]*(?:, \d| of \d| \|)", row) for row in rows):
+                heads.add((path.stem, head.strip("| ")))
+    listed = {**MEASURED_ONCE, **MADE_AGAIN}
+    unlisted = [h for h in heads if not any(h[0] == name and h[1].startswith(begin) for name, begin in listed)]
+    assert not unlisted, "a table without a test and without a source"
+    assert [k for k in listed if not any(h[0] == k[0] and h[1].startswith(k[1]) for h in heads)] == []
+    assert all((ROOT / file).is_file() for file in MADE_AGAIN.values())
+
+
 def test_of_every_other_figure_the_source_is_named() -> None:
     with_figures = {name for name, text in TEXTS.items() if FIGURE.search(text)}
     assert with_figures == set(ELSEWHERE)

@@ -240,7 +240,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.step.estimate
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
-        how = "The replay made exactly this change; nine in ten of the changes that were tried lie in such an interval."
+        how = "The replay made exactly this change. Nine in ten of the changes that were tried lie in such an interval."
     elif _added_up(chosen):
         how = sentence(chosen.saving.confidence)
     elif is_bound(summary, chosen):

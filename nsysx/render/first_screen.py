@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
 from nsysx.advice import Bar, BarPart
 from nsysx.answer import subject
-from nsysx.model import Finding, Summary
+from nsysx.model import Summary
 from nsysx.pictures import Timeline
 from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
@@ -161,29 +161,26 @@ def _items(
     for action in summary.answer.do:
         if action.finding is not None:
             done.setdefault(action.finding, []).append(texts(action.text, 500))
-    step, then = summary.step.shown_ns, worded.then_ns
+    step = summary.step.shown_ns
+    chosen, above = _in_order_of_the_list(summary, worded, chosen)
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
     items: list[TodoItem] = []
     for number, index in enumerate(chosen, 1):
         finding = findings[index]
         shown = finding_view.finding_of(finding, summary, texts, 84)
-        saving = summary.step.saves_ns(finding.saving)
-        last = index == summary.answer.do[-1].finding
-        if last and worded.now_ns is not None and then is not None:
-            saving = worded.now_ns - then
-        bound = worded.bound if last else finding.saving.bound
+        saving = _saving_ns(summary, worded, index)
+        bound = worded.bound if index == summary.answer.do[-1].finding else finding.saving.bound
         how = done.get(index) or [shown.fix]
-        share = min(1.0, saving / step) if saving and step else 0.0
         items.append(
             TodoItem(
                 number=number,
-                under=_line_of_same_cause(items, findings, chosen, share),
+                under=1 + chosen.index(above[index]) if index in above else 0,
                 code=shown.code,
                 what=in_order(how),
                 title=titles.get(index, shown.title),
                 worth="" if not saving or not step else f"{'up to ' if bound else ''}{units.duration(saving)}",
-                share=share,
+                share=_share(summary, worded, index),
                 where=shown.where,
                 why=shown.detail,
                 how=" ".join(filter(None, (_rest_of_advice(text, first_clause(text)) for text in how))),
@@ -202,20 +199,38 @@ def _items(
     return tuple(items), marks
 
 
-def _line_of_same_cause(
-    items: Sequence[TodoItem], findings: Sequence[Finding], chosen: Sequence[int], share: float
-) -> int:
-    """Return the first line above that is about the same cause and worth as much: it overlaps, or has the same advice; 0 for none."""
-    finding = findings[chosen[len(items)]]
-    for item, index in zip(items, chosen, strict=False):
-        above = findings[index]
-        if (
-            not item.under
-            and item.share >= share
-            and (index in finding.overlaps or (above.code, above.fix) == (finding.code, finding.fix))
-        ):
-            return item.number
-    return 0
+def _saving_ns(summary: Summary, worded: Worded, index: int) -> int | None:
+    """Return what the change of a finding saves of the step (ns): of the answer's own, what the answer says."""
+    then = worded.then_ns
+    if index == summary.answer.do[-1].finding and worded.now_ns is not None and then is not None:
+        return worded.now_ns - then
+    return summary.step.saves_ns((summary.findings or ())[index].saving)
+
+
+def _share(summary: Summary, worded: Worded, index: int) -> float:
+    """Return what the change of a finding saves, as a share of the step."""
+    saving, step = _saving_ns(summary, worded, index), summary.step.shown_ns
+    return min(1.0, saving / step) if saving and step else 0.0
+
+
+def _in_order_of_the_list(
+    summary: Summary, worded: Worded, chosen: Sequence[int]
+) -> tuple[list[int], Mapping[int, int]]:
+    """Return the findings as the list numbers them, and for those of another one's cause that one, in which they are folded.
+
+    Of one cause is what overlaps with a finding before it that is worth as much, or has the same advice. The lines that are seen come
+    first, so that their numbers follow each other.
+    """
+    findings, above = summary.findings or (), dict[int, int]()
+    shares = {index: _share(summary, worded, index) for index in chosen}
+    for n, index in enumerate(chosen):
+        finding = findings[index]
+        for other in chosen[:n]:
+            same = (findings[other].code, findings[other].fix) == (finding.code, finding.fix)
+            if other not in above and shares[other] >= shares[index] and (other in finding.overlaps or same):
+                above[index] = other
+                break
+    return [*(n for n in chosen if n not in above), *(n for n in chosen if n in above)], above
 
 
 def _size(shown: finding_view.FindingView) -> str:

@@ -8,7 +8,7 @@ MOST_TRIED = 3
 #: The longest answer in Markdown: what a ticket shows without scrolling.
 MOST_MARKDOWN_LINES = 25
 #: Letters of a change in one line of the list.
-CHANGE_LETTERS = 110
+CHANGE_LETTERS = 130
 #: Letters of the only change that the card shows whole.
 CARD_LETTERS = 150
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.advice import Answer, Bar, BarPart, Picture
+from nsysx.advice import Also, Answer, Bar, BarPart, Picture
 from nsysx.answer import subject
 from nsysx.answer.bars import RANKS_BELOW
 from nsysx.model import Summary
 from nsysx.render import answer_text, answer_words, first_screen, html_page, terminal_answer
 from nsysx.render.grids import CellTexts
+from nsysx.saving import Saving
 from tests.render import factory
 from tests.render.factory import MS
 from tests.render.test_one_number import near, times
@@ -182,3 +183,18 @@ def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, sentence: 
     labels = [bar.label for bar in bars if any(line.startswith(f"{bar.label} ") for line in text)]
     assert labels == shown
     assert any(line.startswith("One step, rank by rank, as recorded") for line in text) == ("GPU 0" not in shown)
+
+
+def test_the_lines_that_are_seen_have_numbers_that_follow_each_other() -> None:
+    """What is folded in the line of its cause is numbered behind them, though it is worth more than the last of them."""
+    full = factory.summary()
+    first = full.findings[0]
+    folded = replace(first, slug="mask-work-2", title="Masks, too", saving=Saving(2 * MS), overlaps=(0,))
+    other = replace(
+        first, code="NSX116", slug="fp32-math", title="Others", fix="Do this", saving=Saving(MS), overlaps=()
+    )
+    count = len(full.findings)
+    also = (Also(folded.code, count, "Masks, too", 2 * MS, False), Also(other.code, count + 1, "Others", MS, False))
+    answer = replace(full.answer, also=also)
+    todo = first_screen.build(replace(full, findings=(*full.findings, folded, other), answer=answer)).todo
+    assert [(i.number, i.under, i.code) for i in todo] == [(1, 0, first.code), (2, 0, "NSX116"), (3, 1, first.code)]
