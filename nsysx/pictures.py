@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+#: What a box is called that was merged from neighbors of several names: nothing is written on it.
+SEVERAL = "several"
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

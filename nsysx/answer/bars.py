@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -295,12 +295,19 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
+def _of_all(summary: Summary, bars: Sequence[Bar]) -> str:
+    """Return " (8 of 64)" where not every rank of a job has a bar, else ""."""
+    count = len(summary.typed_rows(rank_table.ROWS))
+    return f" ({len(bars)} of {count:,})" if len(bars) < count else ""
+
+
 def pictured(summary: Summary, first: Finding | None) -> Picture:
     """Return the picture that shows the cause: the one that the finding's rule asks for, where the capture has what it takes."""
     late = subject.rank_waited_for(summary)
     if late is not None:
         another = summary.step.recorded_ns != summary.step.shown_ns
-        return Picture("ranks", f"{RANKS}{', as recorded' if another else ''}", _rank_bars(summary, late))
+        ranks = _rank_bars(summary, late)
+        return Picture("ranks", f"{RANKS}{_of_all(summary, ranks)}{', as recorded' if another else ''}", ranks)
     asked: str = findings.rule_of(first.code).picture if first else ""
     if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
         return picture
@@ -317,7 +324,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         title += f"; below, single steps{', as recorded' if another else ''}" if more else ""
     elif ranks := _rank_bars(summary, None):
         recorded = ", as recorded" if summary.step.marked else ""
-        return Picture("ranks", f"{RANKS_BELOW}{recorded}", (step, *ranks))
+        return Picture("ranks", f"{RANKS_BELOW}{_of_all(summary, ranks)}{recorded}", (step, *ranks))
     elif (
         summary.verdict.code == StepLimit.GPU
         and sum(p.ns for p in step.parts if not p.idle) >= BUSY_GPU_SHARE * step.total_ns

@@ -71,7 +71,7 @@ def bars(answer: Comparison) -> Scaled:
 
 def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the kind and the label of each part of the bars."""
-    names = {r.name for r in answer.tables["ledger"]}
+    names = {r.name for r in answer.tables["ledger"] if r.before_ns or r.after_ns}
     return tuple((kind.value, kind.label) for kind in DeviceActivity if kind in names)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nsysx.pictures import Counters, Queue, Span, Timeline
+from nsysx.pictures import SEVERAL, Counters, Queue, Span, Timeline
 from nsysx.render.render_bounds import THINNED_BOXES
 
 
@@ -67,7 +67,7 @@ def _one_per_pixel(spans: tuple[Span, ...], pixel: int) -> tuple[Span, ...]:
                 group[0].start_ns,
                 max(s.end_ns for s in group),
                 max(ns, key=lambda kind: ns[kind]),
-                "several" if len({s.label for s in group}) > 1 else group[0].label,
+                SEVERAL if len({s.label for s in group}) > 1 else group[0].label,
                 covered_ns=sum(ns.values()),
             )
         )

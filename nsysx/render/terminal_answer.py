@@ -137,6 +137,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
             "as recorded"
         ):  # bars of steps of two lengths, or another one than the sentence's
             title = said.bars_title.replace(RANKS_BELOW, RANKS) if ranks_alone else said.bars_title
+            title = re.sub(r" \(\d+ of [\d,]+\)", "", title)  # here are fewer than the page has
             out += [(line, "dim") for line in wrapped(title, indent=0)]
         every = [_bar_of_first_parts(bar) for bar in said.bars]
         out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain))

@@ -175,3 +175,11 @@ def test_bars_of_windows_and_the_sentence_tell_one_share_of_waiting_for_launches
     assert drawn is not None
     part = next(p for p in drawn.bars[0].parts if p.label == AT_LAUNCH)
     assert f"{units.share(part.ns, drawn.bars[0].total_ns)} {AT_LAUNCH}" in said.because
+
+
+@pytest.mark.parametrize(("count", "title"), [(8, "One step, rank by rank"), (64, "One step, rank by rank (8 of 64)")])
+def test_the_title_says_that_not_every_rank_has_a_bar(count: int, title: str) -> None:
+    full = factory.summary()
+    job = replace(full, tables={**full.tables, "ranks": factory.ranks(count, 5)}, unprofiled=None)
+    picture = bars.pictured(job, None)
+    assert len(picture.bars) == 8 and picture.title.removesuffix(", as recorded") == title

@@ -12,6 +12,7 @@ import pytest
 from nsysx.advice import Also
 from nsysx.analyses import lines
 from nsysx.model import Table
+from nsysx.pictures import SEVERAL, Lane, Span
 from nsysx.render import html_page
 from nsysx.saving import Saving
 from tests.render import factory
@@ -268,3 +269,26 @@ def test_a_label_without_room_begins_with_what_tells_its_kernel(browser, page: P
         ("encoder.blocks.down", "…locks.down"),
     ):
         assert js(browser, f"return telling({json.dumps(name)}, 10)") == shown
+
+
+def test_nothing_is_written_on_a_box_of_several_names(browser, tmp_path: Path) -> None:
+    full = factory.summary()
+    first = full.timelines[0]
+    spans = (
+        Span(0, 20 * factory.MS, "compute", SEVERAL, covered_ns=20 * factory.MS),
+        Span(25 * factory.MS, 45 * factory.MS, "compute", "gemm"),
+    )
+    picture = replace(
+        first, lanes=(Lane("stream", "GPU 0 stream 7", spans),), places=(), queues=(), counters=(), marks=()
+    )
+    page = tmp_path / "page.html"
+    page.write_text(html_page.render(replace(full, timelines=(picture,))), encoding="utf-8")
+    visit(browser, page)
+    written = js(
+        browser,
+        "const said = [], whole = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text) { said.push(text); whole.apply(this, arguments); };"
+        "document.querySelector('#timeline canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}));"
+        "return new Promise(done => setTimeout(() => done(said), 300))",
+    )
+    assert "gemm" in written and SEVERAL not in written

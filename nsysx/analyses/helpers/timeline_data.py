@@ -27,7 +27,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import gpu_samples, line_shares
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.pictures import Counters, Lane, LongestStretch, Queue, Role, Span, Strip, Timeline
+from nsysx.pictures import SEVERAL, Counters, Lane, LongestStretch, Queue, Role, Span, Strip, Timeline
 from nsysx.reading import schema
 
 _OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
@@ -51,7 +51,7 @@ def _merge(spans: list[Span], width: int, most: int = MOST_LANE_SPANS) -> tuple[
             merged[-1] = replace(
                 last,
                 end_ns=max(last.end_ns, span.end_ns),
-                label=last.label if last.label == span.label else "several",
+                label=last.label if last.label == span.label else SEVERAL,
                 module=last.module if last.module == span.module else "",
                 line=last.line if last.line == span.line else "",
                 backlog_ns=last.backlog_ns + span.backlog_ns,

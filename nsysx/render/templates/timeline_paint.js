@@ -77,7 +77,7 @@ function paint_timeline(canvas, view) {
           g.restore();
         }
         g.globalAlpha = 1;
-        if (w > 36 && one.fill === 1 && !lane.idle) {
+        if (w > 36 && one.fill === 1 && !lane.idle && one.text !== "several") {  /* neighbors of several names */
           var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
           for (var letters = Math.floor(room / 4); letters >= LEAST_LETTERS && g.measureText(text).width > room; letters--) text = telling(one.text, letters);
           g.fillStyle = dark(one.color) ? "#fff" : "#000";

@@ -158,9 +158,9 @@ UNTRIED = (
         "groups-at-once",
         "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one batched product, instead of asking the GPU "
         "for the size of each group",
-        "order = expert.argsort()                        # the rows of one group lie side by side\n"
-        "groups = x[order].view(experts, -1, x.shape[1]) # as many rows for each: pad, or drop what is over\n"
-        "y = torch.bmm(groups, weight)                   # one product for all groups",
+        "order = expert.argsort()  # the rows of one group lie side by side\n"
+        "groups = x[order].view(experts, -1, x.shape[1])  # as many rows for each: pad, or drop what is over\n"
+        "y = torch.bmm(groups, weight)  # one product for all groups",
         "Groups of one size: choose a capacity, pad smaller groups and mask the rest.", untried=_OWN_CODE,
     ),
 )  # fmt: skip
