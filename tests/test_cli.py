@@ -16,7 +16,7 @@ import pytest
 from nsysx import outputs, pipeline
 from nsysx.cli import command_output, run
 from nsysx.cli import process as cli
-from nsysx.cli.app import common_first
+from nsysx.cli.app import common_first, with_stdout
 from nsysx.errors import NsysxError
 from nsysx.reading import report_files
 from nsysx.recording.run_outputs import Outputs, RunResult
@@ -338,12 +338,37 @@ def test_refuses_to_overwrite(sqlite: Path, target: Path) -> None:
     assert only(target)
 
 
-@pytest.mark.parametrize("option", ["--brief", "--json", "--csv", "--html"])
+@pytest.mark.parametrize("option", ["--csv", "--html", "--plots"])
 def test_an_option_is_no_name_of_an_output(sqlite: Path, option: str) -> None:
     done = nsysx("report", sqlite, option, "-f")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "nsysx: error: -f: is an option, not a file. Name a file for the option before it\n"
     assert not Path("-f").exists()
+
+
+_WAITS = ("--section", "waits")
+
+
+@pytest.mark.parametrize("words", [("--json", *_WAITS), (*_WAITS, "--json"), ("--json", "-", *_WAITS)])
+def test_an_output_without_a_file_is_printed(sqlite: Path, words: tuple[str, ...]) -> None:
+    done = nsysx("report", sqlite, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "waits" in json.loads(done.stdout) and "kernels" not in json.loads(done.stdout)
+    assert with_stdout(["-q", "whatif", "a.sqlite", "--json"]) == ["-q", "whatif", "a.sqlite", "--json", "-"]
+
+
+def test_what_stands_behind_two_dashes_is_the_programs() -> None:
+    assert with_stdout(["try", "--json", "--", "python", "t.py", "--json"]) == [
+        "try",
+        "--json",
+        "-",
+        "--",
+        "python",
+        "t.py",
+        "--json",
+    ]
+    assert with_stdout(["run", "report", "--json"]) == ["run", "report", "--json"]
+    assert with_stdout(["run", "python", "t.py", "--json"]) == ["run", "python", "t.py", "--json"]
 
 
 # --- writing --------------------------------------------------------------------------------------------------------------

@@ -93,6 +93,24 @@ def common_first(words: Sequence[str]) -> list[str]:
     return [*words[1 : count + 1], *behind, words[0], *rest]
 
 
+#: Options that write to a file or print, and the commands that have them.
+_PRINTING, _PRINTING_COMMANDS = ("--json", "--markdown", "--brief"), ("report", "compare", "whatif", "check", "try")
+
+
+def with_stdout(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with "-", stdout, behind an output that names no file: another option follows, or nothing."""
+    if next((word for word in words if not word.startswith("-")), "") not in _PRINTING_COMMANDS:
+        return list(words)
+    ends = words.index("--") if "--" in words else len(words)
+    out: list[str] = []
+    for n, word in enumerate(words):
+        out.append(word)
+        following = words[n + 1] if n + 1 < ends else "--"
+        if n < ends and word in _PRINTING and following.startswith("-") and following != "-":
+            out.append("-")
+    return out
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"nsysx {__version__}")

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from nsysx import redaction
-from nsysx.cli.app import command_line, common_first
+from nsysx.cli.app import command_line, common_first, with_stdout
 from nsysx.cli.command_output import harmless, talk
 from nsysx.cli.dying import EndedBy, die_of
 from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
@@ -95,7 +95,7 @@ def exit_code_of_command() -> int:
 
     try:
         open_streams()
-        words = common_first(sys.argv[1:])
+        words = with_stdout(common_first(sys.argv[1:]))
         code = command_line(words)(words, prog_name="nsysx", standalone_mode=False)
         if _interrupts and code == EXIT_INTERRUPTED:
             return _ended_by_interrupt()
