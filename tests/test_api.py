@@ -110,6 +110,8 @@ def test_frames_are_those_of_the_summary_and_of_the_events(report: Path) -> None
         assert name in dir(s)
     with pytest.raises(AttributeError, match="zork"):
         s.zork  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'kernels'"):
+        s.kernles  # noqa: B018
     with pytest.raises(KeyError, match="no frame 'zork'; names"):
         s.frame("zork")
     assert (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +216,9 @@ class Report(NamedFrames):
         def __getattr__(self, name: str) -> pl.DataFrame:
             """Return a frame by its name."""
             if name.startswith("_") or name not in self._frame_names():
-                raise AttributeError(f"a report has no {name!r}; names() lists its frames")
+                close = difflib.get_close_matches(name, self._frame_names(), 1)
+                meant = f"did you mean {close[0]!r}?" if close else "names() lists its frames"
+                raise AttributeError(f"a report has no {name!r}; {meant}")
             return self.frame(name)
 
     def __dir__(self) -> Iterable[str]:
