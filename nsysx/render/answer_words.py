@@ -228,12 +228,18 @@ def _in_a_sentence(title: str) -> str:
 _LIMIT = re.compile(r"(?:[A-Z][a-z]+|GPU)-bound: ")
 
 
+#: How the title of steps that are slower begins: "Every 10th step takes 304.2 ms".
+_SLOW_STEPS = re.compile(r"(?:Every \w+ step takes|\d+ of \d+ steps? takes?) [\d.,]+ \w+")
+
+
 def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[str, str]:
     """Return the headline and what follows it: the limit and what the first advice is for, which leads where that is another limit."""
     cause = advised_cause.of_first_advice(summary)
     there, title = place(cause.where, texts), texts(cause.title, HEADLINE_LETTERS)
     if cause.another_limit and title and _LIMIT.match(sentence):
         limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
+        if slow := _SLOW_STEPS.match(title):  # said once: the sentence has them behind the usual step
+            limit = limit.replace(f"; {_in_a_sentence(slow[0])}", "")
         return f"{units.capitalized(title)}{f' ({there})' if there else ''}.", f"Otherwise {limit}"
     head, title = _head(sentence), _in_a_sentence(title)
     part = f"{title} ({there})" if title and there else title or there

@@ -187,3 +187,15 @@ def test_the_first_of_several_changes_is_named_where_it_wins_much_of_all(saves_m
     answer = replace(summary.answer, do=(before, last), now_ns=30 * MS, then_ns=20 * MS)
     summary = replace(summary, findings=(*findings, other), answer=answer)
     assert advised_cause.of_first_advice(summary).title == ("The first" if first else "The last")
+
+
+@pytest.mark.parametrize(
+    ("title", "once"), [("Every 10th step takes 304.2 ms: a checkpoint", True), ("The GPU idles for its batch", False)]
+)
+def test_steps_that_are_slower_are_told_once(title: str, once: bool) -> None:
+    summary = advised(title, 3, "NSX109" if once else "NSX106", StepLimit.LAUNCH)
+    sentence = "Host-bound: the GPU idles 3 of 30 ms. Usually 5.52 ms; every 10th step takes 304.2 ms, as recorded."
+    summary = replace(summary, verdict=replace(summary.verdict, sentence=sentence))
+    told = answer_words.build(summary).sentence
+    assert told.startswith(f"{title}") and told.lower().count("every 10th step takes 304.2 ms") == 1
+    assert ("Usually 5.52 ms, as recorded." in told) is once
