@@ -330,7 +330,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
         main=trace.main,
         sampled=trace.sampled,
     )
-    say("building the ledgers")
+    say("building the breakdowns")
     ledgers = ledger.build(trace, attributed, named)
     chosen = options.steps not in (None, "all")
     return profile.gather(trace, named, attributed, steps, ledgers, only_steady=chosen, device=options.device)

@@ -448,7 +448,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     said: list[str] = []
     summarize([builder.case_a().write(tmp_path / "r.sqlite")], progress=said.append)
     assert said[0] == "reading the report"
-    assert "building the ledgers" in said
+    assert "building the breakdowns" in said
     assert all(said)
 
 

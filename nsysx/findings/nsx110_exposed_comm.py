@@ -111,7 +111,7 @@ def check(case: Case) -> list[Finding]:
     cost = case.taken_by(RULE.cause)
     if not case.notable(cost):
         sentence = (
-            f"communication is exposed for {case.share(cost)} of the step"
+            f"exposed communication takes {case.share(cost)} of the step"
             if cost + hidden
             else "no communication kernel ran"
         )

@@ -46,7 +46,7 @@ def check(case: Case) -> list[Finding]:
     cost = case.taken_by(RULE.cause)
     if not case.notable(cost, SHORT_KERNELS_SHARE):
         least = units.bound(SHORT_KERNELS_SHARE)
-        return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than {least}")
+        return case.clear(RULE, f"inter-kernel gaps take {case.share(cost)} of the step, less than {least}")
     median = case.kernels["ns"].median()
     each = f" of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""
     count = case.kernels.height / case.steps

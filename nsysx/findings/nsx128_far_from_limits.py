@@ -79,7 +79,7 @@ def check(case: Case) -> list[Finding]:
     )
     few = far.filter(pl.col("name").is_in(_small_grids(case).implode()))
     if few.height == far.height > 0:
-        return case.clear(RULE, f"{kernel_called(few['name'][0])} has too few blocks for the device: NSX122")
+        return case.clear(RULE, f"{kernel_called(few['name'][0])} has a grid too small for the device: NSX122")
     far = far.filter(~pl.col("name").is_in(few["name"].implode()))
     if not far.height:
         best = seen.row(0, named=True)

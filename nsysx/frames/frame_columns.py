@@ -59,7 +59,7 @@ GPU_OPS = (
     column("start_ns", "Int64", "ns", "start on the device"),
     column("end_ns", "Int64", "ns", "end on the device"),
     column("op_kind", "Categorical", "", "kernel, memcpy, memset, graph"),
-    column("cls", "Categorical", "", "ledger class: compute, comm, copy, memset"),
+    column("cls", "Categorical", "", "part of the breakdown: compute, comm, copy, memset"),
     column("family", "Categorical", "", "kernel family: gemm, attention, ...; for other ops the op kind"),
     column("name", "Categorical", "", "kernel name, copy direction, memset or graph"),
     column("bytes", "Int64", "bytes", "bytes copied or set, null for kernels"),

@@ -101,7 +101,7 @@ def without_kernels(limits: WindowLimits) -> str:
     """Return the sentence for a capture without kernels."""
     work = {p: limits.parts[p] for p in GPU_PARTS}
     moved = short(limits.per_step(sum(work.values())))
-    return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
+    return f"No kernel was recorded. All that the GPU does here is copies and memsets, {moved}."
 
 
 def divided(limits: WindowLimits, among: Iterable[StepPart]) -> str:
