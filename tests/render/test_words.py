@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import html
 import io
 import json
@@ -10,13 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-import nsysx
 from nsysx import analyses
 from nsysx.advice import Alternative
 from nsysx.inject.nsysx_probe import changes
@@ -164,40 +161,6 @@ def test_no_remedy_has_a_retired_term() -> None:
         (*where, term) for where, text in texts.items() for pattern, term in RETIRED.items() if re.search(pattern, text)
     }
     assert not bad
-
-
-#: Texts of the source that hold a retired term and are no sentence: the value of a column.
-NO_SENTENCES = ("step, ledger, idle, module_compute, family_compute, phase, module, family, kernel, api or wait",)
-
-
-def texts_of_the_source(source: str) -> Iterator[str]:
-    """Yield the texts of a file that may be shown: of more than one word, and no docstring; {} stands for what is filled in."""
-    tree = ast.parse(source)
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
-            text = node.value
-        else:
-            continue
-        if " " in text.strip():
-            yield text
-
-
-def test_no_text_of_the_source_has_a_retired_term() -> None:
-    """Most of them are in no output of a sample: what is said where a rule finds nothing, of kinds of programs, of errors."""
-    paths = sorted(Path(nsysx.__file__).parent.rglob("*.py"))
-    texts = {(path.name, text) for path in paths for text in texts_of_the_source(path.read_text(encoding="utf-8"))}
-    assert len(texts) > 5_000
-    bad = {(*of, term) for of in texts for pattern, term in RETIRED.items() if re.search(pattern, of[1])}
-    assert {b for b in bad if b[1] not in NO_SENTENCES} == set()
-    found = list(
-        texts_of_the_source(
-            'def f(n):\n    """Pauses between kernels."""\n    return f"pauses between kernels take {n}"\n'
-        )
-    )
-    assert found[0] == "pauses between kernels take {}" and not any("Pauses" in text for text in found)
 
 
 def test_the_patterns_find_what_they_ban() -> None:
