@@ -64,8 +64,8 @@ BOTH_TOGETHER, ALL_TOGETHER, SECOND_ALONE = (
 )
 #: Each of them in a word behind the name of the half.
 SIZE_OF = {BOTH_TOGETHER: "of both", ALL_TOGETHER: "of all", SECOND_ALONE: "of the second"}
-#: Before a change in one text with another, which is priced there.
-_LATER_CHANGE = "; then "
+#: The remedy that a change of the whole program comes after, priced in its text: the first of those that a finding advises is that change.
+_FIRST_OF_TWO = "larger-batches"
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 
 
@@ -90,7 +90,8 @@ def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
 def _changes_of_the_size(summary: Summary, chosen: Finding) -> str:
     """Return of which changes the size is, as `SIZE_OF` has it, where the advice holds several, else ""."""
     one_by_one = changes_before(summary, chosen) or violated_conditions(chosen)
-    if _LATER_CHANGE in chosen.fix and not one_by_one:
+    later = rule_of(chosen.code).whole and any(way.name == _FIRST_OF_TWO for way in chosen.remedies[1:])
+    if later and not one_by_one:
         return SECOND_ALONE
     pasted = len(chosen.remedies[0].parts) if chosen.remedies else 1
     count = len(changes_before(summary, chosen)) + len(violated_conditions(chosen)) + max(pasted, 1)

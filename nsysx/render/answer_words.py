@@ -278,9 +278,9 @@ _HALVES = {"How much": "Size", certainty.LOST: "Lost time", certainty.GAINED: "G
 def _half_in_words(sure: Sure, why: str) -> tuple[str, str]:
     """Return which half is how sure, as "Cause certain", and why in one sentence."""
     half = sure.about if sure.about.startswith("(") else _HALVES.get(sure.about, "Cause")
-    for said, of in certainty.SIZE_OF.items():
-        if why.startswith(said):
-            half, why = f"{half} {of}", why.removeprefix(said)
+    for beginning, changes_meant in certainty.SIZE_OF.items():
+        if why.startswith(beginning):
+            half, why = f"{half} {changes_meant}", why.removeprefix(beginning)
     return f"{half} {sure.level}", f"{why[:1].upper()}{why[1:]}"
 
 
