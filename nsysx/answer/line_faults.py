@@ -50,6 +50,7 @@ FAULTS: Mapping[str, str] = {
     "table-once": "pandas looks up each row by its label",
     "tensors-gathered": "ranks exchange Python objects",
     "tokens-once": "text is tokenized in the loop",
+    "weights-on-gpu": "weights are copied to the CPU in each step",
 }
 
 #: Remedy of a loader, or of calls with few inputs -> what is wrong there: the cause of the whole limit, told behind it with its line.

@@ -18,6 +18,11 @@ ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES = 5_000, 8
 # ---- _case ------------------------------------------------------------------------------------------------------
 #: The same GPU work takes this share less in another run; the host waits for a GPU that idles for no more than this share of the step.
 SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
+# ---- _copied_weights --------------------------------------------------------------------------------------------
+#: Fewer copies may be of anything; those of weights have all of their bytes, but for so much: buffers are copied with them.
+FEWEST_WEIGHT_COPIES, SAME_BYTES_SHARE = 8, 0.1
+#: An average reads itself and the weights, and is written.
+UPDATE_PASSES = 3
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
 FEWEST_GATHERS_PER_STEP = 2

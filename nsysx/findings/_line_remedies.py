@@ -189,5 +189,7 @@ DELIVERED = Fix.by_name("delivered-sooner")
 OPEN = (DELIVERED, CALLBACKS)
 #: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
 RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")
+#: What is said about a line that writes a checkpoint.
+SAVED = Fix.by_name("saved-aside")
 #: With these such a line is not run in most steps.
 LEFT_OUT = (RARELY, LOGGED, Fix.by_name("checked-rarely"))

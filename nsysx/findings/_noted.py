@@ -15,7 +15,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
-from nsysx.findings import _line_causes, _line_remedies, _needs
+from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
@@ -58,6 +58,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
     loads, busy, unneeded = _loads_per_step(case, code), set(guilty(case.profile).tolist()), places_aside(case.profile)
+    keep_weights = _copied_weights.functions(case)
     kinds: dict[tuple[object, ...], list[CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
@@ -82,8 +83,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         cost = min(case.per_step(every[line_row] if looping or aside else ns), case.taken_by(rule.cause))
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
-        fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
-        fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
+        fix = _remedy(case, line_row, row, seen, looping=looping, keep_weights=keep_weights)
         if looping and not aside and fix in _OF_LOOPS and _in_sequence(case, code, line_row):
             continue
         below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
@@ -125,6 +125,22 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     groups.sort(key=lambda each: -sum(line.cost for line in each[0]))
     findings = [f for group, caller in groups if (f := _one(case, rule, code, group, caller)) is not None]
     return findings[:MOST_NOTED_LINES]
+
+
+def _remedy(
+    case: Case,
+    line_row: int,
+    row: lines.CodeLineRow,
+    seen: _line_remedies.Seen,
+    *,
+    looping: frozenset[int],
+    keep_weights: frozenset[tuple[str | None, str]],
+) -> Fix | None:
+    """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
+    fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
+    fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
+    kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
+    return _copied_weights.ON_GPU if kept else fix
 
 
 def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], caller: int | None) -> Finding | None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -32,9 +33,11 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import copy_sites, gpu_ledger, lines
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
+from nsysx.findings import _copied_weights
+from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
     HIDING_KERNELS_SHARE,
@@ -139,9 +142,10 @@ def check(case: Case) -> list[Finding]:
         # A copy that blocks the CPU costs the lead over the GPU that the host loses in it, too.
         cause = (*RULE.cause, *_HOST) if case.notable(held) or not case.notable(exposed) else RULE.cause
         rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
-        fix = _fix(case, row, at_site)
+        weights = _of_weights(case, row)
+        fix = _copied_weights.ON_GPU if weights else _fix(case, row, at_site)
         edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
-        if fix is _MAKE or fix.text.startswith(_SELECT):
+        if weights or fix is _MAKE or fix.text.startswith(_SELECT):
             # No copy is left, nor what the CPU does to make the data, or with all that it gets.
             edits = (
                 RemoveOps(ops_of(at_site)),
@@ -149,6 +153,8 @@ def check(case: Case) -> list[Finding]:
                 RemoveHost(_calls_beside_copies(case, at_site, made=fix is _MAKE)),
             )
         worth = case.worth(*edits, cause=cause, bound=True)
+        if weights:
+            worth = _less_update(case, worth, row["bytes"])
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
         detail = (
@@ -178,6 +184,22 @@ def check(case: Case) -> list[Finding]:
             RULE, "copies keep the link between host and GPU busy all the time: only fewer bytes would help"
         )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _of_weights(case: Case, row: Row) -> bool:
+    """Return whether the copies of a place are those of weights that the program itself keeps on the host; FSDP has its own advice."""
+    text = text_of(texts(case.profile), row["file"], row["line"]) or ""
+    own = not re.search(_FSDP, str(row["module"] or ""))
+    return case.program.torch and own and _copied_weights.of_weights(case, row["count"], row["bytes"], text)
+
+
+def _less_update(case: Case, worth: Saving, moved: int) -> Saving:
+    """Return what is saved if weights stay on the GPU: all that copies and the CPU take, less what the GPU needs for the same."""
+    if worth.likely_ns is None:
+        return worth
+    update = min(case.per_step(_copied_weights.update_ns(case, moved)), worth.likely_ns)
+    why = "copies, waits and host code between them are gone, and the GPU updates the weights itself"
+    return replace(worth, likely_ns=worth.likely_ns - update, bound=False, confidence=f"{why}: {worth.confidence}")
 
 
 def _always_copying(case: Case) -> bool:

@@ -164,6 +164,14 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "weights-on-gpu",
+        "Keep on the GPU what is kept of the weights (averages, copies, the optimizer's state), and update all of it in one call: here "
+        "each tensor is copied between GPU and host in each step, and the CPU works on it",
+        "averages = [p.detach().clone() for p in model.parameters()]  # once, before the loop\n"
+        "torch._foreach_lerp_(averages, [p.detach() for p in model.parameters()], 1 - decay)",
+        "Each copy takes as much memory of the GPU as the weights.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "rows-by-embedding",
         "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds up equal ones one at a time",
         "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,

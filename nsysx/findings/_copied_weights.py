@@ -1,0 +1,85 @@
+"""Copies of the weights that go to the host, or come from there, in the steps: averages, snapshots or an optimizer kept on the CPU.
+
+The probe knows how many parameters there are and how many bytes they have: copies of as many tensors with as many bytes are theirs.
+Where it is not known, the line says it. Gradients and the state of an optimizer have the sizes of the weights, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nsysx.analyses import lines
+from nsysx.analyses.helpers import limits_of_work
+from nsysx.events.profile import NotRecorded
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings import _line_remedies
+from nsysx.findings._case import Case, Fix
+from nsysx.findings._finding_bounds import FEWEST_WEIGHT_COPIES, SAME_BYTES_SHARE, UPDATE_PASSES
+from nsysx.model import Row
+from nsysx.records import count_or_zero
+
+ON_GPU = Fix.by_name("weights-on-gpu")
+#: What a line calls weights, their gradients and what is kept of them.
+_WEIGHTS = re.compile(
+    r"\b(named_)?parameters\(\)|\bstate_dict\(|(?<!autograd)\.grad\b|\b(ema|shadow|swa|teacher|averages?|avg)\w*\b"
+)
+_SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def of_weights(case: Case, count: int, moved: int, text: str = "") -> bool:
+    """Return whether so many copies, of so many bytes together, are those of the weights; ``text``: the line that makes them."""
+    if count < FEWEST_WEIGHT_COPIES or _line_remedies.fix_of(_line_remedies.Seen(text)) == _line_remedies.SAVED:
+        return False
+    known = list(_weights(case))
+    if not known:
+        return count >= FEWEST_WEIGHT_COPIES * case.steps and _WEIGHTS.search(text) is not None
+    return any(_all_of(count / case.steps, moved / case.steps, *each) for each in known)
+
+
+def _all_of(count: float, moved: float, parameters: int, size: int) -> bool:
+    """Return whether the copies of a step, with so many bytes, are those of all parameters, once or twice."""
+    times = round(moved / size)
+    if times not in (1, 2) or abs(moved - times * size) > SAME_BYTES_SHARE * times * size:
+        return False
+    return parameters <= 2 * (count / times) <= 4 * parameters
+
+
+def _weights(case: Case) -> Iterator[tuple[int, int]]:
+    """Yield parameters and bytes of each network, of all of them, and of each optimizer."""
+    settings = settings_of(case.profile)
+    if settings is None:
+        return
+    each = [(count_or_zero(row.get("parameters")), _bytes(row)) for row in settings.rows("networks") or ()]
+    each += [(sum(count for count, _ in each), sum(size for _, size in each))]
+    each += [
+        (count_or_zero(r.get("parameters")), 4 * count_or_zero(r.get("elements")))
+        for r in settings.rows("optimizers") or ()
+    ]
+    yield from ((count, size) for count, size in dict.fromkeys(each) if count and size)
+
+
+def _bytes(network: Row) -> int:
+    kinds = network.get("dtypes")
+    return (
+        sum(_SIZES.get(str(kind), 1) * count_or_zero(n) for kind, n in kinds.items()) if isinstance(kinds, dict) else 0
+    )
+
+
+def functions(case: Case) -> frozenset[tuple[str | None, str]]:
+    """Return the functions, by file and name, with a line that copies weights; none where lines were not noted."""
+    found = (
+        (row["file"], row["function"])
+        for row in case.typed_rows(lines.ROWS)
+        if of_weights(case, row["copies"], row["copy_bytes"], str(row["text"] or ""))
+    )
+    return frozenset(found)
+
+
+def update_ns(case: Case, moved: int) -> float:
+    """Return what the GPU needs to do with so many bytes of weights what the CPU does (ns), 0 where the rate of its memory is not known."""
+    try:
+        rates = case.profile.once(limits_of_work.device_rates)
+    except NotRecorded:
+        return 0.0
+    return rates.memory_ns(UPDATE_PASSES * moved) or 0.0

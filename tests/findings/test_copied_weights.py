@@ -1,0 +1,71 @@
+"""Weights that are kept on the CPU and copied there in each step: to be kept on the GPU. Copies of anything else are no weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+from tests.findings.test_line_remedies import first, rest
+
+COPY, UPDATE = 15, 16
+TENSORS, TENSOR_BYTES = 40, 1 << 20
+NETWORK = {"class": "Net", "parameters": TENSORS, "dtypes": {"float32": TENSORS * TENSOR_BYTES // 4}}
+
+
+def averaging(
+    program: Lined, number: int, *, size: int = TENSOR_BYTES, every: int = 1, function: str = "Average.update"
+) -> None:
+    """A short step, then one blocking copy (20 us) and 150 us of the CPU for each tensor."""
+    rest(program)
+    for _ in range(TENSORS if number % every == 0 else 0):
+        with program.line(COPY, function):
+            program.copy(20, "DtoH", bytes=size)
+        with program.line(UPDATE, function):
+            program.host(150)
+
+
+def told(folder: Path, copies: str = "now = p.data.to('cpu')", known: bool = True, **kind: int) -> list[Finding]:
+    source = {COPY: copies, UPDATE: "self.kept[name].mul_(decay).add_(now, alpha=1 - decay)"}
+    program = Lined(source, {"networks": [NETWORK]} if known else {})
+    summary = program.run(lambda program, number: averaging(program, number, **kind)).summary(folder)
+    if kind.get("every", 1) == 1 and kind.get("size", TENSOR_BYTES) == TENSOR_BYTES and known:
+        assert first(summary) == ("NSX105", COPY)
+    return [f for f in summary.findings or () if f.verdict == "found"]
+
+
+def remedies(findings: list[Finding], code: str) -> list[str]:
+    return [way.name for f in findings if f.code == code for way in f.remedies]
+
+
+def test_weights_that_are_copied_to_the_cpu_in_each_step_are_kept_on_the_gpu(tmp_path: Path) -> None:
+    found = told(tmp_path)
+    assert remedies(found, "NSX105") == ["weights-on-gpu"] and remedies(found, "NSX123") == ["weights-on-gpu"]
+    (copies,) = (f for f in found if f.code == "NSX105")
+    # 40 times 150 us of the CPU and 21 us of a copy go, and what the GPU does in place of that is short.
+    assert not copies.saving.bound and copies.saving.likely_ns == pytest.approx(40 * 171_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"size": 3 * TENSOR_BYTES // 4}, {"size": 5 * TENSOR_BYTES // 4}, {"every": 4}], ids=str
+)
+def test_copies_of_other_sizes_or_in_few_steps_are_no_weights(tmp_path: Path, kind: dict[str, int]) -> None:
+    found = told(tmp_path, **kind)
+    assert "weights-on-gpu" not in [*remedies(found, "NSX105"), *remedies(found, "NSX123")]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("now = self.shadow[name] - p.detach().cpu()", True),
+        ("for name, p in net.named_parameters(): self.host[name].copy_(p)", True),
+        ("torch.save(net.state_dict(), path)", False),
+        ("outputs.append(out.cpu())", False),
+    ],
+)
+def test_where_no_network_was_seen_the_line_says_what_it_copies(tmp_path: Path, text: str, kept: bool) -> None:
+    found = told(tmp_path, text, known=False)
+    assert ("weights-on-gpu" in remedies(found, "NSX105")) == kept
+    assert ("weights-on-gpu" in remedies(found, "NSX123")) == kept
