@@ -11,10 +11,8 @@ from nsysx.answer import factors, measured, subject, time_places, unnamed, unste
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
     BOUND_OF_ANYTHING_SHARE,
-    COMPILER_LEADS_TIMES,
     EXACT_CHANGE_SHARE,
     LEAST_LEADING_SHARE,
-    RECORDED_DIRECTNESS,
     UNPRICED_CAUSE_SHARE,
 )
 from nsysx.answer.bars import called
@@ -32,6 +30,7 @@ from nsysx.answer.change_savings import (
     shows_likely_saving,
     violated_conditions,
 )
+from nsysx.answer.contest import Contest, for_anything
 from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit
 from nsysx.events.layers import bare
@@ -88,7 +87,7 @@ def _before_an_option(summary: Summary, best: Finding | None, step: int) -> Find
     """Return the exact change that would come before one for whatever stands there, where it is much of the step by itself: that is a fault
     with its place and price, and what the other adds is an option of any program. None else.
     """
-    if best is None or not _for_anything(best):
+    if best is None or not for_anything(best):
         return None
     exact = [f for f in changes_before(summary, best) if subject.names_its_change(f)]
     first = max(exact, key=lambda f: likely_alone_ns(summary, f) or 0, default=None)
@@ -109,7 +108,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     if timed is not None and max(timed.times) < 1 + NOTABLE:
         return True
     # A bound of what whatever stands there could gain, without code that makes the change, is no action.
-    if about(finding) == StepLimit.GPU and is_bound(summary, finding) and _for_anything(finding) and not finding.paste:
+    if about(finding) == StepLimit.GPU and is_bound(summary, finding) and for_anything(finding) and not finding.paste:
         return True
     if _hardly_gains(summary, finding) or _ends_overlap(summary, finding):
         return True
@@ -118,7 +117,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
         return small
     # What a compiler makes of lines is as unsure as what it makes of a network, whatever the rule.
     fused = about(finding) == StepLimit.GPU and bool(finding.remedies) and not subject.names_its_change(finding)
-    anything = fused or _for_anything(finding)
+    anything = fused or for_anything(finding)
     if not small and not anything:
         return False
     less = step / (step - max(0, saving - margins[0]))
@@ -132,7 +131,7 @@ def _hardly_gains(summary: Summary, finding: Finding) -> bool:
     Every program has launches: such a bound is no action, and no option, either. Nor is a larger one in a job: there it holds the waits for
     ranks that were late while they were recorded.
     """
-    step, of_anything = summary.step.shown_ns or 0, is_bound(summary, finding) and _for_anything(finding)
+    step, of_anything = summary.step.shown_ns or 0, is_bound(summary, finding) and for_anything(finding)
     small = (likely_ns(summary, finding) or 0) < BOUND_OF_ANYTHING_SHARE * step
     return summary.verdict.code == StepLimit.GPU and of_anything and (small or subject.of_a_job(summary))
 
@@ -158,7 +157,7 @@ def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None)
         return None
     if best is None:
         return line
-    times = 1.0 if _for_anything(best) else BOUND_LEADS_TIMES
+    times = 1.0 if for_anything(best) else BOUND_LEADS_TIMES
     return line if (saving_ns(summary, line) or 0) > times * (likely_alone_ns(summary, best) or 0) else None
 
 
@@ -179,101 +178,19 @@ def _unpriced(summary: Summary, ranked: Sequence[Finding], step: int) -> Finding
     return max(of_cause, key=lambda f: f.cost_ns_per_step or 0, default=None)
 
 
-class _Contest:
-    """The findings that may lead, and the one of them that saves most; each method names another one that goes before that, or None."""
-
-    def __init__(self, summary: Summary, worth: Sequence[Finding], step: int) -> None:
-        self._summary, self._worth, self._step = summary, worth, step
-        self._by_finding = {id(f): likely_alone_ns(summary, f) or 0 for f in worth}
-        self.best = self._largest(worth)
-        self._least = self._saves_ns(self.best) - (self.best.saving.error_ns or 0)
-        self._alike = [f for f in worth if f is self.best or self._saves_ns(f) >= self._least]
-
-    def _saves_ns(self, finding: Finding) -> int:
-        return self._by_finding[id(finding)]
-
-    def _largest(self, findings: Sequence[Finding]) -> Finding:
-        return max(findings, key=self._saves_ns)
-
-    def leading(self) -> Finding | None:
-        """Return one that cannot be told apart and whose rule leads: a change that is named, with a known saving, before what a compiler
-        may make of lines.
-        """
-        leader = next((f for f in self._alike if rule_of(f.code).leads), None)
-        if leader is None or not leader.saving.bound or subject.names_its_change(leader):
-            return leader
-        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(leader) / COMPILER_LEADS_TIMES)
-        named = [
-            f
-            for f in self._worth
-            if rule_of(f.code).leads
-            and subject.names_its_change(f)
-            and not is_bound(self._summary, f)
-            and self._saves_ns(f) >= much
-        ]
-        return self._largest(named) if named else leader
-
-    def placed(self) -> Finding | None:
-        """Return work of a place, whose change is known: what a compiler may make of all that is left stands behind it."""
-        rule = rule_of(self.best.code)
-        if not rule.whole or rule.direct >= RECORDED_DIRECTNESS or self.best.saving.bound:
-            return None
-        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / COMPILER_LEADS_TIMES)
-        placed = [f for f in self._worth if rule_of(f.code).direct >= RECORDED_DIRECTNESS and self._saves_ns(f) >= much]
-        return self._largest(placed) if placed else None
-
-    def exact(self) -> Finding | None:
-        """Return one whose saving is known, unless the bound of the best promises far more.
-
-        What is likely of a change for the whole stands behind a cause that has a place.
-        """
-        if not self.best.saving.bound or self.best.saving.source == "steps":  # how much longer steps are was measured
-            return None
-        much, causes = (
-            max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES),
-            shows_likely_saving(self.best),
-        )
-        priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
-        exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
-        return self._largest(exact) if exact else None
-
-    def of_the_cause(self) -> Finding | None:
-        """Return one about the cause that the sentence names; where the best is, the change for the whole program.
-
-        That holds the change of a part: the same change of the whole program is never worth less.
-        """
-        cause = self._summary.verdict.code
-        if about(self.best) != cause:
-            return next((f for f in self._alike if about(f) == cause), None)
-        general = self.best.saving.bound and not subject.names_its_change(self.best)
-        part = not rule_of(self.best.code).whole and (general or _for_anything(self.best))
-        enough = 0.0 if part else self._least
-        whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
-        return next(whole, None)
-
-    def specific(self, chosen: Finding) -> Finding | None:
-        """Return one whose change is for what was recorded, where the chosen one's is for whatever kernels stand there.
-
-        It need save only a part of what that does: fewer launches and fused kernels leave the cause where it is.
-        """
-        if not _for_anything(chosen):
-            return None
-        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(chosen) / BOUND_LEADS_TIMES)
-        causes = [f for f in self._worth if subject.names_its_change(f) and self._saves_ns(f) >= much]
-        return self._largest(causes) if causes else None
-
-
-def _for_anything(finding: Finding) -> bool:
-    """Return whether a finding's change makes launches or passes fewer for whatever stands there, and its rule names no cause."""
-    return not subject.names_its_change(finding) and not rule_of(finding.code).leads and bool(finding.remedies)
-
-
 def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     """Return the finding that saves most, or the first one that goes before it."""
     # What runs the network at a known line is no cause of its own; what was not recorded may be one.
     causes = [f for f in worth if not (f.unexplained and f.where.get("line"))]
-    contest = _Contest(summary, causes or worth, step)
-    chosen = contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
+    contest = Contest(summary, causes or worth, step)
+    chosen = (
+        contest.oversight()
+        or contest.leading()
+        or contest.placed()
+        or contest.exact()
+        or contest.of_the_cause()
+        or contest.best
+    )
     return contest.specific(chosen) or chosen
 
 
@@ -313,7 +230,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     if chosen is None:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         # A bound of what whatever stands there could gain is none: every program has such work.
-        options = [f for f in unsure if not (f.saving.bound and _for_anything(f) and not f.paste)]
+        options = [f for f in unsure if not (f.saving.bound and for_anything(f) and not f.paste)]
         options = [f for f in options if not _hardly_gains(summary, f)]
         largest, step = max(options, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= LEAST_LEADING_SHARE * step
@@ -374,7 +291,7 @@ def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
     if any("written in" in row for row in chosen.evidence):
         return False
     least = LEAST_LEADING_SHARE * (summary.step.shown_ns or 0)
-    others = (f for f in by_saving(summary) if f is not chosen and _advisable(summary, f) and not _for_anything(f))
+    others = (f for f in by_saving(summary) if f is not chosen and _advisable(summary, f) and not for_anything(f))
     return all((likely_alone_ns(summary, f) or 0) < least for f in others)
 
 

@@ -15,7 +15,7 @@ from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import FEWEST_WEIGHT_COPIES, SAME_BYTES_SHARE, UPDATE_PASSES
+from nsysx.findings._finding_bounds import BYTES_OF_BUFFERS_SHARE, FEWEST_WEIGHT_COPIES, UPDATE_PASSES
 from nsysx.model import Row
 from nsysx.records import count_or_zero
 
@@ -31,16 +31,16 @@ def of_weights(case: Case, count: int, moved: int, text: str = "") -> bool:
     """Return whether so many copies, of so many bytes together, are those of the weights; ``text``: the line that makes them."""
     if count < FEWEST_WEIGHT_COPIES or _line_remedies.fix_of(_line_remedies.Seen(text)) == _line_remedies.SAVED:
         return False
-    known = list(_weights(case))
-    if not known:
+    sizes = list(_weights(case))
+    if not sizes:
         return count >= FEWEST_WEIGHT_COPIES * case.steps and _WEIGHTS.search(text) is not None
-    return any(_all_of(count / case.steps, moved / case.steps, *each) for each in known)
+    return any(_all_of(count / case.steps, moved / case.steps, *each) for each in sizes)
 
 
 def _all_of(count: float, moved: float, parameters: int, size: int) -> bool:
     """Return whether the copies of a step, with so many bytes, are those of all parameters, once or twice."""
     times = round(moved / size)
-    if times not in (1, 2) or abs(moved - times * size) > SAME_BYTES_SHARE * times * size:
+    if times not in (1, 2) or abs(moved - times * size) > BYTES_OF_BUFFERS_SHARE * times * size:
         return False
     return parameters <= 2 * (count / times) <= 4 * parameters
 
@@ -68,12 +68,12 @@ def _bytes(network: Row) -> int:
 
 def functions(case: Case) -> frozenset[tuple[str | None, str]]:
     """Return the functions, by file and name, with a line that copies weights; none where lines were not noted."""
-    found = (
+    copying = (
         (row["file"], row["function"])
         for row in case.typed_rows(lines.ROWS)
         if of_weights(case, row["copies"], row["copy_bytes"], str(row["text"] or ""))
     )
-    return frozenset(found)
+    return frozenset(copying)
 
 
 def update_ns(case: Case, moved: int) -> float:

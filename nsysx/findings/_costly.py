@@ -96,6 +96,7 @@ SETTINGS = (
         worth=_float64.halved,
         seen=_float64.seen,
         takes=_float64.taken,
+        oversight=True,
         anywhere="Compute with float32 where its 7 digits are enough",
         need=_float64.NOT_MEANT,
         at=_float64.place,

@@ -20,6 +20,7 @@ class Costly(NamedTuple):
     ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
     line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
+    ``oversight``: nobody means it, and other changes leave it as it is: it goes before an option for the whole network that saves more.
     ``at``: the line that does it, where no setting is set. ``worded``: title and remedy in words of the capture.
     """
 
@@ -31,6 +32,7 @@ class Costly(NamedTuple):
     seen: Callable[[Case], str] | None = None
     takes: Callable[[Case], Takes] | None = None
     leads: bool = False
+    oversight: bool = False
     phase: str | None = None
     place: str | None = None
     anywhere: str | None = None

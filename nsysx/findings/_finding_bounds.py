@@ -19,10 +19,9 @@ ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES = 5_000, 8
 #: The same GPU work takes this share less in another run; the host waits for a GPU that idles for no more than this share of the step.
 SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
 # ---- _copied_weights --------------------------------------------------------------------------------------------
-#: Fewer copies may be of anything; those of weights have all of their bytes, but for so much: buffers are copied with them.
-FEWEST_WEIGHT_COPIES, SAME_BYTES_SHARE = 8, 0.1
-#: An average reads itself and the weights, and is written.
-UPDATE_PASSES = 3
+#: Fewer copies may be of anything; those of weights have all of their bytes, but for so much (share): buffers are copied with them. An
+#: average reads itself and the weights, and is written.
+FEWEST_WEIGHT_COPIES, BYTES_OF_BUFFERS_SHARE, UPDATE_PASSES = 8, 0.1, 3
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
 FEWEST_GATHERS_PER_STEP = 2
@@ -347,14 +346,11 @@ FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 FREE_MEMORY_SHARE = 0.5
 #: A repeated part of the forward smaller than this may be the compiler's own choice.
 LEAST_RECOMPUTED_SHARE = 0.3
-
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
-#: A causal mask leaves half of the scores.
-CAUSAL_SCORES_LEFT = 0.5
-#: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
-SHORTEST_ATTENTION = 128
+#: A causal mask leaves half of the scores; attention of fewer queries and keys of one sequence is not what a step waits for.
+CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION = 0.5, 128
 # ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
 #: What tensor cores are fed with at once.
 FED_AT_ONCE_BYTES = 16
@@ -367,10 +363,8 @@ ODD_SIZES_SHARE = 0.02
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).
 DETERMINISM_MAY_STAY_SHARE = 0.2
 # ---- _grown_inputs ----------------------------------------------------------------------------------------------
-#: From so many calls on that are each one longer than the one before, if most are.
-GROWN_CALLS = 3
-#: Shorter sequences (tokens) cost little when they are computed again.
-GROWN_SHORTEST_TOKENS = 16
+#: From so many calls on that are each one longer than the one before, if most are; shorter sequences (tokens) cost little.
+GROWN_CALLS, GROWN_SHORTEST_TOKENS = 3, 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
 CACHED_WORK_STAYS_SHARE = 0.2
 # ---- _unread, of weights ----------------------------------------------------------------------------------------
@@ -382,7 +376,6 @@ ADDED_ROWS_SHARE = 0.6
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Operators named that compute weights anew.
 WEIGHT_OPERATORS_NAMED = 3
-
 # ---- nsx136_slow_operator ---------------------------------------------------------------------------------------
 #: An operator of a line is worth a word if this share of the step is beyond its limit, and it reaches no more than the other share of
 #: that: of 17 programs without a fault none had one above 13 %, and fused attention, convolutions and products reached more.
@@ -395,7 +388,6 @@ UNSEEN_LAUNCHES_SHARE = 0.01
 # ---- _product_forms -------------------------------------------------------------------------------------------------
 #: So many lines with forms of one kind are named. Chosen: a screen holds no more.
 MOST_LINES_NAMED = 6
-
 # ---- _reduced_twice -------------------------------------------------------------------------------------------------
 #: Two sums of bytes are of the same gradients if they differ by less than this share. Chosen: a line may reduce a metric besides.
 SAME_BYTES_SHARE = 0.01

@@ -79,5 +79,13 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         fix=fix,
         where={"phase": each.phase, "near": each.place, **set_at, **(each.at(case) if each.at is not None else {})},
         takes=None if each.takes is None else each.takes(case),
-        evidence=[{"setting": each.name, "seen": text, "leads": leads, "set_in_program": bool(set_at)}],
+        evidence=[
+            {
+                "setting": each.name,
+                "seen": text,
+                "leads": leads,
+                "oversight": each.oversight,
+                "set_in_program": bool(set_at),
+            }
+        ],
     ).as_finding(case)

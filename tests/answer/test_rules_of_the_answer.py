@@ -401,6 +401,23 @@ def test_a_setting_that_gives_nothing_comes_first(leads: bool, ms: float | None,
 
 
 @pytest.mark.parametrize(
+    ("oversight", "ms", "layout_at", "first"),
+    [
+        (True, 3, {}, "NSX127"),
+        (True, 0.9, {}, "NSX117"),  # too little to lead
+        (True, 1.9, {}, "NSX117"),  # the layout promises more than three times as much
+        (False, 3, {}, "NSX117"),
+        (True, 3, {"file": "net.py", "line": 7}, "NSX117"),  # a line's own layout is a cause, too
+    ],
+)
+def test_what_nobody_meant_goes_before_a_change_of_the_whole_network(
+    oversight: bool, ms: float, layout_at: Row, first: str
+) -> None:
+    setting = found("NSX127", ms, evidence=({"leads": False, "oversight": oversight},))
+    assert led(StepLimit.GPU, found("NSX117", 6, where=layout_at), setting) == first
+
+
+@pytest.mark.parametrize(
     ("limit", "code", "cost_ms", "ms", "replay", "alone"),
     [
         (StepLimit.LAUNCH, "NSX102", 10, None, {"trusted": True}, True),
