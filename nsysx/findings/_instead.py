@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from nsysx.model import Row
 from nsysx.replay.engine import RemoveOps, ScaleOps
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import types_of
-from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
+from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, ONE_PASS_AT_MOST_TIMES, PRODUCTS_AT_MOST_TIMES
 
 #: Numbers of one size in products of matrices.
 FORMAT_OF_SIZE = {8: "fp64", 4: "fp32", 2: "16 bits"}
@@ -167,9 +168,38 @@ def _read_once(rows: pl.DataFrame, rates: DeviceRates) -> Instead | None:
     return Instead(gone, least, max(least, INSTEAD_AT_MOST_SHARE * int(gone["ns"].sum())))
 
 
+def _one_pass(operators: str) -> Callable[[pl.DataFrame, DeviceRates], Instead | None]:
+    """Return what says how long one kernel that reads and writes a tensor takes, and one for its gradient, for calls of a function that
+    is written out in several: it is called as often as one of these ``operators``.
+    """
+
+    def replaced(rows: pl.DataFrame, rates: DeviceRates) -> Instead | None:
+        of_lines = rows.filter("of_lines").to_dicts()
+        forward = [(row, *_largest(row["shapes"])[:1]) for row in of_lines if row["node"] is None]
+        named = [row["operator"] for row, _ in forward if re.search(operators, row["operator"])]
+        calls = max((named.count(name) for name in set(named)), default=0)
+        if not calls:
+            return None
+        # Each call works on one tensor some times: of each operator what it works on together, as if it ran once in a call.
+        each: dict[str, list[int]] = {}
+        for row, numbers in forward:
+            each.setdefault(row["operator"], []).append(numbers * (types_of(row["kernel"]).size or 0))
+        size = max(sum(sizes) / len(sizes) for sizes in each.values())
+        passes = 2 + (3 if len(forward) < len(of_lines) else 0)
+        moved = rates.memory_ns(round(passes * size))
+        if not moved:
+            return None
+        return Instead(_gone(of_lines), calls * moved, ONE_PASS_AT_MOST_TIMES * calls * moved)
+
+    return replaced
+
+
 _BY_REMEDY: Mapping[str, Callable[[pl.DataFrame, DeviceRates], Instead | None]] = {
     "sums-by-product": _product,
     "distances-by-product": _product,
     "classes-as-numbers": _rows_by_number,
     "largest-for-sort": _read_once,
+    "library-normalization": _one_pass(r"::(r?sqrt|var|std|var_mean|std_mean)$"),
+    "library-activation": _one_pass(r"::(tanh|erf|sigmoid|exp)$"),
+    "library-softmax": _one_pass(r"::exp$"),
 }

@@ -12,7 +12,8 @@ class WorkKind(NamedTuple):
 
     ``outside``: it is for lines outside of networks alone. ``beside``: lines around such a line serve it, too. ``stays``: the families
     of kernels that are still needed; None where kernels become fewer, and no family goes. ``unchanging``: it is for programs that do
-    not train: what they read stays as it is.
+    not train: what they read stays as it is. ``also``: the text of other lines of the same function that are a part of it; ``needs``: what
+    stands in one of all these.
     """
 
     remedy: str
@@ -21,11 +22,21 @@ class WorkKind(NamedTuple):
     beside: bool = True
     stays: tuple[str, ...] | None = ()
     unchanging: bool = False
+    also: str = ""
+    needs: str = ""
+
+    def goes_with(self, text: str, *, inside: bool, of_function: bool) -> bool:
+        """Return whether a line near that which it is for goes with it; ``inside``: of a network; ``of_function``: both are of one."""
+        if self.also:
+            return of_function and re.search(f"{self.text}|{self.also}", text) is not None
+        return re.search(self.text, text) is not None if inside else self.beside
 
 
 #: Rows of one tensor against rows of another one: a[:, None] - b[None], a.unsqueeze(1) - b.unsqueeze(0).
 _ROWS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
 _SOFTMAX = ("softmax and loss",)
+#: Sums over the last dimensions that keep them, which a layer's normalization and a softmax are made of.
+_KEPT = r"keepdims?\s*=\s*True"
 KINDS = (
     WorkKind("classes-as-numbers", r"\bone_hot\(", stays=_SOFTMAX),
     WorkKind("weights-converted-once", r"(?i)weight\w*(\(\))?\.(float|half|bfloat16|double|to|type)\(|\b(dequantize|unpack)\w*\(.*weight",
@@ -39,6 +50,14 @@ KINDS = (
     WorkKind("one-layout", r"(permute|transpose|movedim|rearrange)\([^()]*\)\.contiguous\(\s*\)", beside=False),
     WorkKind("kept-constant", r"\b(tril|triu|arange|meshgrid|linspace|hann_window|hamming_window|eye)\(", beside=False),
     WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
+    WorkKind("library-normalization",
+             r"\brsqrt\(|\bsqrt\([^=]*(var|eps)|/\s*\(?\s*(std|sigma)\b|\.std\([^)]*keepdim", stays=None, needs=_KEPT,
+             also=r"\.(mean|var|std|square|pow|float|type_as)\(|\bsqrt\(|\*\*\s*2|\beps\b|"
+             r"\b(weight|gamma|scale|bias|beta|mean|mu|var|std|rms)\b"),
+    WorkKind("library-activation",
+             r"0\.044715|\berf\(|\b(\w+)\s*\*\s*(torch\.|F\.)?sigmoid\(\s*(\1\b|1\.702)|\btanh\(\s*(F\.|torch\.)?softplus\(|"
+             r"\blog\(\s*1(\.0?)?\s*\+\s*(torch\.)?exp\(", beside=False, stays=None),
+    WorkKind("library-softmax", r"\bexp\([^=]*max", stays=None, needs=_KEPT, also=r"\.a?max\(|\.sum\(|\bexp\("),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
              outside=True, stays=_SOFTMAX),
     WorkKind("foreach-parameters", r"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*(\b(named_)?parameters\(\)|\bstate_dict\(|"

@@ -93,6 +93,14 @@ class _Group(NamedTuple):
     kind: WorkKind
 
 
+class _Line(NamedTuple):
+    """A line of a file: its number, what stands there, and its function."""
+
+    number: int
+    text: str
+    function: str
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding for each group of lines whose change saves 5 % of the step or more."""
     code = case.profile.code()
@@ -126,32 +134,41 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
             part["ns"].sum()
         )  # captured elsewhere: the line only launches them
         of_line = dict(by_line.iter_rows())
+        function_of = dict(part.select("line", "function").iter_rows())
         for numbers in _blocks(list(of_line)):
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), REPORTED_SHARE):
                 continue
-            ranked = sorted(numbers, key=lambda n: -of_line[n])
-            lines_of = [texts.get((file, n), "") for n in ranked]
-            for kind, index in kinds_of(lines_of, outside=not inside, trains=case.program.trains):
+            ranked = [
+                _Line(n, texts.get((file, n), ""), function_of[n]) for n in sorted(numbers, key=lambda n: -of_line[n])
+            ]
+            for kind, index in kinds_of([line.text for line in ranked], outside=not inside, trains=case.program.trains):
                 if kind.remedy == "compile-function" and (replayed or DIFFERENTIATED_ONCE.test(case)[0] == "violated"):
                     continue
-                beside = [re.search(kind.text, text) is not None if inside else kind.beside for text in lines_of]
-                chosen = [
-                    ranked[index],
-                    *(n for n, goes in zip(ranked, beside, strict=True) if goes and n != ranked[index]),
-                ]
-                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), REPORTED_SHARE):
+                chosen = _chosen(kind, ranked, ranked[index], inside=inside)
+                if not case.notable(case.per_step(sum(of_line[line.number] for line in chosen)), REPORTED_SHARE):
                     continue
-                function = part.filter(pl.col("line") == chosen[0])["function"][0]
-                work = part.filter(pl.col("line").is_in(chosen))
+                numbers_of = [line.number for line in chosen]
+                work = part.filter(pl.col("line").is_in(numbers_of))
                 yield _Group(
                     str(file),
-                    str(function),
-                    lines=chosen,
-                    texts=[texts.get((file, n), "") for n in chosen],
+                    str(chosen[0].function),
+                    lines=numbers_of,
+                    texts=[line.text for line in chosen],
                     kernels=work,
                     kind=kind,
                 )
                 break
+
+
+def _chosen(kind: WorkKind, lines_near: Sequence[_Line], first: _Line, *, inside: bool) -> list[_Line]:
+    """Return the line that a remedy is for, and those near it that go with it; none where what it needs stands in none of them."""
+    beside = (
+        line
+        for line in lines_near
+        if line is not first and kind.goes_with(line.text, inside=inside, of_function=line.function == first.function)
+    )
+    chosen = [first, *beside]
+    return chosen if any(re.search(kind.needs, line.text) for line in chosen) else []
 
 
 def _blocks(numbers: list[int]) -> list[list[int]]:

@@ -19,6 +19,9 @@ INSTEAD_AT_MOST_SHARE = 0.3
 HALF_TRANSFORM_AT_MOST_SHARE = 0.6
 #: Products of any shape take at most so many times as long as the fastest of their number format.
 PRODUCTS_AT_MOST_TIMES = 4.0
+#: A kernel that normalizes rows, or applies a function, takes at most so many times what its reads and writes need, its gradient included:
+#: torch's layer_norm reaches 0.4 to 0.9 of the bandwidth.
+ONE_PASS_AT_MOST_TIMES = 2.5
 #: Sums of rows that become shorter take at most so many times what their width leaves: a row is then read less well. A sparse product
 #: (H200, 10 million edges) took 4,747 us with 512 numbers in a row, 834 us with 64: 1.4 times an eighth.
 SHORTER_ROWS_AT_MOST_TIMES = 2.0

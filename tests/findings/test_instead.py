@@ -10,7 +10,7 @@ import pytest
 from nsysx.findings import _instead
 from nsysx.reading.trace import DeviceLimits
 from nsysx.roofline.device_rates import rates_of
-from nsysx.roofline.roofline_bounds import PRODUCTS_AT_MOST_TIMES
+from nsysx.roofline.roofline_bounds import ONE_PASS_AT_MOST_TIMES, PRODUCTS_AT_MOST_TIMES
 
 #: An H100: 52 TFLOP/s in FP32, 3.0 TB/s; its cache is left out.
 RATES = rates_of("NVIDIA H100 80GB HBM3", DeviceLimits(memory_bandwidth=3_350_000_000_000), {}, None)
@@ -96,3 +96,28 @@ def test_what_was_sorted_is_read_once_at_the_least() -> None:
     assert answer is not None and answer.gone["op"].to_list() == [0]
     assert answer.least_ns == pytest.approx(4 * 256 * 400_000 / 3.0e12 * 1e9)
     assert answer.most_ns == pytest.approx(0.3 * 3_900_000)
+
+
+#: A layer's normalization of two tensors, and the gradient of one of its operators.
+WRITTEN_OUT = (
+    ("aten::mean", "[[64, 1024, 1024], [], [], []]", None, 100_000),
+    ("aten::sub", "[[64, 1024, 1024], [64, 1024, 1], []]", None, 200_000),
+    ("aten::rsqrt", "[[64, 1024, 1]]", None, 3_000),
+    ("aten::mul", "[[64, 1024, 1024], [64, 1024, 1]]", None, 200_000),
+)
+
+
+@pytest.mark.parametrize(("gradient", "passes"), [(None, 2), ("MulBackward0", 5)])
+def test_what_is_written_out_is_one_kernel_forward_and_one_backward(gradient: str | None, passes: int) -> None:
+    """A tensor is read and written for each call; its gradient reads two and writes one."""
+    normalized = _instead._BY_REMEDY["library-normalization"]
+    more = () if gradient is None else (("aten::mul", "[[64, 1024, 1024], [64, 1024, 1]]", gradient, 300_000),)
+    answer = normalized(rows(*WRITTEN_OUT, *WRITTEN_OUT, *more), RATES)
+    assert answer is not None and len(answer.gone) == 2 * len(WRITTEN_OUT) + len(more), "all of these lines"
+    assert answer.least_ns == pytest.approx(2 * passes * 4 * 64 * 1024 * 1024 / 3.0e12 * 1e9, rel=0.2)
+    assert answer.most_ns == pytest.approx(ONE_PASS_AT_MOST_TIMES * answer.least_ns)
+
+
+def test_lines_that_run_none_of_its_operators_are_no_such_function() -> None:
+    normalized = _instead._BY_REMEDY["library-normalization"]
+    assert normalized(rows(WRITTEN_OUT[1], WRITTEN_OUT[3]), RATES) is None

@@ -79,6 +79,47 @@ def test_inside_a_network_only_lines_with_a_better_form_are_named(tmp_path: Path
     assert finding.saving_ns_per_step == pytest.approx(200_000, rel=0.05), "the line's own kernels"
 
 
+NORM = {
+    30: "mean = x.mean(-1, keepdim=True)",
+    31: "y = (x - mean) / torch.sqrt(x.var(-1, keepdim=True) + self.eps)",
+    33: "return y * self.weight + self.bias",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, [31, 30, 33]),
+        (
+            {30: "mean = x.mean()", 31: "y = (x - mean) / torch.sqrt(x.var() + self.eps)"},
+            None,
+        ),  # of all numbers: no layer's
+        ({30: "h = self.gate(x)"}, [31, 33]),
+    ],
+    ids=["written out", "of all", "another line between"],
+)
+def test_a_normalization_that_is_written_out_in_a_network_is_all_of_its_lines(
+    changed: dict[int, str], told: list[int] | None, tmp_path: Path
+) -> None:
+    findings = found(tmp_path, NORM | changed, inside=True)
+    assert [way.name for f in findings for way in f.remedies] == ["library-normalization"] * (told is not None)
+    if told is not None:
+        (finding,) = findings
+        assert sorted(row["line"] for row in finding.evidence) == sorted(told) and finding.where["line"] == 31
+        # No operators were recorded: of kernels in a row one stays.
+        assert finding.saving_ns_per_step == pytest.approx(100_000 * (len(told) + 1 if 30 in told else 3), rel=0.3)
+
+
+def test_lines_of_another_function_are_no_part_of_a_normalization(tmp_path: Path) -> None:
+    def both(program: Lined, number: int) -> None:
+        body(program, number, inside=True)
+        with program.line(35, "scaled"), program.range("forward"), program.range("net:Net"):
+            program.launch(300, SCALE)
+
+    (finding,) = Lined({**NORM, 35: "return x * self.weight"}).run(both).found(tmp_path, "NSX131")
+    assert 35 not in [row["line"] for row in finding.evidence]
+
+
 def test_nothing_is_compiled_where_gradients_are_differentiated_again(tmp_path: Path) -> None:
     """torch.compile makes one backward: neither the network nor the lines beside it are advised to be compiled."""
 
@@ -121,6 +162,17 @@ def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
         ("compile-function", "h = self.mlp(x.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last))"),
         ("kept-constant", "mask = torch.ones(n, n, device=x.device).tril()"),
         ("compile-function", "image = image * gain + bias"),
+        ("library-normalization", "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight"),
+        ("library-normalization", "y = (x - mean) / torch.sqrt(var + self.eps)"),
+        ("library-normalization", "x = (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-5)"),
+        ("library-activation", "y = 0.5 * x * (1 + torch.tanh(c * (x + 0.044715 * x ** 3)))"),
+        ("library-activation", "y = x * 0.5 * (1.0 + torch.erf(x / 2 ** 0.5))"),
+        ("library-activation", "gate = h * torch.sigmoid(h)"),
+        ("library-softmax", "e = torch.exp(scores - scores.max(-1, keepdim=True).values)"),
+        # A gate is no activation of itself, a root may be of anything.
+        ("compile-function", "y = value * torch.sigmoid(gate)"),
+        ("compile-function", "y = x / math.sqrt(dim)"),
+        ("compile-function", "ratio = torch.exp(new - old)"),
     ],
 )
 def test_a_line_says_what_its_work_can_be(remedy: str, text: str) -> None:

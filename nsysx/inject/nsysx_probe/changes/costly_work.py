@@ -1,0 +1,139 @@
+"""What to do about GPU work of a line: by what the line calls and in which form. None of it can be tried yet."""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_OWN_CODE = "what the line makes is the program's own code"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "same-dtype",
+        "Cast the inputs of this line back to the model's dtype (x.to(weight.dtype)): the parameters are 16-bit, and a float32 tensor "
+        "(a table, a constant, a mask) promoted the work to float32",
+        "q, k = rotary(q).to(v.dtype), rotary(k).to(v.dtype)  # float32 tables promote what they touch",
+        "Compute what needs float32 (angles, sums) before the cast.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "real-transform",
+        "Use the transforms of real numbers (torch.fft.rfft, irfft): of the whole transform one half mirrors the other",
+        "y = torch.fft.irfft2(torch.fft.rfft2(x) * kernel[..., : n // 2 + 1], s=x.shape[-2:])",
+        "What is between must keep the mirror: products with the transform of real numbers do.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "scaled-rows",
+        "Scale the rows or columns by the vector itself: a product with its diagonal matrix multiplies by zeros",
+        "y = x * scale  # not x @ torch.diag(scale)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "mixed-before-resampled",
+        "Apply the 1x1 convolution (or linear layer) first, and resample its few output channels: the order does not change the result",
+        'y = F.interpolate(self.classify(x), size=size, mode="bilinear", align_corners=False)',
+        "Only casts and layout changes may lie between the two.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "narrowed-first",
+        "Take first what is read of it, and compute with that: each row of the result is made of its own row alone",
+        "logits = self.head(hidden[:, -1])  # not self.head(hidden)[:, -1]",
+        "Nothing else may read the other rows.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "rows-by-embedding",
+        "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds up equal ones one at a time",
+        "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "sums-by-product", "Sum over this dimension by a GEMM (torch.einsum, @): here all products are written to memory",
+        'y = torch.einsum("bik,bjk->bij", a, b)  # not (a[:, :, None] * b[:, None]).sum(-1)', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "library-convolution", "Use torch's convolution or pooling: unfold() writes each element once for each window that holds it",
+        "y = F.conv2d(x, weight.view(out, in_, k, k), padding=k // 2)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "largest-for-sort", "Use torch.topk for the few that are kept instead of sorting everything (largest=False: the smallest)",
+        "values, index = scores.topk(k)",
+        "Only the first of the sorted values may be needed.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-layout",
+        "Keep one layout from layer to layer (channels_last, or Linear in place of 1x1 convolutions): contiguous() after a permute moves "
+        "the whole tensor", "model = model.to(memory_format=torch.channels_last)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "kept-constant", "Create this once and keep it on the GPU (register_buffer): it is the same in each step",
+        'self.register_buffer("mask", torch.ones(n, n, dtype=torch.bool).tril(), persistent=False)', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "classes-as-numbers",
+        "Use class numbers in place of one-hot rows: F.cross_entropy(logits, target, label_smoothing=...) in a loss, an index or an "
+        "embedding elsewhere",
+        "loss = F.cross_entropy(logits, target, label_smoothing=0.1)  # target: class numbers", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "fused-loss", "Use the loss that torch has for this, one pass for softmax and loss: F.cross_entropy takes logits",
+        "loss = F.cross_entropy(logits, target)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "library-normalization",
+        "Use torch's normalization (F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm), one kernel forward and one or two backward: "
+        "written out, each operation reads and writes the whole tensor",
+        "y = F.rms_norm(x, x.shape[-1:], weight, eps)  # or F.layer_norm(x, x.shape[-1:], weight, bias, eps)",
+        "It computes in float32 within, whatever x is.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "library-activation",
+        "Use torch's function (F.gelu, F.silu, F.mish, F.softplus), one kernel forward and one backward: written out, each operation reads "
+        "and writes the whole tensor",
+        'y = F.gelu(x, approximate="tanh")  # or F.gelu(x), F.silu(x)', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "library-softmax",
+        "Use torch.softmax, one kernel forward and one backward, or F.scaled_dot_product_attention where it is attention's: written out, "
+        "each operation reads and writes all scores",
+        "weights = torch.softmax(scores, dim=-1)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "distances-by-product",
+        "Compute distances of all pairs by a product, without the tensor of all differences: torch.cdist",
+        "distance = torch.cdist(a, b)", "Distances near 0 are less exact.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "views-for-copies",
+        "Leave the copies out: expand() or broadcasting makes views, scaled_dot_product_attention(enable_gqa=True) takes fewer key heads",
+        "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "stacked-models",
+        "Run these models as one: stack their parameters (torch.func.stack_module_state), vmap over them, one optimizer for the stack",
+        "params, buffers = torch.func.stack_module_state(models)\n"
+        "y = torch.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (x,)))(params, buffers)",
+        "No model may depend on the output of another.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "inputs-in-one-call",
+        "Call it once for all of these inputs: none of the calls needs what another one makes. Put them in one batch (torch.cat or "
+        "torch.stack), and split the result",
+        "y = model(torch.cat(inputs)).split([len(x) for x in inputs])", "Inputs of one batch need one shape.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-table", "Look all of these tables up at once: one nn.Embedding that holds them all, with an offset for each column",
+        "table = nn.Embedding(sum(sizes), dim)  # offsets: where each column begins\ny = table(columns + offsets).flatten(1)",
+        "The tables must have one width.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "layers-at-once",
+        "Run these layers as one: a wider layer where they have one input, a batched product of stacked weights (torch.bmm) where each has "
+        "its own", "y = torch.einsum('bki,kio->bko', x, weights)  # weights of all layers, stacked",
+        "The layers must have one shape.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",
+        "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
+        for_anything=True,
+    ),
+    Remedy(
+        "less-of-an-operator", "Do less of this operator here, or do it in another form: it takes far longer than its sizes need",
+        untried=_OWN_CODE,
+    ),
+)  # fmt: skip
