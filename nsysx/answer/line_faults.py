@@ -25,6 +25,7 @@ FAULTS: Mapping[str, str] = {
     "gradients-in-buckets": "gradients are reduced one at a time",
     "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
     "iterator-once": "a new iterator of the loader in each step",
+    "kept-constant": "a constant is created in each step",
     "keep-on-gpu": "a value is read back in each step",
     "logged-rarely": "logging in each step",
     "made-on-gpu": "data is created on the CPU",

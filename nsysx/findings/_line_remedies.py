@@ -22,12 +22,13 @@ class Seen(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A remedy, the text of lines that it is for, and whether they load a kernel in each step, or make launches as a loop does."""
+    """A remedy, the text of lines that it is for, and whether they load a kernel in each step, make launches as a loop does, or wait."""
 
     remedy: str
     text: str
     loads: bool = False
     loops: bool = False
+    waits: bool = False
 
 
 _PARAMETERS = r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"
@@ -55,11 +56,14 @@ _KINDS = tuple(
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
         ("features-on-gpu", r"(?i)extractor\(|\b(\w*_)?processor\(|spectrogram\(|\bmfcc\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
-        ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
+        (
+            "decoded-in-workers",
+            r"\bImage\w*\.|\bcv2\.|\bPIL\.|\bTF\.|\bto_tensor\(|\bim(read|decode)\(|(?i:\baugment|\baug\(|\btransforms?\b|\bdecode_)",
+        ),
         (
             "parsed-once",
             r"\b(json|yaml|csv|pickle|torch|np|numpy|librosa|torchaudio)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_\w+\(|"
-            r"\bliteral_eval\(|\bh5py\.|\bmemmap\(|\bfromfile\(|\bopen\(|\bload_dataset\(",
+            r"\bliteral_eval\(|\bh5py\.|\bmemmap\(|\bfromfile\(|\bopen\(|\bload_dataset\(|\.readlines?\(",
         ),
         ("table-once", r"\.(iloc|loc|iat|at)\[|\.iter(rows|tuples)\("),
         (
@@ -69,7 +73,7 @@ _KINDS = tuple(
         (
             "arrays-once",
             rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|"
-            rf"\b(torch|np|numpy)\.stack\(\s*{_LIST}|\btorch\.tensor\(",
+            rf"\b(torch|np|numpy)\.stack\(\s*{_LIST}|\btorch\.tensor\(|\btorch\.(Float|Double|Long|Int)Tensor\(\s*[A-Za-z_]",
         ),
         ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\bwith \w*lock\b"),
         ("batch-as-it-is", r"\.(append|extend)\(.*\.get\(.*\btimeout\b"),
@@ -92,20 +96,28 @@ _KINDS = tuple(
         ("ranked-on-gpu", r"\b(np|numpy)\.(arg)?(sort|partition)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|exp)\b|\brng\."),
         ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
-        ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
-        ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
+        ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\.to\(\s*[\"']cpu|\b(float|int|bool)\(\w+"),
+        (
+            "fixed-shape",
+            r"\bnonzero\(|\bargwhere\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\(",
+        ),
+        ("fixed-shape", r"[\w)\]]\[[^\[\]]*([=!<>]=|[<>~])[^\[\]]*\]", False, False, True),
         (
             "logged-rarely",
             r"\bprint\(|\blog(ger|ging)?\.|\.log_(dict|metrics|scalars?|hyperparams)\(|\bself\.log\(|\bwandb\b|"
             r"\badd_(scalars?|histogram|text)\(|\bset_(postfix|description)\w*\(|\.(write|writerow|flush)\(|\bmemory_(stats|summary)\(|"
             r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
+        ("copied-in-place", r"\bdeepcopy\("),
         # The gradients of all parameters are clipped in one call unless foreach=False.
         ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
-        ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),
+        ("kept-constant", r"\b(tril|triu|arange|linspace|meshgrid|eye|ones|zeros|full)\(.*\.(to|cuda)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
-        ("numpy-on-gpu", r"\b(np|numpy|scipy|pd|sklearn)\."),
+        (
+            "numpy-on-gpu",
+            r"\b(np|numpy|scipy|pd|sklearn|ndimage)\.|\bc?KDTree\(|\btree\.query\w*\(|\.kneighbors\(|\b(NearestNeighbors|KMeans)\(",
+        ),
     )
 )  # fmt: skip
 
@@ -126,7 +138,11 @@ def fix_of(seen: Seen, among: frozenset[str] = frozenset()) -> Fix | None:
     for kind in _KINDS:
         if among and kind.remedy not in among:
             continue
-        if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOP_LAUNCHES):
+        if (
+            (kind.loads and seen.loads < 1)
+            or (kind.loops and seen.launches < LOOP_LAUNCHES)
+            or (kind.waits and seen.waits < 1)
+        ):
             continue
         if re.search(kind.text, seen.text):
             return Fix.by_name(kind.remedy)

@@ -75,6 +75,16 @@ LINES = [
     ("preallocated", "cache = torch.cat([cache, k], 2)"),
     ("copied-in-place", "best = copy.deepcopy(model)"),
     ("numpy-on-gpu", "y = np.fft.rfft(x)"),
+    ("numpy-on-gpu", "distance, near = tree.query(points, k=16)"),
+    ("keep-on-gpu", "state = {name: value.to('cpu') for name, value in kept.items()}"),
+    ("fixed-shape", "rows = torch.argwhere(scores > 0.5)"),
+    ("copied-in-place", "best = copy.deepcopy(model.state_dict())"),
+    ("kept-constant", "mask = torch.triu(torch.full((n, n), float('-inf')), 1).to(x.device)"),
+    ("kept-constant", "position = torch.arange(n).cuda()"),
+    ("arrays-once", "x = torch.FloatTensor(rows).to(device)"),
+    ("decoded-in-workers", "image = ImageEnhance.Contrast(image).enhance(1.2)"),
+    ("decoded-in-workers", "x = self.aug(x)"),
+    ("parsed-once", "text = file.readline()"),
 ]
 #: Lines that do none of this.
 OTHERS = [
@@ -85,6 +95,10 @@ OTHERS = [
     "step += 1",
     "y = self.norm(x) + x",
     "optimizer.step()",
+    "mask = torch.arange(n, device=x.device)",
+    "x = x.to(device)",
+    "caught = aug + 1",
+    "tree.add(node)",
 ]
 
 
@@ -103,6 +117,18 @@ def test_all_of_the_table_are_remedies_and_their_code_compiles() -> None:
     known = changes.remedies()
     for kind in _line_remedies._KINDS:
         compile(known[kind.remedy].example, kind.remedy, "exec")
+
+
+@pytest.mark.parametrize("text", ["boxes = boxes[scores > 0.5]", "rows = x[~pad]", "y = self.of(x)[target != ignored]"])
+def test_rows_that_a_comparison_picks_wait_for_their_number(text: str) -> None:
+    fix = fix_of(Seen(text, waits=1))
+    assert fix is not None and [w.name for w in fix.ways] == ["fixed-shape"]
+    assert fix_of(Seen(text)) is None, "without a wait it may be a table of pandas, or numpy's"
+
+
+@pytest.mark.parametrize("text", ["rows = [row for row in rows if row > 0]", "x = x[:, 1:]", "y = kept[index]"])
+def test_no_comparison_that_picks_rows(text: str) -> None:
+    assert fix_of(Seen(text, waits=1)) is None
 
 
 def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
