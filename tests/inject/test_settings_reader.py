@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -488,6 +489,24 @@ def test_what_looks_like_padding_and_is_none() -> None:
     equal, images = padded([30, 30, 30])[0], torch.zeros(4, 3, 32, 32)
     for other in (equal, torch.randint(0, 9, (8, 64)), torch.rand(8, 64), images, mask.bool().numpy(), "text", None):
         assert batch_padding.padding(torch, other) is None
+
+
+def test_a_mask_tells_padding_to_a_length_that_no_row_has() -> None:
+    """Rows of one length are nothing else in ids: they may be of that format."""
+    ids, mask = padded([30, 30, 30])
+    named = {"input_ids": ids, "Attention_Mask": mask}
+    for batch in (named, (named, torch.ones(3)), {**named, "Attention_Mask": mask.float()}, {"pad_mask": mask == 0}):
+        found = batch_padding.padding(torch, batch)
+        assert found is not None and (found["longest"], found["real"]) == (30, 90)
+    assert batch_padding.padding(torch, {"input_ids": ids, "mask": torch.ones_like(mask)}) is None, "all is real"
+
+
+@pytest.mark.parametrize(
+    "kept", [lambda ones: ones.tril(), lambda ones: ones.triu(1).bool(), lambda ones: ones.tril(-1).float()]
+)
+def test_a_causal_mask_is_no_padding(kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    mask = kept(torch.ones(16, 16, dtype=torch.long))
+    assert batch_padding.padding(torch, {"attention_mask": mask}) is None
 
 
 class Texts(nn.Module):

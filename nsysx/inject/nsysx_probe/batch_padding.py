@@ -51,13 +51,13 @@ class BatchPadding:
         if trees is not None and getattr(getattr(trees, "local", None), "tree_manager_containers", None):
             return  # they record anew when a tensor of theirs lives longer than before
         for name, value in _arguments(module, args, kwargs):
-            if len(self._held) < MOST_BATCH_TENSORS and self._may_be_held(value):
+            if len(self._held) < MOST_BATCH_TENSORS and self._may_be_held(name, value):
                 self._held[name] = value, value._version
 
-    def _may_be_held(self, value: Any) -> bool:
+    def _may_be_held(self, name: str, value: Any) -> bool:
         if type(value) is not self.torch.Tensor or value.layout != self.torch.strided or value.is_inference():
             return False
-        whole = not (value.is_floating_point() or value.is_complex())
+        whole = not (value.is_floating_point() or value.is_complex()) or _is_mask(name)
         small = value.numel() * value.element_size() <= HELD_TENSOR_BYTES
         return whole and small and value.untyped_storage().nbytes() <= HELD_STORAGE_BYTES and value.dim() >= 2
 
@@ -117,7 +117,7 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
             or _targets(tensor, [other for _, other in tensors])
         ):
             continue
-        real = _lengths(torch, tensor)
+        real = _lengths(torch, tensor, of_mask=_is_mask(name))
         if real is None:
             continue
         rows, length = int(tensor.shape[0]), int(tensor.shape[1])
@@ -128,11 +128,15 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
             "longest": int(real.max()),
             "real": int(real.sum()),
         }
-        if "mask" in name:
+        if _is_mask(name):
             return about
         if best is None or about["real"] / rows / length < best["real"] / best["rows"] / best["length"]:
             best = about
     return best
+
+
+def _is_mask(name: str) -> bool:
+    return "mask" in name.lower()
 
 
 def _targets(tensor: Any, tensors: list[Any]) -> bool:
@@ -141,31 +145,42 @@ def _targets(tensor: Any, tensors: list[Any]) -> bool:
     return beside and not tensor.is_floating_point() and bool((tensor == IGNORED_TARGET).any())
 
 
-def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+def _items(torch: Any, batch: Any) -> list[tuple[Any, Any]]:
+    """Return the parts of a batch with their names, or places."""
     if isinstance(batch, torch.Tensor):
-        items: list[tuple[Any, Any]] = [("batch", batch)]
-    elif isinstance(batch, Mapping):
-        items = list(batch.items())
-    else:
-        items = list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
+        return [("batch", batch)]
+    if isinstance(batch, Mapping):
+        return list(batch.items())
+    return list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
+
+
+def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+    items: list[tuple[Any, Any]] = []
+    for name, value in _items(torch, batch)[:MOST_BATCH_TENSORS]:  # a pair may hold a mapping and its labels
+        items += [(name, value)] if isinstance(value, torch.Tensor) else _items(torch, value)
     for name, value in items[:MOST_BATCH_TENSORS]:
         if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
             yield str(name), value.detach()
 
 
-def _lengths(torch: Any, tensor: Any) -> Any:
-    """Return the real length of each row, None where the rows are not padded: at the end, else at the begin."""
+def _lengths(torch: Any, tensor: Any, *, of_mask: bool) -> Any:
+    """Return the real length of each row, None where the rows are not padded: at the end, else at the begin.
+
+    Rows of a mask may be padded alike, to a length that no batch has; one that lets each row see those before it is about no padding.
+    """
     if tensor.dim() == 3:  # frames of features: padding is 0 in all of them
         if not tensor.is_floating_point():
             return None
         padded = (tensor == 0).all(-1)
-    elif tensor.is_floating_point() or tensor.is_complex():
+    elif tensor.is_complex() or (tensor.is_floating_point() and not of_mask):
         return None
     else:
         ends = tensor[:, -1]
         begins = tensor[:, 0]
         sides = [_run(torch, (tensor == ends.mode().values).flip(1)), _run(torch, tensor == begins.mode().values)]
-        return next((tensor.shape[1] - run for run in sides if _is_padding(run, tensor)), None)
+        real = next((tensor.shape[1] - run for run in sides if _is_padding(run, tensor, alike=of_mask)), None)
+        causal = real is not None and len(real) == tensor.shape[1] and len(real.unique()) >= len(real) - 1
+        return None if causal else real
     run = _run(torch, padded.flip(1))
     return tensor.shape[1] - run if _is_padding(run, tensor) else None
 
@@ -175,7 +190,10 @@ def _run(torch: Any, padded: Any) -> Any:
     return padded.to(torch.int64).cumprod(1).sum(1)
 
 
-def _is_padding(run: Any, tensor: Any) -> bool:
-    """Return whether most rows have a run of some length, and not all the same: what one value fills by chance is short."""
+def _is_padding(run: Any, tensor: Any, *, alike: bool = False) -> bool:
+    """Return whether most rows have a run of some length, and, unless they may be ``alike``, not all the same: what one value fills by
+    chance is short. What has one value alone is no padding.
+    """
     long = run >= max(2, tensor.shape[1] // 32)
-    return bool(2 * long.sum() > len(run)) and bool(run.max() > run.min())
+    uneven = bool(run.max() > run.min()) or (alike and bool(run.max() < tensor.shape[1]))
+    return bool(2 * long.sum() > len(run)) and uneven
