@@ -161,3 +161,8 @@ NEAR_STRETCHES = 20
 #: More host code than this (ns) around launches that go is something else: 99 in 100 copies into DDP's buckets take 90 and 98 us more
 #: than usual, without tracing, and 90 in 100 all-reduces 73 us (two jobs on H100s).
 MOST_CODE_OF_LAUNCH_NS = 100_000
+
+# ---- tracing_costs, of the loop -----------------------------------------------------------------------------------
+#: Pauses between steps take this many times as long as a usual step; they count from this share of the mean step on. Chosen: epochs begin
+#: with one of them, and clocks that change make no step three times as long.
+PAUSED_STEP_TIMES, BETWEEN_PAUSES_SHARE = 3.0, 0.05

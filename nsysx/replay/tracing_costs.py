@@ -21,11 +21,13 @@ from nsysx.frames.statistics import bootstrap_bounds
 from nsysx.model import Capture
 from nsysx.replay.replay_bounds import (
     ATTACHED_STEP_SHARE,
+    BETWEEN_PAUSES_SHARE,
     BOOTSTRAP_FEWEST_STEPS,
     BOOTSTRAP_RESAMPLES,
     BOOTSTRAP_SHARE,
     LEAST_MEASURED_BAR_SHARE,
     LONGEST_COST_NS,
+    PAUSED_STEP_TIMES,
 )
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
@@ -232,9 +234,20 @@ def _loop_ns(profile: Profile) -> int | None:
     )
     recurs = float(np.average(usual - means, weights=counts))
     every = [np.mean(steps) for steps, _, _ in stretches if len(steps) >= BOOTSTRAP_FEWEST_STEPS]
-    if min(more, recurs) <= (max(every) - min(every) if every else 0):
+    differ = max(every) - min(every) if every else 0
+    # Long pauses that come back stand out of steps whose clocks change, too: by these alone no stretch differs from another.
+    paused = sum(_pauses_ns(loop) - _pauses_ns(steps) for steps, loop in timed) / counts.sum()
+    if min(more, recurs) <= differ and min(more, paused) <= BETWEEN_PAUSES_SHARE * float(means.mean()):
         return None
     return round(float(np.mean([ns for steps, _, _ in stretches for ns in steps])) + more)
+
+
+def _pauses_ns(lengths: Sequence[int]) -> float:
+    """Return how much longer than usual those are together (ns) that take several times as long, without the longest of them."""
+    ns = np.sort(np.asarray(lengths, np.int64))
+    usual = float(np.median(ns)) if len(ns) else 0.0
+    long = ns[ns > PAUSED_STEP_TIMES * usual][:-1]
+    return float((long - usual).sum())
 
 
 def _steps_of_rest(profile: Profile) -> tuple[int, int] | None:

@@ -376,6 +376,26 @@ def test_one_pause_in_each_stretch_is_nothing_that_runs_between(
 
 
 @pytest.mark.traced
+@pytest.mark.parametrize(("pauses", "pause_us", "told_us"), [(3, 20_000, 3_750), (1, 20_000, None), (20, 2_000, None)])
+def test_pauses_that_come_back_are_seen_where_clocks_change_the_steps_between_the_stretches(
+    tmp_path: Path, pauses: int, pause_us: int, told_us: int | None
+) -> None:
+    """Steps of 1.5 ms and, after the windows, of 3 ms, with some pauses behind them in either stretch: epochs that begin. Few long ones
+    stand out; many that are no longer than a step may be the same drift.
+    """
+    path = written(tmp_path, after_ns=[3_000 * US] * 40)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+
+    def loop(step_us: int) -> list[int]:
+        return [(step_us + pause_us) * US] * pauses + [step_us * US] * (40 - pauses)
+
+    record["probe"][0]["unrecorded_steps"] |= {"loop_ns": loop(1_500), "after_loop_ns": loop(3_000)}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    real = summarize([path]).unprofiled
+    assert real is not None and real.loop_ns == (told_us and told_us * US)
+
+
+@pytest.mark.traced
 def test_no_bound_of_the_step_is_below_what_the_device_needs(tmp_path: Path) -> None:
     """The kernels of a step take 1.4 ms; a noted minimum of 0.1 ms is a host that ran ahead of its device."""
     path = written(tmp_path)
