@@ -32,16 +32,27 @@ _ROW_BY_ROW = re.compile(r"^aten::(layer_norm|rms_norm|linear|matmul|mm)$")
 _BY_SAMPLE = re.compile(
     r"^aten::((log_)?softmax|conv\dd|conv_transpose\dd|(adaptive_)?(max|avg)_pool\dd?|upsample_\w+|group_norm)$"
 )
+#: Each number of the result is made of its row: over the last dimension, if one of each row is picked.
+_SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze)$")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is read of a tensor: a share of it, by which dimensions it is narrowed, and the operators (rows of the flow) that do so."""
+    """What is read of a tensor: a share of it, by which dimensions it is narrowed, and the operators (rows of the flow) that do so.
+
+    ``of_last``: what of the share is the last dimension's alone, by numbers that were picked there; 1 where that is not known.
+    """
 
     dimensions: frozenset[int]
     share: float
     by: frozenset[int]
+    of_last: float = 1.0
+
+    def of_rows(self, last: int) -> Kept | None:
+        """Return what is read where all of each row (of the dimension ``last``) is needed for one of its numbers; None for all."""
+        rows = self.dimensions - {last}
+        return Kept(rows, self.share / self.of_last, self.by) if rows and self.of_last < 1 else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,13 @@ def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
         kept = reads.backwards(row)
         if kept is not None:
             share_of.setdefault(kept.by, {})[row] = kept.share
-    return [Narrowed(by, share) for by, share in share_of.items()]
+    changes = list[Narrowed]()
+    for by, share in share_of.items():  # what narrows a result again is a part of the same change
+        same = next((each for each in changes if each.by <= by or by <= each.by), None)
+        if same is not None:
+            changes.remove(same)
+        changes.append(Narrowed(by, share) if same is None else Narrowed(by | same.by, share | same.share))
+    return changes
 
 
 def narrowing(before: Size, after: Size) -> frozenset[int] | None:
@@ -131,7 +148,7 @@ class _Reads:
             return None
         for each, of_it in zip(made, arguments, strict=True):
             self._read(each, of_it)
-        return kept
+        return arguments[0] if _SOFTMAX.match(name) else kept
 
     def _pick(self, row: int) -> None:
         flow = self._flow
@@ -145,10 +162,13 @@ class _Reads:
             of_it = behind
         elif after is not None and (dimensions := narrowing(before, after)) and self._is_read(number, name):
             share, by = math.prod(after) / max(math.prod(before), 1), frozenset({row})
+            of_last = share if name.endswith("gather") and dimensions == {len(before) - 1} else 1.0
             if behind is not None and len(before) == len(after):
-                of_it = Kept(dimensions | behind.dimensions, share * behind.share, behind.by | by)
+                of_it = Kept(
+                    dimensions | behind.dimensions, share * behind.share, behind.by | by, of_last * behind.of_last
+                )
             else:
-                of_it = Kept(dimensions, share, by)
+                of_it = Kept(dimensions, share, by, of_last)
         self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)
         self._whole(made[1:])
 
@@ -173,6 +193,8 @@ class _Reads:
             return [kept, *others]
         if _BY_SAMPLE.match(name) and kept.dimensions == frozenset({0}):
             return [kept, *others]
+        if _SOFTMAX.match(name):
+            return [rows, *others] if (rows := kept.of_rows(last)) is not None else None
         return [reshaped, *others] if (reshaped := _reshaped(name, sizes[0], result, kept)) is not None else None
 
     def _read(self, number: int, kept: Kept | None) -> None:
@@ -195,6 +217,11 @@ def _reshaped(name: str, before: Size, after: Size, kept: Kept) -> Kept | None:
     """Return what is kept of a tensor of which a part is kept after it was reshaped, None where that is no part of its dimensions."""
     if not _RESHAPES.match(name):
         return None
+    leading = next(
+        (i for i, (b, a) in enumerate(zip(before, after, strict=False)) if b != a), min(len(before), len(after))
+    )
+    if max(kept.dimensions) < leading:  # the first dimensions stay
+        return Kept(kept.dimensions, kept.share, kept.by)
     same = 0  # the last dimensions stay
     while same < min(len(before), len(after)) and before[-1 - same] == after[-1 - same]:
         same += 1

@@ -78,3 +78,50 @@ def test_what_may_mix_rows_needs_all_of_them(between: Op) -> None:
 def test_what_the_next_step_reads_is_read() -> None:
     gelu: Op = ("gelu", (1, -1), "[8, 100, 512], []")
     assert not narrowed(LINEAR, gelu, LAST, READ, read_later=frozenset({2}))
+
+
+#: The probability of one word at the last 10 of 100 places: a head, a softmax, the words' numbers picked, and those of the last places.
+ANSWER: tuple[Op, ...] = (
+    ("linear", (-1, -1), "[8, 100, 64], [512, 64]"),
+    ("slice", (1, -1), "[8, 100, 512], []"),
+    ("log_softmax", (2, -1), "[8, 99, 512], []"),
+    ("gather", (3, -1, -1), "[8, 99, 512], [], [8, 99, 1]"),
+    ("squeeze", (4, -1), "[8, 99, 1], []"),
+    ("slice", (5, -1), "[8, 99], []"),
+    ("sum", (6,), "[8, 10]"),
+)
+
+
+def test_of_a_softmax_of_which_one_number_a_row_is_picked_the_rows_that_are_read_are_enough() -> None:
+    found = narrowed(*ANSWER)
+    assert found == {name: pytest.approx(10 / 99, rel=0.02) for name in ("linear", "log_softmax", "squeeze")}
+
+
+@pytest.mark.parametrize(
+    ("place", "other"),
+    [
+        (5, ("mul", (5, -1), "[8, 99], []")),  # all places are read
+        (
+            3,
+            ("slice", (3, -1), "[8, 99, 512], []"),
+        ),  # which dimension the softmax is over is not known: classes may be left out
+    ],
+)
+def test_without_both_all_rows_of_the_softmax_are_needed(place: int, other: Op) -> None:
+    assert "log_softmax" not in narrowed(*ANSWER[:place], other, *ANSWER[place + 1 :])
+
+
+def test_what_narrows_once_more_is_the_same_change() -> None:
+    names, made, size = zip(*ANSWER, strict=True)
+    times = np.arange(len(ANSWER))
+    flow = OperatorFlow(
+        [f"aten::{name}" for name in names],
+        range(1, len(ANSWER) + 1),
+        made=made,
+        size=size,
+        calls=(),
+        start_ns=times,
+        end_ns=times + 1,
+    )
+    (change,) = narrowed_operators(flow)
+    assert set(change.share) == {0, 2, 4} and change.by == {1, 3, 5}
