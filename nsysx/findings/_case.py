@@ -350,6 +350,20 @@ class Case:
         distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
         return self.bound(ns, why) if worth.likely_ns is None and not self.stepless and not distrusted else worth
 
+    def worth_or_freed(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
+        """Return what a change saves by the replay; where that misses the recorded steps, between none and all of the GPU work that goes.
+
+        All of it counts where the GPU never idles, and at least none where it idles for half of the step.
+        """
+        worth = self.worth(*edits, cause=cause, bound=bound)
+        distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
+        if worth.likely_ns is not None or self.stepless or not distrusted:
+            return worth
+        timed = self.timed_ops(self.ops["op"].is_not_null(), "op")
+        gone, idle = self.per_step(freed_ns(edits, timed)), self.taken_by(part for part in StepPart if part.idle)
+        least = round(gone * max(0.0, 1 - 2 * idle / max(self.step_ns, 1)))
+        return Saving.between(least, gone, "the time on the GPU of what goes: no replay comes near the recorded steps")
+
     def lost(self, cost_ns: int, worth: Saving, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""
         return min(max(cost_ns, worth.likely_ns or 0), self.recorded_ns if as_recorded else self.step_ns)

@@ -56,7 +56,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         ops = frozenset().union(*(edit.ops for edit in smaller.edits))
         if not ops:
             continue
-        worth = case.worth(*smaller.edits, cause=(StepPart.WORK,), bound=True)
+        worth = case.worth_or_freed(*smaller.edits, cause=(StepPart.WORK,), bound=True)
         if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
             continue
         work = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")

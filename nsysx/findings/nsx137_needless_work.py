@@ -144,7 +144,7 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     changes = [*edits_without(made, case.ops), *edits]
     if needless.kept:
         changes = [ScaleOps(ops_of(theirs), needless.kept, less_work=True)]
-    worth = case.worth(*changes, cause=RULE.cause, bound=not needless.halved and not needless.kept)
+    worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=not needless.halved and not needless.kept)
     if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))

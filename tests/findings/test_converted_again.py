@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from nsysx.replay import engine
 from tests.findings.lined import Lined
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_unread import Trained
@@ -96,6 +97,19 @@ def test_autocast_that_is_entered_anew_in_each_round(logs: bool, tmp_path: Path)
     assert found.where["line"] == ENTER and [way.name for way in found.remedies] == ["autocast-once"]
     # Five conversions go, forward and back; what adds their gradients, of numbers half as long, stays.
     assert found.saving_ns_per_step == pytest.approx(5 * (200_000 + 200_000 + 50_000), rel=0.1)
+
+
+def test_where_no_replay_comes_near_the_steps_the_time_of_what_goes_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
+    found = finding(tmp_path, 1, ROUNDS)
+    assert found.verdict == "found" and found.where["line"] == ENTER
+    assert found.saving.source == "time" and not found.saving.bound
+    # All that goes at most; that it is hidden behind a host that is late is no more likely than the GPU's idle time is long.
+    gone = 5 * (200_000 + 200_000 + 50_000)
+    assert found.saving.most_ns == pytest.approx(gone, rel=0.05)
+    assert 0.8 * gone < (found.saving.likely_ns or 0) < gone
 
 
 @pytest.mark.parametrize(("weights", "converts"), [(ROUNDS, ROUNDS), (1, 1), (0, ROUNDS)])
