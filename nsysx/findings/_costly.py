@@ -9,6 +9,7 @@ from nsysx.findings import (
     _grown_inputs,
     _padding,
     _recomputed,
+    _slow_clock,
     _transform_lengths,
     _unread,
 )
@@ -183,7 +184,19 @@ SETTINGS = (
         way("full-power"),
         place="the driver",
     ),
-    Costly("clocks", when.held_clocks, "The GPU's clocks are held down", way("full-clocks"), place="the driver"),
+    Costly(
+        "slow clocks",
+        _slow_clock.far_down,
+        "The GPU ran far below its clock",
+        way("full-clocks"),
+        worth=_slow_clock.faster,
+        seen=_slow_clock.seen,
+        leads=True,
+        place="the driver",
+        anywhere="Let the GPU choose its clocks, and cool it",
+        worded=_slow_clock.worded,
+    ),
+    Costly("clocks", _slow_clock.held, "The GPU's clocks are held down", way("full-clocks"), place="the driver"),
     Costly(
         "other processes", when.shared_card, "Other processes use the GPU, too", way("own-gpu"), place="the machine"
     ),

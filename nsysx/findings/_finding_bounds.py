@@ -132,6 +132,10 @@ OF_NOTED_LINE_SHARE = 0.6
 # ---- _once ------------------------------------------------------------------------------------------------------
 #: Findings that share less than this part of the step do not overlap.
 OVERLAP_SHARE = 0.01
+# ---- _slow_clock ------------------------------------------------------------------------------------------------
+#: A GPU below this share of its highest clock is held down far more than by the power that products draw (0.7 to 0.9); at least so much of
+#: its work (share) gets faster with the clock. Chosen.
+SLOW_CLOCK_SHARE, SCALES_WITH_CLOCK_SHARE = 0.5, 0.5
 # ---- _padding ---------------------------------------------------------------------------------------------------
 #: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length.
 MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1
