@@ -18,6 +18,9 @@ ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES = 5_000, 8
 # ---- _case ------------------------------------------------------------------------------------------------------
 #: The same GPU work takes this share less in another run; the host waits for a GPU that idles for no more than this share of the step.
 SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
+# ---- _built_kernels ---------------------------------------------------------------------------------------------
+#: What is built is launched by one of so many ops behind it: a workspace is filled first.
+LOADED_FOR_OPS = 3
 # ---- _copied_weights --------------------------------------------------------------------------------------------
 #: Fewer copies may be of anything; those of weights have all of their bytes, but for so much (share): buffers are copied with them. An
 #: average reads itself and the weights, and is written.
@@ -86,10 +89,9 @@ QUOTED_LINE_LETTERS, LOOP_LAUNCHES = 60, 20
 # ---- _lines -----------------------------------------------------------------------------------------------------
 #: With more pieces of idle time than this their lines are told for all together.
 MOST_IDLE_PIECES = 200_000
-#: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
-OF_ONE_LINE_SHARE, BELOW_ONE_LINE_SHARE = 0.8, 0.6
-#: A line below which so much of all work is launched says nothing: of one that launches most of what is asked the place is known.
-BELOW_ALL_WORK_SHARE = 0.9
+#: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched. A line below which
+#: so much of all work is launched says nothing: of one that launches most of what is asked the place is known.
+OF_ONE_LINE_SHARE, BELOW_ONE_LINE_SHARE, BELOW_ALL_WORK_SHARE = 0.8, 0.6, 0.9
 #: A line that takes less than this for each of its launches (ns) is busy launching.
 FOR_A_LAUNCH_NS = 250_000
 # ---- _meetings --------------------------------------------------------------------------------------------------
@@ -98,10 +100,8 @@ SLOW_NVLINK_SHARE = 0.1
 #: Chosen: messages of one size reach half of it beside computation, so a group of ranks is slower for another reason if it is this many
 #: times as slow as another with messages of a size within so many times.
 SLOWER_GROUP_TIMES, LIKE_SIZE_TIMES = 3, 2
-#: Ranks of a group that are named. Chosen.
-NAMED_RANKS_OF_LINK = 8
-#: Messages smaller than this do not reach the bandwidth of any link.
-LARGE_MESSAGE_BYTES = 4 << 20
+#: Ranks of a group that are named (chosen). Messages smaller than this do not reach the bandwidth of any link.
+NAMED_RANKS_OF_LINK, LARGE_MESSAGE_BYTES = 8, 4 << 20
 # ---- _names -----------------------------------------------------------------------------------------------------
 #: Networks that are named; the others are counted.
 MOST_NAMED_NETWORKS = 2
@@ -343,13 +343,12 @@ ROW_MATRIX_SHORTEST, ROW_MATRIX_PASSES = 16, 8
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
 MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2
-#: From so many calls on, half of which at most need another one, if the change saves this share of the step.
+#: From so many calls on, half of which at most need another one, if this share of the step goes.
 FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
-#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
-FREE_MEMORY_SHARE = 0.5
-#: A repeated part of the forward smaller than this may be the compiler's own choice.
-LEAST_RECOMPUTED_SHARE = 0.3
+#: Of the card's memory this share has to be free at the peak before recomputing is called needless; a repeated part of the forward that
+#: is smaller may be the compiler's own choice.
+FREE_MEMORY_SHARE, LEAST_RECOMPUTED_SHARE = 0.5, 0.3
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ _BY_PACKAGE = (
         "callbacks-rarely",
         r"^(lightning|lightning_fabric|pytorch_lightning|fastai|composer|ignite)/.*"
         r"(callback|loggers?/|logger_connector|progress|csv_logs|tensorboard|LightningModule\.log|\b_?log_\w+$)|"
-        r"^transformers/(trainer_callback|integrations/|trainer\.py:Trainer\.(log|_maybe_log))",
+        r"^transformers/(trainer_callback|integrations/integration_utils|trainer\.py:Trainer\.(log|_maybe_log))",
     ),
     ("metrics-rarely", r"^(torchmetrics|sklearn/metrics|torcheval|evaluate|sacrebleu|jiwer|rouge_score|pycocotools)/"),
     ("tokens-once", r"^(tokenizers|sentencepiece|tiktoken|nltk|spacy)/|^transformers/.*token"),

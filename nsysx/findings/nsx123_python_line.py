@@ -40,7 +40,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
-from nsysx.findings import _line_remedies, _noted, _other_threads
+from nsysx.findings import _built_kernels, _line_remedies, _noted, _other_threads
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._found import Found
@@ -163,7 +163,12 @@ def check(case: Case) -> list[Finding]:
         others, lines = _other_threads.findings_of(case, RULE), _noted.found(case, RULE)
         if others:  # why a line of which nothing else is known is slow
             lines = [f for f in lines if f.remedies != _line_remedies.ANY.ways]
-        return [*others, *lines] or case.clear(RULE, _NONE)
+        built = (
+            []
+            if any(_built_kernels.SAME.intersection(f.remedies) for f in lines)
+            else _built_kernels.findings_of(case, RULE)
+        )
+        return [*others, *built, *lines] or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < FEWEST_LINE_SAMPLES:
         return case.clear(

@@ -1,0 +1,55 @@
+"""Kernels that a library builds in each step, within a line that calls a whole network: told with their module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+from tests.findings.test_line_remedies import first
+
+CALL, SOURCE = 12, {12: "hidden = self.model(ids, mask)"}
+
+
+def encoding(program: Lined, number: int, *, every: int, kernel: str, pause_us: int = 3_000) -> None:
+    """A network of 4 ms that reads whether its mask is full; in some steps a kernel is built for 3 ms before its attention."""
+    with program.line(CALL, "embed"):
+        program.sync()
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(100)
+            with program.range("net.attention:Attention"):
+                if number % every == 0:
+                    program.host(pause_us)
+                    program.call("cuLibraryLoadData", 60)
+                    program.memset(2)
+                program.launch(200, kernel)
+            for _ in range(18):
+                program.launch(200)
+    with program.line(20):
+        program.host(5)
+
+
+def built(folder: Path, every: int = 1, kernel: str = "cudnn_sdpa_flash_fprop", **how: int) -> list[Finding]:
+    program = Lined(SOURCE).run(lambda program, number: encoding(program, number, every=every, kernel=kernel, **how))
+    summary = program.summary(folder)
+    found = [f for f in summary.findings or () if f.code == "NSX123" and f.verdict == "found" and "builds" in f.title]
+    assert not found or first(summary) == ("NSX123", CALL)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "remedy"),
+    [("cudnn_sdpa_flash_fprop", "one-length-for-attention"), ("gemm", "no-kernel-built-in-a-step")],
+)
+def test_what_a_library_builds_in_each_step_is_told_with_its_module(kernel: str, remedy: str, tmp_path: Path) -> None:
+    (finding,) = built(tmp_path, kernel=kernel)
+    assert [way.name for way in finding.remedies] == [remedy]
+    assert finding.where["module"] == "net.attention" and finding.where["line"] == CALL
+    assert finding.saving_ns_per_step == pytest.approx(2_900_000, rel=0.1)
+
+
+@pytest.mark.parametrize("how", [{"every": 4}, {"every": 100}, {"pause_us": 100}], ids=str)
+def test_what_is_built_in_few_steps_or_while_the_gpu_works_is_none(how: dict[str, int], tmp_path: Path) -> None:
+    assert built(tmp_path, **how) == []
