@@ -169,6 +169,7 @@ class Late(_Code):
     HOST = "host", "in its host code", "spends {} longer in its host code"
     CALLS = "extra_calls", "in calls that its peers do not make", "spends {} longer in calls that its peers do not make"
     CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
+    HELD_CLOCK = "held_clock", "in GPU work, at a lower GPU clock", "takes {} longer at a lower GPU clock"
     UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 
 

@@ -226,6 +226,10 @@ MOST_LONG_STEPS_READ, STEPS_READ_BESIDE, LAST_STEPS_READ = 8, 1, 2
 #: So many different marked sequences are compared with one that is like none of them.
 COMPARED_SEQUENCES = 4
 
+# ---- sampled_clocks ---------------------------------------------------------------------------------------------
+#: A GPU works where this share of its SMs is active in a sample; fewer such samples tell no mean of its clock. Chosen.
+AT_WORK_SHARE, FEWEST_WORKING_SAMPLES = 0.05, 20
+
 # ---- sm_clocks --------------------------------------------------------------------------------------------------
 #: Fewer samples say nothing.
 FEWEST_CLOCK_SAMPLES = 5

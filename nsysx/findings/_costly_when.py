@@ -23,7 +23,6 @@ from nsysx.findings._finding_bounds import (
     FREE_LAUNCH_NS,
     LITTLE_POWER,
     LOADER_RESTART_STEPS,
-    LOW_CLOCK,
     REPORTED_SHARE,
 )
 from nsysx.findings._once import Takes
@@ -316,10 +315,6 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
     return case.bound(met if none_at_all is None else min(met, max(none_at_all, exposed)), why)
 
 
-#: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
-_HELD = ("application clocks", "hardware slowdown", "temperature", "temperature of the hardware", "power brake")
-
-
 def low_power(case: Case, settings: RecordedSettings) -> str:
     limit, most = settings.card("power_limit_w"), settings.card("default_power_limit_w")
     if not isinstance(limit, int | float) or not isinstance(most, int | float) or limit >= LITTLE_POWER * most:
@@ -327,14 +322,6 @@ def low_power(case: Case, settings: RecordedSettings) -> str:
     return (
         f"the GPU may draw {limit:.0f} W, and {most:.0f} W is its own limit: its clocks fall where it would draw more"
     )
-
-
-def held_clocks(case: Case, settings: RecordedSettings) -> str:
-    clock, most, reasons = (settings.card(name) for name in ("clock_mhz", "most_clock_mhz", "held_by"))
-    held = [reason for reason in reasons if reason in _HELD] if isinstance(reasons, list) else []
-    if not held or not isinstance(clock, int) or not isinstance(most, int) or clock >= LOW_CLOCK * most:
-        return ""
-    return f"the GPU runs at {clock} of {most} MHz: held down by {' and '.join(held)}"
 
 
 def shared_card(case: Case, settings: RecordedSettings) -> str:

@@ -58,8 +58,10 @@ CONVOLUTION_TRIAL_NS = 200_000
 LOADER_RESTART_STEPS, FEWEST_MICRO_STEPS = 200, 2
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
-#: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
-LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
+#: A power limit below this share of the card's own costs; clocks below this share of their most are held down; power alone holds no lower.
+LITTLE_POWER, LOW_CLOCK, LOWEST_CLOCK_BY_POWER = 0.95, 0.9, 0.6
+#: The least, usual and most that clocks at load are of the highest (H100s: 0.65 in dense products, else 0.84 to 1); grain of factors.
+CLOCKS_AT_LOAD, CLOCK_FACTOR_GRAIN = (0.65, 0.85, 1.0), 0.02
 #: A main thread that has no core for more than this share of the time in which it could run is slowed by what else runs there.
 CROWDED_CORES = 0.1
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
@@ -132,10 +134,6 @@ OF_NOTED_LINE_SHARE = 0.6
 # ---- _once ------------------------------------------------------------------------------------------------------
 #: Findings that share less than this part of the step do not overlap.
 OVERLAP_SHARE = 0.01
-# ---- _slow_clock ------------------------------------------------------------------------------------------------
-#: A GPU below this share of its highest clock is held down far more than by the power that products draw (0.7 to 0.9); at least so much of
-#: its work (share) gets faster with the clock. Chosen.
-SLOW_CLOCK_SHARE, SCALES_WITH_CLOCK_SHARE = 0.5, 0.5
 # ---- _padding ---------------------------------------------------------------------------------------------------
 #: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length.
 MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1

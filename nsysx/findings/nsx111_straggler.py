@@ -31,6 +31,7 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
+from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
@@ -112,7 +113,7 @@ def of_ranks(table: Table | None) -> Finding:
     if late is None:
         return _no_straggler(table.rows)
     cause = Late.named(late["late_cause"])
-    if late["late_by_work"]:
+    if late["late_by_work"] and cause is Late.COMPUTE:
         return _more_work(late)
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
@@ -120,6 +121,8 @@ def of_ranks(table: Table | None) -> Finding:
         f"If this rank were like its peers, {units.share(late['price_share'], 1)} of what unequal ranks cost would be gone; if it were "
         f"the only late one, {units.share(late['alone_share'], 1)} would remain."
     )
+    if cause is Late.HELD_CLOCK:
+        detail += f" {_clocks(late, table.rows)}"
     if late["late_drift_ns"]:
         detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} anyway."
     even_ns = late["even_ns"]
@@ -135,7 +138,8 @@ def of_ranks(table: Table | None) -> Finding:
     detail += _kinds_in_words(late)
     return _answer(
         "found",
-        f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
+        f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it"
+        + (f": its GPU runs at {_clock(late)}" if cause is Late.HELD_CLOCK else ""),
         detail,
         cost_ns=late["late_ns"],
         saving=Saving(
@@ -152,6 +156,18 @@ def of_ranks(table: Table | None) -> Finding:
             *_lines(late),
         ),
     )
+
+
+def _clocks(late: Row, rows: Sequence[Row]) -> str:
+    """Return a sentence on the clock of a rank's GPU beside those of the others."""
+    there = [r["clock_mhz"] for r in rows if r is not late and r["clock_mhz"] is not None]
+    span = f"{min(there):.0f}" + (f" to {max(there):.0f}" if max(there) - min(there) >= 1 else "")
+    return f"Its GPU worked at {_clock(late)}, the others at {span} MHz."
+
+
+def _clock(late: Row) -> str:
+    """Return at which clock the GPU of a rank worked, of the highest that it has."""
+    return WorkingClock(late["clock_mhz"], late["most_clock_mhz"]).text
 
 
 def _holds(late: Row) -> Row | None:
@@ -298,6 +314,7 @@ _FIXES: dict[Late, Fix] = {
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
     Late.COMPUTE: Fix.by_name("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
+    Late.HELD_CLOCK: Fix.by_name("cool-gpu"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
 

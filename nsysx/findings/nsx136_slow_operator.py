@@ -35,7 +35,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _slow_clock
+from nsysx.findings import _held_clocks
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
 from nsysx.findings._found import Found
@@ -83,13 +83,11 @@ _RATES = {limits_of_work.MEMORY: "the memory bandwidth", limits_of_work.PRODUCTS
 
 def check(case: Case) -> list[Finding]:
     """Return one finding for the operator of a line from which most could go, where that is a fifth of the step or more."""
-    if _slow_clock.slow_clock(case) is not None:
-        return case.cannot_tell(
-            RULE, "the GPU ran far below its clock: how near kernels are to its limits is not known"
-        )
     code = case.profile.code()
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
+    if _held_clocks.is_held(case.profile):
+        return case.clear(RULE, _held_clocks.NO_RATES)
     try:
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded as missing:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.catalogue import Late, StepLimit, Surplus
+from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
 from nsysx.judging.limit_words import pair, short
@@ -47,7 +48,13 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     return (
         f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded). Without the profiler the "
         f"work of rank {late['rank']} is all of a step of {units.duration(verdict.step_ns or 0)}, and the others wait for it."
+        + (f" Its GPU runs at {_clock(late)}." if late["late_cause"] == Late.HELD_CLOCK else "")
     )
+
+
+def _clock(late: Row) -> str:
+    """Return at which clock the GPU of a rank worked, of the highest that it has."""
+    return WorkingClock(late["clock_mhz"], late["most_clock_mhz"]).text
 
 
 def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:

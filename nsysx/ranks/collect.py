@@ -16,6 +16,7 @@ from nsysx import ids
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.profile import Profile
+from nsysx.events.sampled_clocks import working_clock
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
@@ -203,6 +204,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 placed=placed,
                 groups=process_groups.recorded(profile, process),
                 host_calls=host_meetings.host_calls(profile, process, device, tiles),
+                clock=working_clock(profile.trace, process, device, figures["window"]),
             )
         )
     return tuple(result)

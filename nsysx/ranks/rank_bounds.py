@@ -106,8 +106,11 @@ FALSE_ALARM_CHANCE = 0.05
 STRAGGLER_FEWEST_STEPS = 3
 #: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
 SLOWER_CLOCK_SHARE = 0.01
-#: No clock drops this far (share); kernels that take this much longer do more work.
+#: Without samples no clock is taken to drop this far (share): kernels that take this much longer do more work.
 SLOWEST_CLOCK_SHARE = 1.0
+#: A sampled clock that is lower than the peers' by this share is another one: equal GPUs at their power limit differed by up to 3 %. What
+#: it explains of a rank's delay, so that the clock is the cause.
+LOWER_CLOCK_SHARE, LATE_BY_CLOCK_SHARE = 0.1, 0.5
 #: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
 #: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
 LAST_BEFORE_SHARE, FEWEST_COLLECTIVES_BEFORE = 0.75, 8

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled
+from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.frames.intervals import I64
 from nsysx.ranks import process_groups
 from nsysx.ranks.rank_places import HostLine, Place, WorkPlace
@@ -108,6 +109,7 @@ class Rank:
     wait for it, None where it is not replayed. ``compute_by_place``: how long its compute kernels run in one step (ns), by kind and
     line. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
     groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
+    ``clock``: at which clock its GPU worked, None where that was not sampled.
     """
 
     report: int
@@ -149,6 +151,7 @@ class Rank:
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     groups: tuple[process_groups.ProcessGroup, ...] = ()
     host_calls: HostCalls = field(default_factory=HostCalls)
+    clock: WorkingClock | None = None
 
 
 def file_rank(name: str) -> int | None:

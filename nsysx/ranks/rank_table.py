@@ -145,7 +145,9 @@ class RankRow(TypedDict):
     late_drift_ns: Annotated[
         int | None, Of("part of late_ns by which two healthy processes may differ; null likewise", "ns")
     ]
-    late_cause: Annotated[str | None, Of("input, host, profiler, compute, clocks or unknown; null likewise")]
+    late_cause: Annotated[
+        str | None, Of("input, host, extra_calls, profiler, compute, clocks, held_clock or unknown; null likewise")
+    ]
     price_ns: Annotated[
         int | None, Of("per step: what all ranks save if it is like its peers, replayed; null likewise", "ns")
     ]
@@ -220,6 +222,11 @@ class RankRow(TypedDict):
             label="spends more on",
         ),
     ]
+    clock_mhz: Annotated[
+        float | None,
+        Of("mean clock of the GPU's GPCs while it worked; null where it was not sampled", "MHz", label="GPU clock"),
+    ]
+    most_clock_mhz: Annotated[float | None, Of("the highest that the card has; null likewise", "MHz")]
     clock_correction_ns: Annotated[
         int | None, Of("added to its clock so that collectives end together; null likewise", "ns")
     ]
@@ -239,7 +246,15 @@ SHOWN = TableSpec(
         "rank window_ns straggler compute_ns exposed_wait_ns exposed_transfer_ns idle_ns delay_ns last_share "
         "late_because bytes bus_bytes_per_s gpu steps"
     ),
-    hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective", "late_by_work"),
+    hide=(
+        "process",
+        "step_ns",
+        "idle_causes",
+        "clock_correction_ns",
+        "most_clock_mhz",
+        "by_collective",
+        "late_by_work",
+    ),
     keep="delay_ns",
 )
 
@@ -359,6 +374,8 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],
+                "clock_mhz": None if rank.clock is None else round(rank.clock.mhz, 1),
+                "most_clock_mhz": None if rank.clock is None else rank.clock.most_mhz,
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }
         )

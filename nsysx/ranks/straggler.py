@@ -38,6 +38,8 @@ from nsysx.ranks.rank_bounds import (
     FALSE_ALARM_CHANCE,
     FEWEST_COLLECTIVES_BEFORE,
     LAST_BEFORE_SHARE,
+    LATE_BY_CLOCK_SHARE,
+    LOWER_CLOCK_SHARE,
     SLOWER_CLOCK_SHARE,
     SLOWEST_CLOCK_SHARE,
     STRAGGLER_FEWEST_STEPS,
@@ -212,10 +214,23 @@ def _replayed(times: OwnTimes, r: int) -> _Excess:
     return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error, float(times.code[r]))
 
 
-def _named_cause(cause: Late, *, slower: bool, by_calls: bool) -> Late:
-    """Return the cause as it is told: GPU work that is the same kernels on a slower clock, host code that is calls of its own."""
-    if slower:
-        return Late.CLOCKS
+def _held_down(rank: Rank, others: Sequence[Rank], late_ns: float) -> bool:
+    """Return whether a rank is late mostly because its GPU worked at a lower clock than those of its peers: both were sampled.
+
+    What runs at a clock takes longer in proportion to it at most, whatever the kernels are.
+    """
+    clocks = [x.clock.share for x in others if x.clock is not None]
+    if rank.clock is None or not clocks or len(clocks) != len(others):
+        return False
+    ratio = rank.clock.share / float(np.median(clocks))
+    work_ns = per_step(rank)[DeviceActivity.COMPUTE.value]
+    return ratio < 1 - LOWER_CLOCK_SHARE and work_ns * (1 - ratio) >= LATE_BY_CLOCK_SHARE * late_ns
+
+
+def _named_cause(cause: Late, *, held: bool, slower: bool, by_calls: bool) -> Late:
+    """Return the cause as it is told: a slower clock (by samples, or by the same kernels), or host code that is calls of its own."""
+    if held or slower:
+        return Late.HELD_CLOCK if held else Late.CLOCKS
     return Late.CALLS if by_calls and cause is Late.HOST else cause
 
 
@@ -270,16 +285,17 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     others = [ranks[x] for x in group if x != group[r]]
     late, half = _late_by(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
+    held = _held_down(ranks[group[r]], others, late)
     if (
         late < STRAGGLER_SHARE * times.step
         or late - half <= 0
         or not busy
-        or not uneven.is_uneven(ranks[group[r]], others)
+        or not (held or uneven.is_uneven(ranks[group[r]], others))
     ):
         return None
-    even = times.even_ns(without_host=True)
-    _, without, alone = _shares(times.gpu_ns, r)
-    if even < STRAGGLER_SHARE * times.real:
+    like_peers, without, alone = _shares(times.gpu_ns, r)
+    price = like_peers if held else times.even_ns(without_host=True)
+    if price < STRAGGLER_SHARE * times.real:
         return None
     return Straggler(
         place=group[r],
@@ -288,12 +304,12 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
         low_ns=round(late - half),
         high_ns=round(late + half),
         drift_ns=0,
-        cause=Late.COMPUTE.value,
-        price_ns=round(even),
+        cause=(Late.HELD_CLOCK if held else Late.COMPUTE).value,
+        price_ns=round(price),
         without=without,
         alone=alone,
         error=times.error,
-        even_ns=round(even),
+        even_ns=None if held else round(price),
         by_work=True,
     )
 
@@ -332,6 +348,7 @@ def _by_own_time(
         return None
     compute = beyond.cause is Late.COMPUTE
     others = [ranks[x] for x in group if x != group[r]]
+    held = compute and _held_down(ranks[group[r]], others, late)
     slower = _slower(ranks[group[r]], others) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
     # Lines that only this rank runs are no drift, nor are calls that only it makes.
@@ -349,12 +366,14 @@ def _by_own_time(
         low_ns=round(late - half),
         high_ns=round(late + half),
         drift_ns=round(drift),
-        cause=_named_cause(beyond.cause, slower=slower > 0, by_calls=calls_ns >= STRAGGLER_SHARE * beyond.step).value,
+        cause=_named_cause(
+            beyond.cause, held=held, slower=slower > 0, by_calls=calls_ns >= STRAGGLER_SHARE * beyond.step
+        ).value,
         price_ns=synchronous if beyond.price is None else beyond.price,
         without=without,
         alone=alone,
         error=beyond.error,
-        even_ns=_even_ns(step_ns, times) if compute and not slower else None,
+        even_ns=_even_ns(step_ns, times) if compute and not slower and not held else None,
     )
 
 

@@ -57,7 +57,10 @@ def joined(cold: Trace, steady: Trace) -> Trace:
     ids = 1 + max((_most(frame, "correlation_id") for frame in cold.frames.values()), default=0)
     frames = {name: pl.concat([frame, _moved(steady.frames[name], shift, ids)]) for name, frame in cold.frames.items()}
     frames |= {name: frames[name].unique(maintain_order=True) for name in _SAME}
-    nccl = [t.nccl for t in (cold, replace(steady, nccl=_shifted(steady.nccl, shift))) if t.nccl is not None]
+    beside = {
+        name: _one_after_another(getattr(cold, name), getattr(steady, name), shift)
+        for name in ("nccl", "gpu_metrics", "python_lines")
+    }
     domains = steady.domains.with_columns(_renumbered("domain"))
     return replace(
         steady,
@@ -65,7 +68,10 @@ def joined(cold: Trace, steady: Trace) -> Trace:
         recorded=cold.recorded | steady.recorded,
         domains=pl.concat([cold.domains, domains]),
         capture=_capture(cold.capture, steady.capture, steady.run),
-        nccl=pl.concat(nccl) if nccl else None,
+        nccl=beside["nccl"],
+        gpu_metrics=beside["gpu_metrics"],
+        python_lines=beside["python_lines"],
+        samples=_shifted(steady.samples, shift),
         left_out=summed_notes((*cold.left_out, *steady.left_out)),
         limits={**steady.limits, **cold.limits},
         seams=(begin_ns,),
@@ -90,8 +96,14 @@ def _renumbered(domain: str) -> pl.Expr:
     )
 
 
-def _shifted(frame: pl.DataFrame | None, shift: int) -> pl.DataFrame | None:
-    return None if frame is None else frame.with_columns(pl.col(c) + shift for c in _TIMES if c in frame.columns)
+def _shifted(frame: pl.DataFrame, shift: int) -> pl.DataFrame:
+    return frame.with_columns(pl.col(c) + shift for c in _TIMES if c in frame.columns)
+
+
+def _one_after_another(cold: pl.DataFrame | None, steady: pl.DataFrame | None, shift: int) -> pl.DataFrame | None:
+    """Return the rows of a frame that not every report has, those of the second one later; None where neither has it."""
+    parts = [*([] if cold is None else [cold]), *([] if steady is None else [_shifted(steady, shift)])]
+    return pl.concat(parts) if parts else None
 
 
 def _moved(frame: pl.DataFrame, shift: int, ids: int) -> pl.DataFrame:

@@ -619,9 +619,8 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
     assert all("it has to hold the forward, too" in f.detail for f in told)
 
 
-#: Tested in test_costly_collectives, test_job_messages and test_slow_clock: they need lines, streams, messages, several ranks or counters.
+#: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
-    "slow clocks",
     "gradients reduced again",
     "metrics in each step",
     "stream of collectives",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,14 +29,19 @@ US, MS = 1_000, 1_000_000
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 
 
-def job(path: Path, own: list[list[int]], *, idle: str = "") -> Path:
+def job(path: Path, own: list[list[int]], *, idle: str = "", clocks_mhz: Sequence[int] = ()) -> Path:
     """Write a job: ``own[r][i]`` is how long rank r works in step i before the all-reduce that all wait for (50 us).
 
-    ``idle`` names a range in which a rank's host spends what exceeds 20 ms, its device idle; else it computes all of it.
+    ``idle`` names a range in which a rank's host spends what exceeds 20 ms, its device idle; else it computes all of it. ``clocks_mhz``
+    are the clocks of the ranks' GPUs, sampled every ms.
     """
     report = Report()
     for r in range(len(own)):
         report.gpu(r, pids=[(100 + r, r)])
+    for r, mhz in enumerate(clocks_mhz):
+        report.counters(("GPC Clock Frequency [MHz]", "SMs Active [Throughput %]"), gpu=r)
+        for at in range(0, sum(max(each) for each in zip(*own, strict=True)), MS):
+            report.sample(at, (mhz * 1_000_000, 95), gpu=r)
     threads = [(p := report.process(100 + r)).thread(p.pid, "python3") for r in range(len(own))]
     for r, thread in enumerate(threads):
         thread.process.context(device=r)
@@ -144,6 +150,27 @@ def test_kernels_that_all_take_longer_are_a_slow_clock(tmp_path: Path) -> None:
     rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [22 * MS] * 12]))
     assert rows[1]["late_cause"] == "clocks"
     assert "clocks" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("clocks_mhz", "cause", "said"),
+    [
+        ((1980, 660), "held_clock", "its GPU runs at 660 of 1980 MHz"),
+        ((1980, 1900), "compute", "which wait for it"),  # a clock that differs little explains little
+        ((1980,), "compute", "which wait for it"),  # that of the late rank was not sampled
+        ((), "compute", "which wait for it"),
+    ],
+)
+def test_a_rank_whose_gpu_is_held_down_has_no_more_work_than_others(
+    tmp_path: Path, clocks_mhz: tuple[int, ...], cause: str, said: str
+) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [60 * MS] * 12], clocks_mhz=clocks_mhz))
+    assert (rows[1]["straggler"], rows[1]["late_cause"]) == (True, cause)
+    assert finding.title.endswith(said)
+    held = cause == "held_clock"
+    assert ("nvidia-smi" in finding.paste, "no change of the program" in finding.fix) == (held, held)
+    assert (rows[1]["even_ns"] is None) == held and rows[1]["price_ns"] == pytest.approx(40 * MS, rel=0.01)
+    assert [r["clock_mhz"] for r in rows] == [*clocks_mhz, *[None] * (2 - len(clocks_mhz))]
 
 
 def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:

@@ -123,6 +123,21 @@ def test_every_row_of_both_reports_is_there_once(tmp_path: Path) -> None:
     assert both.capture.gpus == alone[0].capture.gpus and len(both.capture.processes) == 1
 
 
+def test_counters_are_moved_with_the_window_in_which_they_were_sampled(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    steady = part(100, 12, at=900 * MS, extra_domain=True)
+    steady.gpu(0, pids=[(100, 0)])
+    steady.counters(("GPC Clock Frequency [MHz]", "SMs Active [Throughput %]"))
+    for k in range(24):
+        steady.sample(900 * MS + k * MS, (1_980_000_000, 90))
+    path.unlink()
+    steady.write(path)
+    both = load(path)
+    assert both.gpu_metrics is not None
+    sampled, kernels = both.gpu_metrics["time_ns"], both.kernel.filter(pl.col("start_ns") >= both.seams[0])["start_ns"]
+    assert sampled.len() == 24 and kernels[0] - sampled[0] == 20 * US  # as in the report of the second window
+
+
 def test_steps_and_first_calls_come_from_their_own_windows(tmp_path: Path) -> None:
     given = gather(written(tmp_path), ReadingOptions())
     steps = given.steps.cpu

@@ -33,7 +33,12 @@ UNTRIED = (
         untried=_MACHINE,
     ),
     Remedy(
-        "full-clocks", "Let the GPU choose its clocks, and cool it", "sudo nvidia-smi -rac; sudo nvidia-smi -rgc", untried=_MACHINE,
+        "full-clocks", "Let the GPU choose its clocks", "sudo nvidia-smi -rac; sudo nvidia-smi -rgc", untried=_MACHINE,
+    ),
+    Remedy(
+        "cool-gpu",
+        "Find what holds down the GPU's clock, which no change of the program mends: cool it, look at its power supply, or use another GPU",
+        "nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER", untried=_MACHINE,
     ),
     Remedy(
         "own-gpu", "Give the program a GPU of its own", "nvidia-smi  # shows who else is there; CUDA_VISIBLE_DEVICES chooses another one",
