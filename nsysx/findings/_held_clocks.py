@@ -24,7 +24,7 @@ from nsysx.replay.edits import ScaleOps
 _HELD = ("application clocks", "hardware slowdown", "temperature", "temperature of the hardware", "power brake")
 
 #: Why kernels that are far from the device's limits are no finding then.
-NO_RATES = "the GPU's clock is held down: how far kernels are from its limits tells nothing of them (NSX127)"
+NO_RATES = "the GPU's clock is held down: how near kernels are to its limits is not known (NSX127)"
 
 
 def _of_shown(profile: Profile) -> WorkingClock | None:

@@ -52,7 +52,7 @@ REQUIRES = ("kernels",)
 def check(case: Case) -> list[Finding]:
     """Return one finding for the kernel of the program's own from which most could go."""
     if _held_clocks.is_held(case.profile):
-        return case.clear(RULE, _held_clocks.NO_RATES)
+        return case.cannot_tell(RULE, _held_clocks.NO_RATES)
     kernels = case.kernels
     by_program = kernels.filter(library_of(kernels["name"]).is_null())
     every = (

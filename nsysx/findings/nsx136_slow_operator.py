@@ -87,7 +87,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     if _held_clocks.is_held(case.profile):
-        return case.clear(RULE, _held_clocks.NO_RATES)
+        return case.cannot_tell(RULE, _held_clocks.NO_RATES)
     try:
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded as missing:

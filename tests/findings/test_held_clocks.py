@@ -87,3 +87,10 @@ def test_samples_of_all_steps_count_more_than_one_instant(
 ) -> None:
     record = {"card": {"clock_mhz": 500, "most_clock_mhz": 1980, "held_by": held}}
     assert _held_clocks.words(sampled, RecordedSettings(record)) == words
+
+
+@pytest.mark.parametrize("mhz", [345, 1700])
+def test_how_near_kernels_are_to_limits_is_not_known_at_a_clock_that_is_held_down(tmp_path: Path, mhz: int) -> None:
+    path = report(at_clock(mhz)).write(tmp_path / "r.sqlite")
+    open_ones = {f.code for f in summarize([path]).findings or () if f.detail == _held_clocks.NO_RATES}
+    assert open_ones == ({"NSX128"} if mhz == 345 else set()), "NSX134 needs sizes, NSX136 lines"
