@@ -33,7 +33,7 @@ def _of_shown(profile: Profile) -> WorkingClock | None:
     return None if device is None else working_clock(profile.trace, profile.steps.process, device, profile.window)
 
 
-def _told(settings: RecordedSettings | None) -> tuple[WorkingClock | None, tuple[str, ...]]:
+def _of_the_driver(settings: RecordedSettings | None) -> tuple[WorkingClock | None, tuple[str, ...]]:
     """Return the clock that the driver told in an X-ray step, and what held it down then, as far as that should not."""
     if settings is None:
         return None, ()
@@ -47,7 +47,7 @@ def words(sampled: WorkingClock | None, settings: RecordedSettings | None) -> st
 
     The driver tells of one instant, samples of all steps: where both are there, the samples say how low.
     """
-    instant, held = _told(settings)
+    instant, held = _of_the_driver(settings)
     clock = sampled or (instant if held else None)
     if clock is None or clock.share >= (LOW_CLOCK if held else LOWEST_CLOCK_BY_POWER):
         return ""
@@ -85,13 +85,13 @@ def at_full_clocks(case: Case, settings: RecordedSettings | None) -> Saving | No
     clock = case.profile.once(_of_shown)
     if clock is None:
         return None
-    least, likely, most = (_raised(case, min(1.0, clock.share / share)) for share in CLOCKS_AT_LOAD)
+    least, likely, most = (_edits_at(case, min(1.0, clock.share / share)) for share in CLOCKS_AT_LOAD)
     low, high = (share * clock.most_mhz for share in (CLOCKS_AT_LOAD[0], CLOCKS_AT_LOAD[-1]))
     why = f"replayed at {low:.0f} to {high:.0f} MHz, as such a GPU has at load"
     return case.worth_between(least, likely, most, why, cause=(StepPart.WORK,))
 
 
-def _raised(case: Case, factor: float) -> list[ScaleOps]:
+def _edits_at(case: Case, factor: float) -> list[ScaleOps]:
     """Return edits that make each kernel take ``factor`` times as long, none less than its bytes take."""
     rates = case.profile.once(gpu_samples.of_kernels).select("name", "grid", "block", "dram")
     kernels = case.ops.filter(pl.col("op_kind") == "kernel").select("op", "name", "grid", "block")
@@ -108,6 +108,6 @@ def _raised(case: Case, factor: float) -> list[ScaleOps]:
 def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return how low the clocks are as the title, and the remedy for what holds them: clocks that were set are set free by a command."""
     settings = settings_of(case.profile)
-    if _told(settings)[1] == ("application clocks",):
+    if _of_the_driver(settings)[1] == ("application clocks",):
         remedy = way("full-clocks")
     return units.capitalized(case.profile.once(_words)) or title, remedy
