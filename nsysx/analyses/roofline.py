@@ -153,9 +153,8 @@ def _with_names_and_lines(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
     code = profile.code()
     if code is None:
         return done.with_columns(line=pl.lit(None, dtype=pl.String))
-    places = done["place"].to_numpy()
-    file, line = (lookup.at(code.places[c], places) for c in ("file", "line"))
-    return done.with_columns(line=pl.format("{}:{}", file, line))
+    lines = code.places.select(pl.format("{}:{}", "file", "line"))
+    return done.with_columns(line=lookup.at(lines.to_series(), done["place"].to_numpy()))
 
 
 def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:

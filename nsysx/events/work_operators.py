@@ -52,7 +52,7 @@ class WorkOperators:
     ``operator_reads``), other_sizes (the step has other sizes than the one in which they were recorded: they are null), flops
     (floating point operations of one execution, null where they cannot be told), why_not (then the reason; null for operators that
     multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made), tensor_bytes (what the tensors hold
-    that a kernel of Triton was launched with; null for all else).
+    that a kernel of Triton was launched with; null for all else), kind (a number: operators that are the same in all of this have one).
     """
 
     rows: pl.DataFrame
@@ -86,9 +86,13 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> WorkOperators:
     used = used[used >= 0]
     call, op = (np.where(key >= 0, np.searchsorted(used, key), -1) for key in (call, op))
     distinct, executed = np.unique(used % size, return_inverse=True)
-    described = _described(layer, distinct, outermost, node, compiled)[executed]
+    described = _described(layer, distinct, outermost, node, compiled)
+    kinds = described.unique(maintain_order=True).with_row_index("kind")
+    kind = described.join(kinds, on=described.columns, how="left", nulls_equal=True, maintain_order="left")["kind"]
     unlike = _inherits_other_sizes(attributed, ranges, call, used // size)
-    return WorkOperators(_without_sizes(described, unlike), call, op)
+    kinds = pl.concat([kinds.with_columns(other_sizes=False), _without_sizes(kinds)])
+    kinds = kinds.with_columns(kind=pl.int_range(pl.len()))
+    return WorkOperators(kinds[kind.to_numpy()[executed] + unlike * (kinds.height // 2)], call, op)
 
 
 def _innermost_at(layer: Layer, thread: I64, t: I64) -> I64:
@@ -127,14 +131,14 @@ def _inherits_other_sizes(attributed: Attributed, ranges: Ranges, call: I64, ste
     return unlike | (differing > OTHER_SIZES_SHARE * of_step)[step]
 
 
-def _without_sizes(rows: pl.DataFrame, unlike: Flags) -> pl.DataFrame:
-    """Return the operators without sizes where the step has others than the one in which they were recorded."""
-    other = pl.Series("other_sizes", unlike)
+def _without_sizes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return operators as they are in a step that has other sizes than the one in which theirs were recorded."""
     counts = pl.col("flops").is_not_null() | pl.col("gradient_flops").is_not_null()
+    sizes = ("shapes", "read", "flops", "gradient_flops", "tensor_bytes")
     return rows.with_columns(
-        *(pl.when(~other).then(c).alias(c) for c in ("shapes", "read", "flops", "gradient_flops", "tensor_bytes")),
-        pl.when(other & counts).then(pl.lit(OTHER_SIZES)).otherwise("why_not").alias("why_not"),
-        other,
+        *(pl.lit(None, dtype=rows.schema[c]).alias(c) for c in sizes),
+        pl.when(counts).then(pl.lit(OTHER_SIZES)).otherwise("why_not").alias("why_not"),
+        other_sizes=True,
     )
 
 

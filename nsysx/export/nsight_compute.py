@@ -12,7 +12,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
-from nsysx.analyses.helpers.limits_of_work import MEMORY
+from nsysx.analyses.helpers.operator_executions import MEMORY
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.export.export_bounds import MOST_LAUNCHES, SETTLING_STEPS, START_STEPS
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers import gpu_counters, kernel_shapes, limits_of_work
+from nsysx.analyses.helpers import gpu_counters, kernel_shapes, limits_of_work, operator_executions
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.kernel_libraries import library_of
@@ -150,7 +150,7 @@ def _finding_of_kernel(case: Case, kernels: pl.DataFrame, row: dict[str, object]
     of_kernel = kernels.filter(pl.col("name").cast(pl.String) == name)
     cost = case.per_step(int(of_kernel["ns"].sum()))
     worth = case.worth(ScaleOps(ops_of(of_kernel), reached), cause=RULE.cause, bound=True)
-    what = "memory bandwidth" if row["roof"] == limits_of_work.MEMORY else "tensor cores"
+    what = "memory bandwidth" if row["roof"] == operator_executions.MEMORY else "tensor cores"
     called = kernel_called(name)
     title = f"{called[:1].upper()}{called[1:]} takes {units.duration(cost)} {case.per} at {units.share(reached, 1)} of the {what}"
     needed = None if row["by_counters"] else float(str(row["moved_bytes"]))

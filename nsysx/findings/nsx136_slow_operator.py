@@ -29,7 +29,7 @@ from pathlib import PurePath
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers import limits_of_work
+from nsysx.analyses.helpers import limits_of_work, operator_executions
 from nsysx.analyses.helpers.module_names import folded, kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
@@ -78,7 +78,7 @@ _ELSE = "on what is needed later alone, once for what stays the same, or by anot
 _WIDE = ("fp32", "tf32", "fp64")
 #: Operators that have no shorter form as a rule, or go over their numbers several times.
 _NEEDED = re.compile(r"^Compiled|fft|stft|cholesky|inv|solve|svd|eig|qr|lu_|lstsq|rnn|lstm|gru")
-_RATES = {limits_of_work.MEMORY: "the memory bandwidth", limits_of_work.PRODUCTS: "the peak rate"}
+_RATES = {operator_executions.MEMORY: "the memory bandwidth", operator_executions.PRODUCTS: "the peak rate"}
 
 
 def check(case: Case) -> list[Finding]:
@@ -155,7 +155,7 @@ def _found(case: Case, row: Row, words: str) -> Finding:
     code = case.profile.code()
     assert code is not None
     file, line, _ = code.places.row(row["place"])
-    ops = limits_of_work.ops_at(case.profile, row["operation"], row["place"])
+    ops = operator_executions.ops_at(case.profile, row["operation"], row["place"])
     edit = RemoveOps(ops) if row["unlimited"] else ScaleOps(ops, _share_of_limit(row))
     replayed = case.worth(edit, cause=RULE.cause, bound=True)
     left = "were gone" if row["unlimited"] else "ran at its limit"

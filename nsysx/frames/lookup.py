@@ -67,6 +67,12 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     return [None, *(names[i] for i in order)], _taken(place_of[dense], code)
 
 
+def text(column: pl.Series) -> pl.Series:
+    """Return a categorical column as text. A cast copies the name of each row, and a kernel's may have 300 letters."""
+    names, dense, code = _coding(column)
+    return _rows(pl.Series(column.name, names, dtype=pl.String), _taken(dense.astype(np.uint32), code))
+
+
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
     """Return a categorical column with ``change`` applied to each distinct name once; null stays null."""
     names, dense, code = _coding(column)

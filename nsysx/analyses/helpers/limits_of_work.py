@@ -8,21 +8,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import gpu_counters, operator_work
+from nsysx.analyses.helpers import operator_work
 from nsysx.analyses.helpers.analysis_bounds import (
     CACHES_MOVED_TIMES,
-    ISSUE_ROOF_SHARE,
     KERNEL_CLOCK_TOLERANCE_NS,
     NEITHER_ROOF_SHARE,
 )
+from nsysx.analyses.helpers.operator_executions import LINK, MEMORY, PRODUCTS, SPEEDS, device_name, executed
 from nsysx.events import work_operators
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.operator_flops import sizes
-from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import frame_columns
+from nsysx.events.profile import Profile
+from nsysx.frames import frame_columns, lookup
 from nsysx.reading import schema
 from nsysx.reading.trace import DeviceLimits
 from nsysx.replay.replay_bounds import LARGE_COPY_BYTES
@@ -32,10 +31,6 @@ from nsysx.roofline.element_types import OF_FORMAT, types_of
 from nsysx.roofline.operator_bytes import OperatorCall, bytes_of
 from nsysx.rows import Column
 
-#: Which roof is higher over an execution.
-PRODUCTS, MEMORY, LINK = "products", "memory", "link"
-#: The roof of work whose counters show that its SMs issue instructions most of the time: arithmetic outside of the tensor cores.
-INSTRUCTIONS = "instructions"
 #: Kernels that do fewer operations than the sizes say: Winograd's minimal filtering.
 _FEWER = re.compile("winograd", re.IGNORECASE)
 #: Attention counts in full, but a causal mask, which is no tensor, leaves half.
@@ -78,168 +73,41 @@ def executions(profile: Profile) -> pl.DataFrame:
 
     The sum of ``gpu_ns`` is that of all GPU work of the steady steps on it. Raises NotRecorded.
     """
-    rows = profile.once(_executed)
-    counted = _with_bytes(rows)
-    rates = profile.once(device_rates)
+    return profile.once(_limited)[0]
+
+
+def device_rates(profile: Profile) -> DeviceRates:
+    """Return the rates of the shown device. Raises NotRecorded."""
+    return profile.once(_limited)[1]
+
+
+def _limited(profile: Profile) -> tuple[pl.DataFrame, DeviceRates]:
+    """Return the executions and the rates of the device, which the fastest of them tell."""
+    rows, kinds = executed(profile)
+    kinds = _with_bytes(kinds)
+    timed = rows.select("execution_kind", "gpu_ns").filter(pl.col("gpu_ns") > 0)
+    timed = timed.join(kinds.select(*_RATED), on="execution_kind", how="left", maintain_order="left")
+    rates = _device_rates(profile, timed)
     # Direction -> bytes/s of the fastest large copy between host and device.
-    copies = counted.filter(
-        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
-    )
+    copies = timed.filter((pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES))
     fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
-    return _with_limits(counted, rates, dict(fastest.iter_rows())).select(*_SCHEMA)
+    kinds = _with_least_times(kinds, rates, dict(fastest.iter_rows()))
+    return _with_limits(_described(rows, kinds)).select(*_SCHEMA), rates
 
 
-#: The operators of a report without any.
-_NO_OPERATORS = {
-    **dict.fromkeys(("name", "shapes", "caller", "node", "read", "why_not"), pl.String),
-    **dict.fromkeys(("flops", "gradient_flops", "tensor_bytes"), pl.Int64),
-    "other_sizes": pl.Boolean,
-}
+#: What the rates of the device follow from.
+_RATED = ("execution_kind", "op_kind", "kernel", "copied", "flops", "moved_bytes", "number_format")
 
 
-def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the GPU ops with counted_ns and counted_roof, and the operators that they belong to.
-
-    ``counted_ns``: the time that the device needs for what its counters saw it do, ``counted_roof`` which of them it is; null where they
-    were not sampled. Raises NotRecorded without operators and without counters.
-    """
-    counters = _counters(profile)
-    try:
-        rows = profile.once(operator_work.operators_of_report).rows
-    except NotRecorded:
-        if counters is None:
-            raise
-        rows = pl.DataFrame(schema=_NO_OPERATORS)
-    ops = profile.once(operator_work.work)
-    if counters is None:
-        nothing = pl.lit(None, dtype=pl.Float64), pl.lit(None, dtype=pl.String)
-        return ops.with_columns(counted_ns=nothing[0], counted_roof=nothing[1]), rows
-    busy = ops.select("op").join(counters, on="op", how="left", maintain_order="left")
-    return ops.with_columns(counted_ns=pl.col("ns") * busy["busy"], counted_roof=busy["counted_roof"]), rows
-
-
-def _counters(profile: Profile) -> pl.DataFrame | None:
-    """Return op -> busy, the largest share of memory bandwidth and of tensor cores over all samples of its kernel and launch, and
-    counted_roof, which it is. None where nothing was sampled. The bandwidth is that which copies reach. Where SMs issue an instruction
-    in most of their cycles, that is a roof as well: the same instructions take as long.
-    """
-    try:
-        means = gpu_counters.of_kernels(profile)
-    except NotRecorded:
-        return None
-    launched = profile.steady_ops.select("op", "name", "grid", "block")
-    key = (profile.process, profile.device or 0)
-    reached = rates_of(_device_name(profile), profile.trace.limits.get(key, DeviceLimits()), {}, None)
-    nominal = reached.nominal_memory or 0.0
-    most = min(reached.memory.per_s / nominal, 1.0) if reached.memory and nominal else 1.0
-    issue = pl.col("sm_issue").fill_null(0.0)
-    shares = {
-        MEMORY: pl.col("dram") / most,
-        PRODUCTS: pl.col("tensor_active").fill_null(0.0),
-        INSTRUCTIONS: pl.when(issue >= ISSUE_ROOF_SHARE).then(issue).otherwise(0.0),
-    }
-    largest = pl.concat_list(*shares.values()).list.arg_max()
-    means = means.drop_nulls("dram").select(
-        "name", "grid", "block",
-        busy=pl.max_horizontal(*shares.values()).clip(0.0, 1.0),
-        counted_roof=largest.replace_strict(dict(enumerate(shares)), return_dtype=pl.String),
-    )  # fmt: skip
-    joined = launched.join(means, on=["name", "grid", "block"], how="inner", nulls_equal=True)
-    return joined.select("op", "busy", "counted_roof")
-
-
-def _device_name(profile: Profile) -> str:
-    key = (profile.process, profile.device or 0)
-    return {(g.process, g.device): g.name for g in profile.trace.capture.gpus}.get(key, "")
-
-
-def _executed(profile: Profile) -> pl.DataFrame:
-    """Return the executions without bytes and limits."""
-    ops, rows = _gpu_work(profile)
-    code = profile.code()
-    line_place = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
-    ops = ops.with_columns(pl.Series("place", line_place, dtype=pl.Int64), copy=pl.col("op_kind") != "kernel")
-    ns, long = pl.col("ns"), pl.col("ns").arg_max()
-    of_longest = ("module", "phase", "place", "family", "name", "op_kind", "grid", "block")
-    spelled = pl.col("multiplies") == pl.any_horizontal("input", "weight", "layout")
-    sums = [
-        pl.col(of_longest).get(long),
-        pl.len().cast(pl.Int64).alias("kernels"),
-        ns.sum().alias("gpu_ns"),
-        pl.col("bytes").sum().alias("copied"),
-        pl.when(pl.col("counted_ns").null_count() == 0).then(pl.col("counted_ns").sum()).alias("counted_ns"),
-        pl.col("counted_roof").get(long),
-        pl.col("format").drop_nulls().unique().alias("formats"),
-        pl.col("multiplies").any(),
-        pl.when(spelled.all()).then(pl.sum_horizontal(pl.col("input", "weight").any().cast(pl.Int64))).alias("spelled"),
-    ]
-    held = ops.filter((pl.col("row") >= 0) & ~pl.col("copy"))
-    held = held.group_by("row", "launch", maintain_order=True).agg(*sums)
-    # What is an execution by itself is no group: there may be as many as GPU ops.
-    free = ops.filter((pl.col("row") < 0) | pl.col("copy")).select(
-        "row",
-        *of_longest,
-        pl.lit(1, pl.Int64).alias("kernels"),
-        ns.alias("gpu_ns"),
-        pl.col("bytes").fill_null(0).alias("copied"),
-        "counted_ns",
-        "counted_roof",
-        pl.concat_list("format").list.drop_nulls().alias("formats"),
-        "multiplies",
-        pl.when(spelled).then(pl.sum_horizontal(pl.col("input", "weight").cast(pl.Int64))).alias("spelled"),
-    )
-    numbered = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    rows = pl.concat([held.drop("launch"), free])
-    texts = pl.col([name for name in operator_work.TEXTS if name in rows.columns]).cast(pl.String)
-    rows = rows.with_columns(texts, pl.col("formats").cast(pl.List(pl.String))).rename({"name": "kernel"})
-    rows = rows.join(numbered, on="row", how="left", maintain_order="left")
-    return rows.with_columns(operation=_operation(rows), backward=pl.col("node").is_not_null())
-
-
-def ops_at(profile: Profile, operation: str, line_row: int) -> frozenset[int]:
-    """Return the GPU ops of the steady steps that an operation, as in ``executions``, makes at a line. Raises NotRecorded."""
-    ops, rows = _gpu_work(profile)
-    code = profile.code()
-    if code is None:
-        return frozenset()
-    theirs = np.flatnonzero((_operation(rows) == operation).fill_null(value=False).to_numpy())
-    there = pl.Series(code.places_of(code.op[ops["op"].to_numpy()]) == line_row, dtype=pl.Boolean)
-    return frozenset(ops.filter(there & pl.col("row").is_in(theirs))["op"].to_list())
-
-
-def _operation(rows: pl.DataFrame) -> pl.Series:
-    """Return what a node of autograd is the gradient of, else the operator itself, in torch's spelling."""
-    pairs = rows.select("name", "node").unique(maintain_order=True)
-    made = [
-        _of_node(node) or (None if name is None else name.split("::")[-1].split(".", 1)[0].strip("_"))
-        for name, node in pairs.iter_rows()
-    ]
-    pairs = pairs.with_columns(operation=pl.Series(made, dtype=pl.String))
-    return rows.join(pairs, on=["name", "node"], how="left", nulls_equal=True, maintain_order="left")["operation"]
-
-
-def _of_node(node: str | None) -> str | None:
-    """Return "avg_pool2d" for AvgPool2DBackward0; None for a compiled function, which holds operators of many kinds."""
-    if node is None or node.startswith("Compiled"):
-        return None
-    words = re.sub(r"Backward\d*$", "", node)
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z\d])(?=[A-Z][a-z])", "_", words).lower() or None
-
-
-def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add flops, moved_bytes, number_format (the fastest) and why_not; each kind of execution is counted once."""
-    keys = ["name", "shapes", "read", "kernel", "formats", "spelled", "flops", "gradient_flops", "why_not", "op_kind",
-            "copied", "other_sizes", "family", "tensor_bytes", "grid", "block"]  # fmt: skip
-    kinds = rows.select(keys).unique(maintain_order=True)
+def _with_bytes(kinds: pl.DataFrame) -> pl.DataFrame:
+    """Add flops, moved_bytes, number_format (the fastest) and why_not of each kind of execution."""
     counted = [_operations_and_bytes(row) for row in kinds.iter_rows(named=True)]
-    names = ("_flops", "moved_bytes", "number_format", "_why")
+    names = ("flops", "moved_bytes", "number_format", "why_not")
     types = (pl.Int64, pl.Int64, pl.String, pl.String)
-    kinds = kinds.with_columns(
+    return kinds.with_columns(
         pl.Series(n, values, dtype=t)
         for n, t, values in zip(names, types, zip(*counted, strict=True) if counted else [[]] * 4, strict=True)
     )
-    joined = rows.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(flops="_flops", why_not="_why").drop("_flops", "_why")
 
 
 def _operations_and_bytes(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None, str | None]:
@@ -263,7 +131,7 @@ def _operations_and_bytes(row: Mapping[str, Any]) -> tuple[int | None, int | Non
         return None, None, None, why
     if shapes is None:
         return None, None, None, "its shapes were not recorded"
-    number_format = max(row["formats"], key=_speed, default=None)
+    number_format = None if row["speed"] < 0 else SPEEDS[row["speed"]]
     operations, gradients, unknown = _operations(row, shapes)
     if unknown:
         return None, None, number_format, unknown
@@ -289,14 +157,6 @@ def _operations_and_bytes(row: Mapping[str, Any]) -> tuple[int | None, int | Non
     return operations, moved, number_format, None if moved is not None else NO_FORMULA
 
 
-#: Formats from the slowest on: of several in one execution the fastest gives the limit.
-_SPEEDS = ("fp64", "fp32", "tf32x3", "tf32", "fp16", "bf16", "16 bits", "int8", "fp8")
-
-
-def _speed(number_format: str) -> int:
-    return _SPEEDS.index(number_format) if number_format in _SPEEDS else -1
-
-
 def _operations(row: Mapping[str, Any], shapes: list[list[int]]) -> tuple[int, int, str | None]:
     """Return the operations that its kernels do at least, how many gradients they make, or why that is not known."""
     if row["flops"] is not None:
@@ -312,12 +172,12 @@ def _operations(row: Mapping[str, Any], shapes: list[list[int]]) -> tuple[int, i
     return recurrent.operations(row["name"], shapes) or 0, 1, None
 
 
-def device_rates(profile: Profile) -> DeviceRates:
-    """Return the rates of the shown device. Raises NotRecorded."""
+def _device_rates(profile: Profile, timed: pl.DataFrame) -> DeviceRates:
+    """Return the rates of the shown device; ``timed``: _RATED and gpu_ns of the executions that took time."""
     key = (profile.process, profile.device or 0)
     limits = profile.trace.limits.get(key, DeviceLimits())
-    name = _device_name(profile)
-    rows = _with_bytes(profile.once(_executed)).filter((pl.col("gpu_ns") > 0) & (pl.col("op_kind") == "kernel"))
+    name = device_name(profile)
+    rows = timed.filter(pl.col("op_kind") == "kernel")
     products = rows.filter((pl.col("flops") > 0) & pl.col("number_format").is_not_null())
     fastest = products.group_by("number_format").agg((pl.col("flops") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
     seen = {n: DeviceRate(rate, SEEN) for n, rate in fastest.iter_rows()}
@@ -337,23 +197,31 @@ def device_rates(profile: Profile) -> DeviceRates:
     return rates_of(name, limits, seen, fastest_memory)
 
 
-def _with_limits(rows: pl.DataFrame, rates: DeviceRates, links: Mapping[str, float]) -> pl.DataFrame:
-    """Add limit_ns, roof and why_not; each kind of execution is counted once."""
-    keys = ["op_kind", "link", "flops", "moved_bytes", "number_format", "why_not"]
-    rows = rows.with_columns(link=pl.when(pl.col("op_kind") == "memcpy").then("kernel"))
-    kinds = rows.select(keys).unique(maintain_order=True)
+def _with_least_times(kinds: pl.DataFrame, rates: DeviceRates, links: Mapping[str, float]) -> pl.DataFrame:
+    """Add the limit of each kind of execution, its roof and why it has none: least_ns, its_roof, why_not."""
+    kinds = kinds.with_columns(link=pl.when(pl.col("op_kind") == "memcpy").then("kernel"))
     limited = [_limit(row, rates, links) for row in kinds.iter_rows(named=True)]
-    kinds = kinds.with_columns(
-        pl.Series("_limit", [limit for limit, _, _ in limited], dtype=pl.Float64),
-        pl.Series("_roof", [roof for _, roof, _ in limited], dtype=pl.String),
-        pl.Series("_why", [why for _, _, why in limited], dtype=pl.String),
+    return kinds.with_columns(
+        pl.Series("least_ns", [limit for limit, _, _ in limited], dtype=pl.Float64),
+        pl.Series("its_roof", [roof for _, roof, _ in limited], dtype=pl.String),
+        pl.Series("why_not", [why for _, _, why in limited], dtype=pl.String),
     )
-    rows = rows.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    possible = pl.col("_limit") <= pl.col("gpu_ns") + KERNEL_CLOCK_TOLERANCE_NS
+
+
+def _described(rows: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
+    """Return the executions with what their kinds tell."""
+    of_kind = [c for c in (*_SCHEMA, "least_ns", "its_roof") if c in kinds.columns]
+    described = rows.hstack(kinds.select(of_kind)[rows["execution_kind"]])
+    return described.with_columns(lookup.text(described[c]) for c in ("module", "phase"))
+
+
+def _with_limits(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add limit_ns, roof and why_not."""
+    possible = pl.col("least_ns") <= pl.col("gpu_ns") + KERNEL_CLOCK_TOLERANCE_NS
     rows = rows.with_columns(
-        limit_ns=pl.when(possible).then(pl.min_horizontal("_limit", pl.col("gpu_ns").cast(pl.Float64))),
-        roof=pl.when(possible).then("_roof"),
-        why_not=pl.when(pl.col("_limit").is_null()).then("_why").when(~possible).then(pl.lit(TOO_FAST)),
+        limit_ns=pl.when(possible).then(pl.min_horizontal("least_ns", pl.col("gpu_ns").cast(pl.Float64))),
+        roof=pl.when(possible).then("its_roof"),
+        why_not=pl.when(pl.col("least_ns").is_null()).then("why_not").when(~possible).then(pl.lit(TOO_FAST)),
     )
     # What has no sizes has what the counters saw it do: it need not do more. Far from every roof that says nothing.
     counted = pl.col("limit_ns").is_null() & pl.col("counted_ns").is_not_null()
