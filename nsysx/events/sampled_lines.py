@@ -170,10 +170,14 @@ def shared_out(rows: pl.DataFrame) -> pl.DataFrame:
     exact = pl.col("whole").cast(pl.Int128) * pl.col("weight")
     rows = rows.with_columns(
         ns=(exact // pl.col("all")).cast(pl.Int64), _lost=(exact % pl.col("all")).cast(pl.Int64)
-    ).with_row_index("_row")
+    )
+    stratum, lost = rows["stratum"].to_numpy(), rows["_lost"].to_numpy()
+    order = np.lexsort((-lost, stratum))
+    first = np.searchsorted(stratum[order], stratum[order])  # row of the first of the same stratum
+    turn = np.empty(len(order), np.int64)
+    turn[order] = np.arange(len(order)) - first
     left = pl.col("whole") - pl.col("ns").sum().over("stratum")
-    turn = pl.struct(-pl.col("_lost"), pl.col("_row")).rank("ordinal").over("stratum")
-    return rows.with_columns(ns=pl.col("ns") + (turn <= left).cast(pl.Int64)).drop("_lost", "_row")
+    return rows.with_columns(ns=pl.col("ns") + (pl.Series(turn) < left).cast(pl.Int64)).drop("_lost")
 
 
 def interval(share: pl.Expr, n: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl.Expr]:

@@ -57,6 +57,9 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 
 def _matrices(case: Case, code: CodeLines, operators: pl.DataFrame) -> list[_Made]:
+    called = operators.unique("kind").select("name", "shapes")
+    if not any(_of_product(name, sizes_of(shapes or "")) for name, shapes in called.iter_rows()):
+        return []
     work = operator_work.work_of(case.profile, operators, "shapes", "caller").drop("name")
     work = work.join(operators.select("row", operator=pl.col("name").cast(pl.String)), on="row", how="inner")
     line_row = code.places_of(code.op[work["op"].to_numpy()])

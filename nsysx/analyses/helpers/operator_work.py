@@ -57,7 +57,7 @@ def numbered_operators(profile: Profile) -> pl.DataFrame:
 def work_of(profile: Profile, operators: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """Return the `work` of some of the `numbered_operators`, with these columns of theirs, its names as text."""
     ops = profile.once(work).join(operators.select("row", *columns), on="row", how="inner")
-    return ops.with_columns(pl.col(TEXTS).cast(pl.String))
+    return ops.with_columns(lookup.text(ops[c]) for c in TEXTS)
 
 
 def _why_not(profile: Profile) -> str:
