@@ -7,11 +7,13 @@ X-ray, while they name others of the same step, is made for nothing, and so is w
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -55,7 +57,7 @@ class NeedlessGradients:
 
 
 class _Operator(NamedTuple):
-    """An operator that lies in no other. ``takes``: the results that it is given, those without a name left out.
+    """An operator that lies in no other. ``text`` names what it is given.
 
     ``into``: what it is a view of or writes into, None where that has no name. ``kept``: whether it is needed whoever reads its results.
     ``gradient``: the number of the AccumulateGrad that it lies in, -1 for none.
@@ -66,7 +68,7 @@ class _Operator(NamedTuple):
     thread: int
     start_ns: int
     end_ns: int
-    takes: list[_Result]
+    text: str
     into: _Result | None
     kept: bool
     gradient: int
@@ -76,18 +78,32 @@ class _Operator(NamedTuple):
         """When it runs."""
         return self.start_ns, self.end_ns
 
+    @property
+    def takes(self) -> Iterator[_Result]:
+        """The results that it is given, those without a name left out."""
+        return _results(self.text)
+
+
+class _Node(NamedTuple):
+    """A node of autograd; ``text`` names what it is given."""
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    text: str
+
 
 @dataclass
 class _Step:
     """The outermost operators of a step by thread and time. ``outer``: number of an operator -> the row of the outermost around it.
 
-    ``nodes``: thread, start, end of the nodes of autograd, and what each is given.
+    ``nodes``: the nodes of autograd.
     """
 
     operators: list[_Operator] = field(default_factory=list)
     outer: dict[int, int] = field(default_factory=dict)
     gradients: set[int] = field(default_factory=set)
-    nodes: list[tuple[int, int, int, list[_Result]]] = field(default_factory=list)
+    nodes: list[_Node] = field(default_factory=list)
 
 
 def needless_gradients(profile: Profile) -> NeedlessGradients | None:
@@ -117,6 +133,9 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     unneeded = list[tuple[_Step, set[int]]]()
     counted, judged = (0, 0), False
     for step, needed in _steps(profile, recorded, steps):
+        if needed is None:
+            judged |= bool(step.gradients)
+            continue
         read = {op.gradient for row, op in enumerate(step.operators) if (row, 0) in needed}
         judged |= not read.isdisjoint(step.gradients)
         if read.isdisjoint(step.gradients) or step.gradients <= read:
@@ -141,20 +160,39 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     return NeedlessGradients(needless, partly, whole, networks, *counted)
 
 
-def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Iterator[tuple[_Step, set[_Result]]]:
-    """Yield each step that makes gradients, the last one first, with the results that something needs."""
+def _steps(
+    profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame
+) -> Iterator[tuple[_Step, set[_Result] | None]]:
+    """Yield each step that makes gradients, the last one first, with the results that something needs; None where it reads them all."""
     later, until = set[_Result](), int(recorded["end_ns"].max() or 0) + 1  # type: ignore[arg-type]
+    launches, behind = _launching_kernels(profile), list[pl.Series]()
     for start, end in reversed(steps.rows()):
         theirs = recorded.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
         if not (theirs["name"] == _ACCUMULATES).any():
             continue
         after = recorded.filter((pl.col("start_ns") >= end) & (pl.col("start_ns") < until))
-        later |= results_given(after["label"])
+        behind.append(after["label"])
         until = end
         step = _read(theirs)
-        unseen = _taken_unseen(profile, step, (start, end))
-        if unseen is not None:
-            yield step, _needed(step, unseen | later)
+        unseen = _taken_unseen(launches.filter(pl.col("start_ns").is_between(start, end)), step)
+        if unseen is None:
+            continue
+        if step.gradients <= _read_at_once(step):
+            yield step, None
+            continue
+        later |= results_given(pl.concat(behind))
+        behind.clear()
+        yield step, _needed(step, unseen | later)
+
+
+@lru_cache(maxsize=4096)  # few names, each of thousands of operators
+def _role(name: str) -> Literal["evaluation", "accumulation", "node", "operator"]:
+    """Return what a range of an operator is to autograd."""
+    if name.startswith(_EVALUATES):
+        return "evaluation"
+    if name == _ACCUMULATES:
+        return "accumulation"
+    return "node" if _NODE.match(name) else "operator"
 
 
 def _arguments(text: str) -> list[_Result]:
@@ -179,14 +217,15 @@ def _read(recorded: pl.DataFrame) -> _Step:
             evaluated = node = outer_end = gradient_end = -1
             thread_before = thread
         name, text = name or "", text or ""
-        if name.startswith(_EVALUATES):
+        role = _role(name)
+        if role == "evaluation":
             evaluated, accumulating = end, name.endswith(_ACCUMULATES)
-        elif name == _ACCUMULATES:
+        elif role == "accumulation":
             gradient_end, gradient = end, -1 if op_id is None else op_id
             step.gradients.add(gradient)
-        elif _NODE.match(name):
+        elif role == "node":
             node = end
-            step.nodes.append((thread, start, end, list(_results(text))))
+            step.nodes.append(_Node(thread, start, end, text))
         elif op_id is None:
             continue
         elif start < outer_end:
@@ -195,24 +234,13 @@ def _read(recorded: pl.DataFrame) -> _Step:
             outer_end = end
             in_gradient = start < gradient_end
             by_node = in_gradient or start < node or (start < evaluated and not accumulating)
-            arguments = _arguments(text)
+            arguments = _arguments(text) if is_view(name) or in_place(name) else []
             into = arguments[0] if arguments and arguments[0][1] >= 0 else None
-            takes_in = is_view(name) or in_place(name)
             written = in_place(name) and into is None and not in_gradient
             kept = not by_node or number >= 0 or written or not name.startswith("aten::") or bool(_TO_HOST.search(name))
             step.outer[op_id] = len(step.operators)
             step.operators.append(
-                _Operator(
-                    name,
-                    op_id,
-                    thread=thread,
-                    start_ns=start,
-                    end_ns=end,
-                    takes=[result for result in arguments if result[1] >= 0],
-                    into=into if takes_in else None,
-                    kept=kept,
-                    gradient=gradient if in_gradient else -1,
-                )
+                _Operator(name, op_id, thread, start, end, text, into, kept, gradient if in_gradient else -1)
             )
     order = sorted(range(len(step.operators)), key=lambda row: step.operators[row].start_ns)
     new_row = {row: index for index, row in enumerate(order)}
@@ -224,29 +252,47 @@ def _read(recorded: pl.DataFrame) -> _Step:
     )
 
 
-def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_Result] | None:
-    """Return what nodes take or make that launch kernels outside of operators, which may read it; None where much else launches some."""
-    attributed = profile.attributed
-    kernels = attributed.gpu_ops.select("call", "op_kind", "process").filter(
-        (pl.col("op_kind") == "kernel") & (pl.col("process") == profile.process)
-    )
-    calls = attributed.api_calls[kernels["call"].drop_nulls().unique().sort().to_numpy()]
-    calls = calls.filter(calls["start_ns"].is_between(*span))
+def _launching_kernels(profile: Profile) -> pl.DataFrame:
+    """Return thread, start_ns of the calls that launch kernels of the shown process, sorted by both."""
+    ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
+    launches = np.zeros(calls.height, np.bool_)
+    kernels = (ops["op_kind"] == "kernel") & (ops["process"] == profile.process)
+    launches[ops["call"].filter(kernels).drop_nulls().to_numpy()] = True
+    return calls.select("thread", "start_ns").filter(launches)
+
+
+def _taken_unseen(launches: pl.DataFrame, step: _Step) -> set[_Result] | None:
+    """Return what nodes take or make that launch kernels outside of operators, which may read it; None where much else launches some.
+
+    ``launches`` are those of the step, as `_launching_kernels` has them.
+    """
     taken, elsewhere = set[_Result](), 0
-    for (thread,), launches in calls.group_by("thread"):
-        start = launches["start_ns"].to_numpy()
+    for (thread,), of_thread in launches.group_by("thread", maintain_order=True):
+        start = of_thread["start_ns"].to_numpy()
         theirs = [op for op in step.operators if op.thread == thread]
         spans = np.array([op.span for op in theirs], np.int64).reshape(-1, 2)
         start = start[interval_of(start, *spans.T) < 0]
         in_node = np.zeros(len(start), np.bool_)
-        for of_node, begins, ends, given in step.nodes:
-            if of_node == thread:
-                here = (start >= begins) & (start < ends)
-                in_node |= here
-                if here.any():  # its kernels may read what its operators make, too
-                    taken.update(given, ((op.number, 0) for op in theirs if begins <= op.start_ns < ends))
+        nodes = [node for node in step.nodes if node.thread == thread] if len(start) else []
+        within = np.searchsorted(
+            start, np.array([(node.start_ns, node.end_ns) for node in nodes], np.int64).reshape(-1, 2)
+        )
+        for row in np.flatnonzero(within[:, 1] > within[:, 0]).tolist():
+            node = nodes[row]
+            in_node[slice(*within[row])] = True
+            # Its kernels may read what its operators make, too.
+            made = ((op.number, 0) for op in theirs if node.start_ns <= op.start_ns < node.end_ns)
+            taken.update(_results(node.text), made)
         elsewhere += int((~in_node).sum())
-    return None if elsewhere > UNSEEN_READERS_SHARE * max(calls.height, 1) else taken
+    return None if elsewhere > UNSEEN_READERS_SHARE * max(launches.height, 1) else taken
+
+
+def _read_at_once(step: _Step) -> set[int]:
+    """Return gradients that operators of the same step are given which are needed whoever reads their results."""
+    first = next((row for row, op in enumerate(step.operators) if op.gradient >= 0), len(step.operators))
+    given = itertools.chain.from_iterable(op.takes for op in step.operators[first:] if op.kept)
+    rows = {step.outer.get(number, -1) for number, which in given if which == 0}
+    return {step.operators[row].gradient for row in rows if row >= 0}
 
 
 def _needed(step: _Step, later: set[_Result]) -> set[_Result]:

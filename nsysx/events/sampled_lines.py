@@ -168,9 +168,7 @@ def shared_out(rows: pl.DataFrame) -> pl.DataFrame:
     Largest remainders: each row has at least its part rounded down, what is left goes to those that lost most.
     """
     exact = pl.col("whole").cast(pl.Int128) * pl.col("weight")
-    rows = rows.with_columns(
-        ns=(exact // pl.col("all")).cast(pl.Int64), _lost=(exact % pl.col("all")).cast(pl.Int64)
-    )
+    rows = rows.with_columns(ns=(exact // pl.col("all")).cast(pl.Int64), _lost=(exact % pl.col("all")).cast(pl.Int64))
     stratum, lost = rows["stratum"].to_numpy(), rows["_lost"].to_numpy()
     order = np.lexsort((-lost, stratum))
     first = np.searchsorted(stratum[order], stratum[order])  # row of the first of the same stratum

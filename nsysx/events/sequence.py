@@ -76,7 +76,7 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     launched = correlated.gpu_ops.select("call", op="name", grid="grid", block="block").drop_nulls("call")
     op = launched.unique("call", keep="first", maintain_order=True)
     made = calls.select("call", "name")[rows].join(op, on="call", how="left", maintain_order="left")
-    made = made.with_columns(pl.col("name", "op").cast(pl.String))
+    made = made.with_columns(lookup.text(made[c]) for c in ("name", "op"))
     key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")
     phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
     names, code = lookup.distinct(phases["name"])

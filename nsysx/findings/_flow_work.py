@@ -65,7 +65,7 @@ def place_of_batch(profile: Profile) -> Row:
 def copied(profile: Profile, flow: OperatorFlow, kind: str, *, many: bool = False) -> list[bool]:
     """Return whether each operator copies something of a kind ("HtoD" or "DtoH"); ``many``: more than a number."""
     ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
-    chosen = (ops["op_kind"] == "memcpy") & (ops["name"].cast(pl.String) == kind)
+    chosen = (ops["op_kind"] == "memcpy") & (ops["name"] == kind)
     if many:
         chosen &= (ops["bytes"] > NUMBER_COPY_BYTES).fill_null(value=True)
     copies = ops["call"].filter(chosen).drop_nulls().to_numpy()

@@ -156,10 +156,12 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         counted[i] = int(float(got @ time.ns) * scale)
 
     def overlap(i: int, j: int) -> bool:
+        saved, least = claims[i].saving_ns + claims[j].saving_ns, OVERLAP_SHARE * step_ns
+        if min(about[i], about[j]) < least and saved <= max(about[i], about[j]) + least:
+            return False  # whatever they share, which is the less of both at most
         shared = float(np.minimum(claimed[i].share(), claimed[j].share()) @ time.ns) * scale
         both = about[i] + about[j] - shared
-        saved = claims[i].saving_ns + claims[j].saving_ns
-        return min(shared, about[i], about[j]) >= OVERLAP_SHARE * step_ns or saved > both + OVERLAP_SHARE * step_ns
+        return min(shared, about[i], about[j]) >= least or saved > both + least
 
     every = range(len(claims))
     pairs = {(i, j) for i, j in combinations(every, 2) if overlap(i, j)}

@@ -10,6 +10,7 @@ import polars as pl
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.findings._finding_bounds import NEAR_ROOF_SHARE
+from nsysx.frames import lookup
 from nsysx.replay.engine import Edit, ScaleOps
 
 
@@ -37,6 +38,7 @@ def _near_roofs(profile: Profile) -> list[tuple[float, frozenset[int]]]:
         return []
     reached = done.group_by("kernel").agg(share=pl.col("limit_ns").sum() / pl.col("gpu_ns").sum())
     near = reached.filter(pl.col("share") >= NEAR_ROOF_SHARE)
-    ops = profile.steady_ops.select("op", kernel=pl.col("name").cast(pl.String)).join(near, on="kernel", how="inner")
+    ops = profile.steady_ops.select("op", kernel=lookup.text(profile.steady_ops["name"]))
+    ops = ops.join(near, on="kernel", how="inner")
     held = ops.group_by("kernel", maintain_order=True).agg("op", pl.col("share").first())
     return [(share, frozenset(op)) for op, share in held.select("op", "share").iter_rows()]

@@ -80,12 +80,20 @@ def text_of(value: Any) -> str | None:
 
 
 def _words(values: pl.Series) -> pl.Series:
-    """Return inline text as a Categorical column. Each distinct value is decoded once, and "" becomes null."""
+    """Return inline text as a Categorical column, in which "" becomes null."""
+    try:
+        text = values.cast(pl.String)
+    except pl.exceptions.ComputeError:  # it is not all UTF-8
+        return _repaired(values)
+    words: pl.Series = text.set(text == "", None).cast(pl.Categorical)
+    return words
+
+
+def _repaired(values: pl.Series) -> pl.Series:
+    """Return `_words` of inline text with invalid bytes, each of which is replaced. Each distinct value is decoded once."""
     distinct = values.unique()
-    text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
-    if len(text) == 1:
-        return lookup.named(text, np.zeros(len(values), np.int32))
-    words = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
+    texts = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
+    words = pl.DataFrame({"key": distinct, "value": pl.Series(texts, dtype=pl.String).cast(pl.Categorical)})
     # The join gets only the key column, so the rest of a long table is not copied.
     return values.to_frame("key").join(words, on="key", how="left", maintain_order="left").to_series(1)
 
