@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -108,10 +108,10 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
         # What has no sequence number is not an operator of autograd, but a range of Python's that emit_nvtx wrote.
-        inner = ("op",) if match["seq"] or "::" in match[1] else meaning(match[1], False)
-        if inner[0] not in ("step", "phase", "module"):
-            return "op", match[1], "", int(match["seq"]) if match["seq"] else -1, False
-        text = match[1]
+        name, sequence = match.group(1, "seq")
+        if sequence or "::" in name or meaning(name, False)[0] not in ("step", "phase", "module"):
+            return "op", name, "", int(sequence) if sequence else -1, False
+        text = name
     if framework := framework_ranges.meaning_of_text(text):
         return *framework, -1, False
     if match := _STEP.match(text):
@@ -124,6 +124,29 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
         # A root is commonly labeled with its class twice.
         return "module", "" if path == cls else path, cls, -1, False
     return "range", _COUNTER.sub(r"\1#", text.split(",", 1)[0].strip())[:200], "", -1, False
+
+
+class _Meaning(NamedTuple):
+    """What a text means, but for its number: operators have a text each, and few meanings."""
+
+    kind: str
+    name: str
+    cls: str
+    recompute: bool
+
+
+def _meanings(labels: Sequence[str], occurring: I64) -> tuple[list[_Meaning], I64, I64]:
+    """Return the distinct meanings of texts, and of each text its number and its meaning.
+
+    ``occurring``: twice the place of each text in ``labels``, and 1 more for one that the probe wrote.
+    """
+    place_of: dict[tuple[str, str, str, bool], int] = {}
+    numbers, of_text = list[int](), list[int]()
+    for i in occurring.tolist():
+        kind, name, cls, number, recompute = meaning(labels[i // 2], bool(i % 2))
+        numbers.append(number)
+        of_text.append(place_of.setdefault((kind, name, cls, recompute), len(place_of)))
+    return [_Meaning(*each) for each in place_of], np.array(numbers, np.int64), np.array(of_text, np.int64)
 
 
 def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
@@ -187,10 +210,11 @@ def read(trace: Trace) -> Ranges:
     by_probe |= np.array([text.startswith(vocabulary.PREFIX) for text in labels])[label]
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + by_probe)
-    meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
+    meanings, number, of_text = _meanings(labels, occurring)
+    number, which = number[which], of_text[which]
     with_meaning = _probe_marks(rows, ("info",), meanings, which, by_probe & is_mark)
     paused = _probe_marks(rows, python_pauses.KINDS, meanings, which, by_probe & is_mark)
-    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which] & ~(of_line | of_other_line)
+    wanted &= np.array([m.kind not in _TOLD for m in meanings], np.bool_)[which] & ~(of_line | of_other_line)
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
@@ -200,7 +224,7 @@ def read(trace: Trace) -> Ranges:
     until = np.where(start < ended, ended, last)
     end = np.where(is_mark, start, np.where(never, np.maximum(start, until), end))
     lines, other_lines = _lines(rows, end, of_line), _lines(rows, end, of_other_line)
-    steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
+    steps = np.array([m.kind == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(
         {
             "process": rows["process"],
@@ -209,11 +233,11 @@ def read(trace: Trace) -> Ranges:
             "end_ns": end,
             "label": lookup.named(labels, label),
             **{
-                name: lookup.named([str(m[i]) for m in meanings], which)
-                for i, name in enumerate(("kind", "name", "cls"))
+                column: lookup.named([getattr(m, column) for m in meanings], which)
+                for column in ("kind", "name", "cls")
             },
-            "number": _numbers(np.array([m[3] for m in meanings], np.int64)[which], rows, steps, trace.run),
-            "recompute": np.array([m[4] for m in meanings], np.bool_)[which],
+            "number": _numbers(number, rows, steps, trace.run),
+            "recompute": np.array([m.recompute for m in meanings], np.bool_)[which],
             "own": by_probe,
             "crossing": rows["crossing"],
             "open": never,
@@ -260,18 +284,18 @@ _TOLD = ("info", "window", *python_pauses.KINDS)
 def _probe_marks(
     rows: pl.DataFrame,
     kinds: Sequence[str],
-    meanings: Sequence[tuple[str, str, str, int, bool]],
+    meanings: Sequence[_Meaning],
     which: I64,
     by_probe: Flags,
 ) -> pl.DataFrame:
     """Return the marks of the probe of these kinds: process, thread, start_ns, kind, name (JSON)."""
-    chosen = np.array([m[0] in kinds for m in meanings], np.bool_)[which] & by_probe
+    chosen = np.array([m.kind in kinds for m in meanings], np.bool_)[which] & by_probe
     told = [meanings[i] for i in which[chosen].tolist()]
     return (
         rows.select("process", "thread", "start_ns")
         .filter(chosen)
         .with_columns(
-            pl.Series("kind", [m[0] for m in told], dtype=pl.String),
-            pl.Series("name", [m[1] for m in told], dtype=pl.String),
+            pl.Series("kind", [m.kind for m in told], dtype=pl.String),
+            pl.Series("name", [m.name for m in told], dtype=pl.String),
         )
     )
