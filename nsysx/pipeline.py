@@ -39,7 +39,7 @@ from nsysx.ranks import (
     unreadable_reports,
 )
 from nsysx.ranks.chosen_work import chosen_work, one_process
-from nsysx.reading import as_sqlite, load, opening
+from nsysx.reading import as_sqlite, load, opening, table_rows
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
 
@@ -330,6 +330,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
         main=trace.main,
         sampled=trace.sampled,
     )
+    table_rows.give_back()
     say("building the breakdowns")
     ledgers = ledger.build(trace, attributed, named)
     chosen = options.steps not in (None, "all")
@@ -344,10 +345,12 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
             options.progress(stage)
 
     given, tables = job.profile, tables_of.Tables(job.profile, say)
+    table_rows.give_back()
     say("replaying the steps")
     replay = replay_of(given)
     if options.every_table:
         dict(tables)  # makes them
+    table_rows.give_back()
     say("looking for what can be changed")
     compared = job_compared.compare(job.ranks, job.aligned)
     alone_because = job_compared.reason(job.ranks, len({process for process, _ in given.ledgers.activity}))

@@ -28,16 +28,16 @@ def read_once(rows: pl.DataFrame, used: I64) -> pl.Series:
     expanded = _expanded(rows)
     # Many operators have the same sizes, and most of them are given each tensor once.
     parsed, as_given = cache(sizes), cache(lambda text: json.dumps(sizes(text)))
-    processes, texts = rows["process"].to_list(), rows["label"].cast(pl.String)[used].to_list()
+    processes, texts = rows["process"][used].to_list(), rows["label"][used].cast(pl.String).to_list()
     read: list[str | None] = []
-    for text, row in zip(texts, used.tolist(), strict=True):
+    for text, process in zip(texts, processes, strict=True):
         match = _TEXT.search(text or "")
         given = parsed(match[2]) if match else None
         if match is None or given is None:
             read.append(None)
             continue
         made = [(int(number), int(which)) for number, which in _MADE.findall(match[3] or "")]
-        again = _read(given, made, processes[row], expanded) if len(made) == len(given) else None
+        again = _read(given, made, process, expanded) if len(made) == len(given) else None
         read.append(as_given(match[2]) if again is None else json.dumps(again))
     return pl.Series("read", read, dtype=pl.String)
 

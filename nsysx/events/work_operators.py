@@ -82,7 +82,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> WorkOperators:
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, layer, attributed)
     op = np.where(captured >= 0, owner[captured], op)
-    used = np.unique(np.concatenate((call, op)))
+    used = pl.Series(np.concatenate((call, op))).unique().sort().to_numpy()
     used = used[used >= 0]
     call, op = (np.where(key >= 0, np.searchsorted(used, key), -1) for key in (call, op))
     distinct, executed = np.unique(used % size, return_inverse=True)

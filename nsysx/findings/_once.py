@@ -134,6 +134,13 @@ class _Claimed(NamedTuple):
         return result
 
 
+def _shared(one: _Claimed, other: _Claimed, ns: Shares) -> float:
+    """Return the time (ns) that two claims want both."""
+    if one.of_each.dtype == np.bool_ and other.of_each.dtype == np.bool_:
+        return float(ns[one.of_each & other.of_each].sum()) * min(one.part, other.part)
+    return float(np.minimum(one.share(), other.share()) @ ns)
+
+
 def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[CountedOnce, ...]:
     """Give each piece of ``steps`` steps of ``step_ns`` to one claim, or none: what they are given never sums above the step.
 
@@ -159,7 +166,7 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         saved, least = claims[i].saving_ns + claims[j].saving_ns, OVERLAP_SHARE * step_ns
         if min(about[i], about[j]) < least and saved <= max(about[i], about[j]) + least:
             return False  # whatever they share, which is the less of both at most
-        shared = float(np.minimum(claimed[i].share(), claimed[j].share()) @ time.ns) * scale
+        shared = _shared(claimed[i], claimed[j], time.ns) * scale
         both = about[i] + about[j] - shared
         return min(shared, about[i], about[j]) >= least or saved > both + least
 

@@ -95,7 +95,7 @@ def rows(path: Path, wanted: Piece) -> pl.DataFrame:
 
 
 def give_back() -> None:
-    """Return freed memory to the system: glibc keeps what the reader's threads freed, although those threads have ended."""
+    """Return freed memory to the system: glibc keeps what lies between blocks that are in use, and what threads freed that have ended."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
