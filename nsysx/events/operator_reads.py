@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from functools import cache
 
 import numpy as np
@@ -36,41 +37,42 @@ def read_once(rows: pl.DataFrame, used: I64) -> pl.Series:
         if match is None or given is None:
             read.append(None)
             continue
-        made = [(int(number), int(which)) for number, which in _MADE.findall(match[3] or "")]
-        again = _read(given, made, process, expanded) if len(made) == len(given) else None
+        made = _MADE.findall(match[3] or "")
+        again = _read(given, made, expanded.get(process, {})) if len(made) == len(given) else None
         read.append(as_given(match[2]) if again is None else json.dumps(again))
     return pl.Series("read", read, dtype=pl.String)
 
 
-def _expanded(rows: pl.DataFrame) -> dict[tuple[int, int], list[int]]:
-    """Return (process, op_id) of what expands -> the size that it was given, [1] for a gradient that autograd spreads."""
+def _expanded(rows: pl.DataFrame) -> dict[int, dict[str, list[int]]]:
+    """Return process -> op_id of what expands -> the size that it was given, [1] for a gradient that autograd spreads."""
     names, index = lookup.distinct(rows["name"])
     spreads = np.array([bool(_SPREADING.match(n or "")) for n in names], np.bool_)[index]
     wanted = np.array([n in _EXPANDING for n in names], np.bool_)[index] | spreads
-    sources = {}
+    sources = defaultdict[int, dict[str, list[int]]](dict)
     some = rows.filter(pl.Series(wanted)).select("process", pl.col("label").cast(pl.String))
     for (process, text), spread in zip(some.iter_rows(), spreads[wanted].tolist(), strict=True):
         match = _TEXT.search(text or "")
         given = sizes(match[2]) if match else None
         if match and given:
-            sources[process, int(match[1])] = [1] if spread else given[0]
+            sources[process][match[1]] = [1] if spread else given[0]
     return sources
 
 
-def _read(
-    given: list[Shape], made: list[tuple[int, int]], process: int, expanded: dict[tuple[int, int], list[int]]
-) -> list[Shape | None] | None:
-    """Return the sizes as they are read, None where they are read as ``given``; ``made``: which result of what each argument is."""
-    named = [source for source in made if source[1] >= 0]
-    if len(set(named)) == len(named) and not any((process, number) in expanded for number, _ in named):
+def _read(given: list[Shape], made: list[tuple[str, str]], expanded: dict[str, list[int]]) -> list[Shape | None] | None:
+    """Return the sizes as they are read, None where they are read as ``given``; ``made``: which result of what each argument is, as torch
+    writes the numbers, a negative one for none.
+    """
+    named = [source for source in made if source[1][0] != "-"]
+    if len(set(named)) == len(named) and not any(number in expanded for number, _ in named):
         return None
     read: list[Shape | None] = []
     seen = set()
     for size, source in zip(given, made, strict=True):
-        if source[1] >= 0 and (source, tuple(size)) in seen and size:
+        is_named = source[1][0] != "-"
+        if is_named and (source, tuple(size)) in seen and size:
             read.append(None)
             continue
         seen.add((source, tuple(size)))
-        smaller = expanded.get((process, source[0])) if source[1] >= 0 else None
+        smaller = expanded.get(source[0]) if is_named else None
         read.append(smaller if smaller is not None and size else size)
     return read
