@@ -84,7 +84,7 @@ class _Operator(NamedTuple):
         return _results(self.text)
 
 
-class _Node(NamedTuple):
+class _AutogradNode(NamedTuple):
     """A node of autograd; ``text`` names what it is given."""
 
     thread: int
@@ -103,7 +103,7 @@ class _Step:
     operators: list[_Operator] = field(default_factory=list)
     outer: dict[int, int] = field(default_factory=dict)
     gradients: set[int] = field(default_factory=set)
-    nodes: list[_Node] = field(default_factory=list)
+    nodes: list[_AutogradNode] = field(default_factory=list)
 
 
 def needless_gradients(profile: Profile) -> NeedlessGradients | None:
@@ -225,7 +225,7 @@ def _read(recorded: pl.DataFrame) -> _Step:
             step.gradients.add(gradient)
         elif role == "node":
             node = end
-            step.nodes.append(_Node(thread, start, end, text))
+            step.nodes.append(_AutogradNode(thread, start, end, text))
         elif op_id is None:
             continue
         elif start < outer_end:

@@ -134,11 +134,11 @@ class _Claimed(NamedTuple):
         return result
 
 
-def _shared(one: _Claimed, other: _Claimed, ns: Shares) -> float:
+def _shared(first: _Claimed, second: _Claimed, ns: Shares) -> float:
     """Return the time (ns) that two claims want both."""
-    if one.of_each.dtype == np.bool_ and other.of_each.dtype == np.bool_:
-        return float(ns[one.of_each & other.of_each].sum()) * min(one.part, other.part)
-    return float(np.minimum(one.share(), other.share()) @ ns)
+    if first.of_each.dtype == np.bool_ and second.of_each.dtype == np.bool_:
+        return float(ns[first.of_each & second.of_each].sum()) * min(first.part, second.part)
+    return float(np.minimum(first.share(), second.share()) @ ns)
 
 
 def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[CountedOnce, ...]:

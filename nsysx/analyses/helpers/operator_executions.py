@@ -93,7 +93,7 @@ _OF_OPERATOR = ("name", "shapes", "node", "read", "why_not", "gradient_flops", "
 
 
 def executed(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the executions and their kinds, which `execution_kind` names: rows with equal kernels of equal operators.
+    """Return the executions and their kinds, named by execution_kind: rows with equal kernels of equal operators.
 
     There are as many executions as GPU ops, and few kinds: names are looked at, and stand, once for each.
     """
