@@ -49,6 +49,22 @@ def test_rows_are_looked_up_with_none_all_or_some_missing() -> None:
     assert at(names.clear(), -1) == [None] and at(names.clear()) == []
 
 
+def test_text_is_that_of_a_cast_also_where_rows_or_all_are_null() -> None:
+    names = ["void kernel_of_a_long_name<float>(float const*)", None, "é", "copy of more than twelve letters"]
+    rows = np.arange(8_000) % len(names)
+    column = lookup.named(names, rows).alias("name")
+    text = lookup.text(column)
+    assert text.name == "name" and text.to_list() == column.cast(pl.String).to_list()
+    assert lookup.text(pl.Series("none", [None, None], dtype=pl.Categorical)).to_list() == [None, None]
+    assert lookup.text(column.clear()).to_list() == []
+
+
+def test_distinct_names_are_in_alphabetical_order_of_code_points() -> None:
+    names, index = lookup.distinct(lookup.named(["b", "Z", "é", "\U0001f600", "a"], np.array([4, 3, -1, 2, 0, 1, 4])))
+    assert names == [None, "Z", "a", "b", "é", "\U0001f600"]
+    assert index.tolist() == [2, 5, 0, 4, 3, 1, 2]
+
+
 def test_work_on_names_is_done_once_per_name_also_where_rows_or_all_are_null() -> None:
     names = pl.Series("name", ["b", None, "a", "b"], dtype=pl.Categorical)
     seen: list[str] = []
