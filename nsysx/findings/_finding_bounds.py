@@ -321,8 +321,9 @@ OPTIMIZER_WORK_SHARE = 0.10
 #: Numbers that a fused update moves over those that foreach kernels move: parameter, gradient and two states read, all but the
 #: gradient written, against one pass for each operation of the update (torch/optim/adam.py).
 FUSED_UPDATE_LEFT = 7 / 18
-#: Of a dense update of embeddings about this part is left where only the rows that a step used are updated.
-SPARSE_UPDATE_LEFT = 0.2
+#: Of a dense update of embeddings about this part is left where only the rows that a step used are updated; the host then needs so long
+#: (ns) for each table: about 45 launches and two reads (coalesce, sparse_mask; torch/optim/_functional.py), for which the GPU waits.
+SPARSE_UPDATE_LEFT, SPARSE_TABLE_NS = 0.2, 300_000
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class Found:
 
 #: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.
 _MADE = {
-    **dict.fromkeys(("fused", "foreach", "groups-merged"), ("optimizer",)),
+    **dict.fromkeys(("fused", "foreach", "groups-merged", "sparse-embeddings"), ("optimizer",)),
     **dict.fromkeys(
         ("loader-workers", "loader-workers-8", "loader-prefetch", "persistent-workers"), ("loader", "loop")
     ),

@@ -22,16 +22,19 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._finding_bounds import (
     FUSED_UPDATE_LEFT,
     MOSTLY_TABLES_TIMES,
     OPTIMIZER_WORK_SHARE,
+    SPARSE_TABLE_NS,
     SPARSE_UPDATE_LEFT,
 )
 from nsysx.findings._found import Found
@@ -76,6 +79,8 @@ def check(case: Case) -> list[Finding]:
     if written:
         edits.append(RemoveOps(written))
     worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)
+    if embeds:
+        worth = _less_tables(case, worth)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "a shorter update would shorten the step by less than 1 %")
     detail = (
@@ -105,6 +110,28 @@ def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
 def _dense_embeddings(case: Case) -> bool:
     """Return whether embeddings have dense gradients, as the kernels that make them say, and hold most of the parameters."""
     return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _moves_much(case)
+
+
+def _less_tables(case: Case, worth: Saving) -> Saving:
+    """Return a saving less what the host needs for sparse gradients: of each table equal rows are found and added up, their number is read,
+    and its moments are updated in many short kernels. The GPU waits for all of that.
+    """
+    if worth.likely_ns is None:
+        return worth
+    kernels = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _EMBEDDING), dtype=pl.Boolean))
+    taken = max(1, kernels["module"].n_unique()) * SPARSE_TABLE_NS
+    likely = max(0, worth.likely_ns - taken)
+    least = max(0, worth.likely_ns - 2 * taken)
+    why = f"{worth.confidence}; {units.duration(taken)} for the sparse gradients of its tables"
+    most = max(worth.likely_ns, worth.most_ns or 0)
+    return replace(
+        worth,
+        likely_ns=likely,
+        confidence=why,
+        bound=False,
+        error_ns=max(likely - least, worth.error_ns or 0),
+        most_ns=most,
+    )
 
 
 def _dense_gradients(case: Case) -> pl.DataFrame:
