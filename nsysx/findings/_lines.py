@@ -153,6 +153,29 @@ def calls_networks(code: CodeLines, line_row: int) -> bool:
     return bool(functions.str.contains(OF_MODULE.pattern).any())
 
 
+def calling_networks(profile: Profile) -> dict[str, Any]:
+    """Return file and line, outside of all modules, that calls what makes most of the launches in forwards of modules and their backward;
+    empty where no line makes half of them, or none is known.
+    """
+    code, calls = profile.code(), profile.steady_calls
+    if code is None:
+        return {}
+    launches = calls.filter(calls["kind"].is_in(Call.LAUNCHES))["call"].to_numpy()
+    stack, often = np.unique(code.call[launches], return_counts=True)
+    inner = code.places["function"].cast(pl.String).str.contains(OF_MODULE.pattern).fill_null(value=False).to_list()
+    made: dict[int, int] = {}
+    for chain, count in ((code.chain(s), n) for s, n in zip(stack.tolist(), often.tolist(), strict=True) if s >= 0):
+        outside = chain[: next((i for i, row in enumerate(chain) if inner[row]), 0)]
+        callers = [row for row in outside if not stacks_room.is_library(code.places["file"][row])]
+        if callers:
+            made[callers[-1]] = made.get(callers[-1], 0) + count
+    most = max(made, key=lambda row: made[row], default=-1)
+    if most < 0 or made[most] < MOST_SHARE * sum(made.values()):
+        return {}
+    file, line, _ = code.places.row(most)
+    return {"file": file, "line": line}
+
+
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
     """Return which stacks have a line of a module's forward among theirs, or above them."""
     inner = code.places["function"].cast(pl.String).str.contains(OF_MODULE.pattern).fill_null(value=False)

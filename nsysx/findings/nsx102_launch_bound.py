@@ -43,6 +43,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._held import held, idle_ns
+from nsysx.findings._lines import calling_networks
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
@@ -181,9 +182,11 @@ def _compiles(case: Case) -> bool:
 
 def _place(case: Case) -> Row:
     """Return what the launches belong to; without a network the lines that run while the GPU idles, else what is launched most."""
+    # What is compiled or captured is what this line calls, not where most of it is launched.
+    calling = calling_networks(case.profile)
     where = launched_by(case.profile)
     if any(where.values()):
-        return where
+        return {**where, **calling}
     lines = [r for r in case.typed_rows(host_lines.ROWS) if r["file"] and r["line"]]
     line = max(lines, key=lambda r: r["idle_ns"], default=None)
-    return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
+    return {"file": line["file"], "line": line["line"]} if line else {**mostly(case.profile, case.kernels), **calling}

@@ -28,3 +28,24 @@ def test_a_line_that_calls_everything_is_no_place(tmp_path: Path, beside: float,
 
     (finding,) = Lined().run(body).found(tmp_path, "NSX116")
     assert finding.where["line"] == line
+
+
+@pytest.mark.parametrize(("callers", "told"), [((12,), 12), ((12, 12, 13), 12), ((12, 13, 14), 30)])
+def test_what_is_captured_or_compiled_has_the_line_that_calls_the_network(
+    callers: tuple[int, ...], told: int, tmp_path: Path
+) -> None:
+    """Not the line in the network that launches most, unless no single line calls it."""
+
+    def body(program: Lined, number: int) -> None:
+        for caller in callers:
+            with program.line(caller, "advance"), program.range("forward"), program.range("net:Net"):
+                for line, launches in ((30, 60), (31, 40)):
+                    with program.line(line, "Net.forward"):
+                        for _ in range(launches):
+                            program.host(10)
+                            program.launch(3)
+        with program.line(20, "advance"):
+            program.sync()
+
+    (bound,) = Lined({12: "out = self.net(x)"}).run(body).found(tmp_path, "NSX102")
+    assert bound.where["line"] == told, bound.where
