@@ -21,6 +21,8 @@ Harmless when
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from nsysx import units
@@ -49,6 +51,22 @@ _PLANES = r"(?i)batch_norm_(?!.*channels_last)"
 _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
 
 
+#: Tensors of three dimensions have no channels_last.
+_OF_SEQUENCES = Fix(
+    "Make these 1d convolutions and their normalization 2d ones of height 1 (nn.Conv2d with a kernel of (1, k), x.unsqueeze(2)) in "
+    "torch.channels_last: tensors of three dimensions have no such layout"
+)
+_ONE_DIMENSION = re.compile(r"1d$")
+
+
+def _one_dimensional(case: Case, conversions: pl.DataFrame) -> bool:
+    """Return whether most of the conversions are in layers of one dimension."""
+    classes = dict(case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).iter_rows())
+    modules = conversions["module"].cast(pl.String).to_list()
+    of_sequences = sum(_ONE_DIMENSION.search(classes.get(module) or "") is not None for module in modules)
+    return 2 * of_sequences > conversions.height
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where layout conversions take 1 % of the step or more."""
     conversions = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
@@ -71,7 +89,7 @@ def check(case: Case) -> list[Finding]:
         detail += f" Batch normalization of NCHW takes {units.duration(of_norms)}, which is less in channels last, too."
     elif cost > taken:
         detail += f" With the pauses after them that is {units.duration(cost)}."
-    fix = _CHANNELS_LAST
+    fix = _OF_SEQUENCES if _one_dimensional(case, conversions) else _CHANNELS_LAST
     if not case.program.torch:
         fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
     slow = " and slow normalization in NCHW" if norms.height else ""

@@ -206,6 +206,22 @@ def test_pages_of_unified_memory_move(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX121").verdict == "clear"
 
 
+@pytest.mark.parametrize(("cls", "kept"), [("Conv2d", True), ("Conv1d", False), ("ConvTranspose1d", False)])
+def test_layers_of_one_dimension_have_no_channels_last(cls: str, kept: bool, tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.host(1)
+            with program.range(f"net.conv:{cls}"):
+                for _ in range(4):
+                    program.launch(400, "nchwToNhwcKernel<float>")
+                    program.launch(400, TF32_CONV)
+            program.host(1)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX117")
+    assert finding.verdict == "found" and ("channels-last" in [way.name for way in finding.remedies]) == kept
+    assert ("height 1" in finding.fix) != kept
+
+
 @pytest.mark.parametrize("code", ["NSX116", "NSX117", "NSX118", "NSX119", "NSX121"])
 def test_without_gpu_work_it_cannot_be_told(code: str, tmp_path: Path) -> None:
     assert empty().finding(tmp_path, code).verdict == "cannot_tell"
