@@ -18,7 +18,7 @@ FAULTS: Mapping[str, str] = {
     "delivered-sooner": "it waits for what something else delivers",
     "drawn-on-gpu": "samples are drawn on the CPU",
     "drawn-rarely": "pictures are drawn in the loop",
-    "drawn-without-permutation": "all are shuffled to draw a few",
+    "drawn-without-permutation": "every index is shuffled to draw a few",
     "features-on-gpu": "features are extracted on the CPU",
     "fixed-shape": "the host waits for a size (nonzero, x[mask])",
     "foreach-parameters": "parameters are handled one at a time",

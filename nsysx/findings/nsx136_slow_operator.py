@@ -74,7 +74,7 @@ _INSTEAD = (
     (r"cat|stack|copy|clone|contiguous|pad|roll|flip|repeat", "views, and results that are written where they are needed"),
     (r"rand|normal|multinomial|bernoulli|dropout|exponential", "numbers drawn once for several steps, or fewer of them"),
 )  # fmt: skip
-_ELSE = "on what is needed later alone, once for what stays the same, or by another operator"
+_ELSE = "only what is needed later, once for what stays the same, or another operator"
 _WIDE = ("fp32", "tf32", "fp64")
 #: Operators that have no shorter form as a rule, or go over their numbers several times.
 _NEEDED = re.compile(r"^Compiled|fft|stft|cholesky|inv|solve|svd|eig|qr|lu_|lstsq|rnn|lstm|gru")
@@ -195,4 +195,4 @@ def _words(case: Case, row: Row, *, narrow: bool) -> str:
         facts.append(f"at {_reached(row)}")
     if narrow and row["number_format"] in _WIDE:
         facts.append(f"in {row['number_format']} where the other products have 16 bits")
-    return f"Do less of {row['operation']} here ({', '.join(facts)}), or do it in another form: {advice}"
+    return f"Make {row['operation']} cheaper here ({', '.join(facts)}): {advice}"

@@ -13,7 +13,7 @@ from nsysx.model import Summary
 from nsysx.render import answer_words as answers
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
-from nsysx.render.render_bounds import CARD_LETTERS, CHANGE_LETTERS, MOST_MARKDOWN_LINES, MOST_TRIED
+from nsysx.render.render_bounds import CARD_LETTERS, CHANGE_LETTERS, LEGEND_LEAST, MOST_MARKDOWN_LINES, MOST_TRIED
 
 #: What the place stands behind where no change is known: it is where the capture has most of its time.
 MOST_TIME = "Most time:"
@@ -29,8 +29,9 @@ def change(worded: Worded) -> str:
 
 
 def parts_text(bar: Bar) -> str:
-    """Return the parts of a bar in words, in order."""
-    return ", ".join(part_words(p, bar.total_ns) for p in bar.parts if p.label)
+    """Return the parts of a bar in words, in order; one too small for a share that says something is left out."""
+    parts = (p for p in bar.parts if p.label and p.ns >= LEGEND_LEAST * bar.total_ns)
+    return ", ".join(part_words(p, bar.total_ns) for p in parts)
 
 
 def also_worth(line: Also) -> str:

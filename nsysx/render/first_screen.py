@@ -18,6 +18,7 @@ from nsysx.render.answer_text import listed as names_listed
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts, Grid
 from nsysx.render.render_bounds import (
+    LEGEND_LEAST,
     MANY_BARS,
     SCREEN_CODE,
     SCREEN_CODE_LINES,
@@ -117,7 +118,7 @@ def _drawn(bar: Bar, longest: float, several: bool) -> DrawnBar:
         # A bar of one part is named and measured by its label.
         inside = len(bar.parts) > 1 and len(words) * SCREEN_LETTER + SCREEN_MARGIN <= width * room
         boxes.append(BarBox(left, width, kind=part.kind, idle=part.idle, text=words if inside else "", title=words))
-        if part.label:
+        if part.label and part.ns >= LEGEND_LEAST * bar.total_ns:
             legend.append((part, words, inside))
         left += width
     return DrawnBar(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))

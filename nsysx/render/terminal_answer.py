@@ -22,6 +22,7 @@ from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
 from nsysx.render.render_bounds import (
     LEAST_REASON,
+    LEGEND_LEAST,
     MOST_TRIED,
     TERMINAL_CODE_LINES,
     TERMINAL_LINES,
@@ -71,6 +72,8 @@ def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[s
     """Return a bar and the words for its parts."""
     line, words = "", []
     for part in bar.parts:
+        if part.ns < LEGEND_LEAST * bar.total_ns:
+            continue
         sign = signs[part.kind, part.idle]
         line += sign * max(1, round(width * part.ns / bar.total_ns))
         words.append(f"{sign} {part_words(part, bar.total_ns)}")

@@ -198,3 +198,17 @@ def test_the_lines_that_are_seen_have_numbers_that_follow_each_other() -> None:
     answer = replace(full.answer, also=also)
     todo = first_screen.build(replace(full, findings=(*full.findings, folded, other), answer=answer)).todo
     assert [(i.number, i.under, i.code) for i in todo] == [(1, 0, first.code), (2, 0, "NSX116"), (3, 1, first.code)]
+
+
+def test_a_part_of_less_than_a_tenth_of_a_percent_is_not_named() -> None:
+    full = factory.summary()
+    parts = (BarPart("compute", 9_995_000, "compute"), BarPart("stray copies", 5_000, "copy"))
+    for small, named in ((parts[1], False), (replace(parts[1], ns=20_000), True)):
+        bar = Bar("GPU 0", 10_000_000, (parts[0], small))
+        summary = replace(full, answer=replace(full.answer, picture=Picture("step", "One step", (bar,))))
+        drawn = first_screen.build(summary).bars[0]
+        assert (small.label in [part.label for part, _, _ in drawn.legend]) is named
+        assert len(drawn.boxes) == 2, "its box is there"
+        shown = "\n".join(line for line, _ in terminal_answer.lines(summary, 80, plain=False))
+        for text in (shown, answer_text.parts_text(answer_words.build(summary).bars[0])):
+            assert ("stray copies" in text) is named

@@ -133,7 +133,7 @@ UNTRIED = (
         for_anything=True,
     ),
     Remedy(
-        "less-of-an-operator", "Do less of this operator here, or do it in another form: it takes far longer than its sizes need",
+        "less-of-an-operator", "Make this operator cheaper here: it takes far longer than its sizes need",
         untried=_OWN_CODE,
     ),
 )  # fmt: skip
