@@ -39,7 +39,7 @@ class FlopsRow(TypedDict):
     product_ns: Annotated[
         int, Of("part of gpu_ns in operators whose operations are counted", "ns", sums="scope", label="in products")
     ]
-    tflops: Annotated[float | None, Of("flops over product_ns", "TFLOP/s")]
+    tflops: Annotated[float | None, Of("flops over product_ns", "TFLOP/s", label="rate")]
     peak_share: Annotated[float | None, Of("tflops, of the fastest GEMM measured in each format, 0 to 1", "share")]
     counted: Annotated[
         float | None,

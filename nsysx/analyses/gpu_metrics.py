@@ -9,7 +9,7 @@ import polars as pl
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.analyses.helpers.analysis_bounds import MOST_METRIC_ROWS, SAMPLED_METRIC_SHARE
 from nsysx.events import gpu_samples
-from nsysx.events.profile import Profile
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns, lookup
 from nsysx.model import TableSpec
 from nsysx.recording.default_counters import LINKS
@@ -114,7 +114,10 @@ def table(profile: Profile) -> pl.DataFrame:
         rows = rows.with_columns(pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"))
         rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
         parts.append(rows.head(MOST_METRIC_ROWS).select(*_SCHEMA))
-    return pl.concat(parts)
+    counted = pl.concat(parts)
+    if not counted["samples"].sum():
+        raise NotRecorded("no sample of the counters lies in the steady steps", "nsysx run --gpu-metrics -- CMD")
+    return counted
 
 
 def _mean(counter: str) -> pl.Expr:

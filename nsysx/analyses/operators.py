@@ -44,7 +44,7 @@ class OperatorRow(TypedDict):
     flops: Annotated[
         int | None, Of("floating point operations by the sizes; null where they are unknown", "FLOP", sums="scope")
     ]
-    tflops: Annotated[float | None, Of("flops over gpu_ns", "TFLOP/s")]
+    tflops: Annotated[float | None, Of("flops over gpu_ns", "TFLOP/s", label="rate")]
     peak_share: Annotated[
         float | None, Of("of the fastest GEMM measured in this format, 0 to 1; null where none was", "share")
     ]

@@ -80,7 +80,7 @@ class RooflineRow(TypedDict):
         int | None,
         Of("bytes that it must read and write at least, each tensor once", "bytes", sums="scope", label="must move"),
     ]
-    tflops: Annotated[float | None, Of("flops over the time of its known products", "TFLOP/s")]
+    tflops: Annotated[float | None, Of("flops over the time of its known products", "TFLOP/s", label="rate")]
     bytes_per_s: Annotated[float | None, Of("moved_bytes over the time of the known part", "bytes/s")]
     peak_tflops: Annotated[
         float | None, Of("limit of products in its number format", "TFLOP/s", label="limit of products")

@@ -156,8 +156,8 @@ def _no_graph(case: Case) -> Fix | None:
     if shapes:
         return Fix.by_name(
             _FUSED_FOR_ALL_SHAPES.name,
-            text="torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
-            f"mode='reduce-overhead': {shapes}",
+            text=f"torch.compile(model, dynamic=True), compiled once for all shapes ({shapes}); with inputs padded to few lengths, "
+            "mode='reduce-overhead' takes the launches, too",
             paste=f"{_FUSED_FOR_ALL_SHAPES.paste}{_networks_comment(case)}",
         )
     for state, words in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):

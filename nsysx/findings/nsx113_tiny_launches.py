@@ -115,7 +115,7 @@ def check(case: Case) -> list[Finding]:
             worth = replace(worth, most_ns=worth.likely_ns + case.per_step(row["kernel_ns"]))
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
         name = called(case.profile, row["part"])
-        title = f"{name}: the GPU idles {units.duration(cost)} between {each:.0f} tiny launches {case.per}"
+        title = f"{name}: the GPU idles {units.duration(cost)} between {each:,.0f} tiny launches {case.per}"
         detail = (
             f"Half of these kernels take less than {units.duration(row['median_ns'])}; the GPU idles {case.share(cost)} of "
             "the step before them."

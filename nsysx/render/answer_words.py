@@ -236,6 +236,9 @@ def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[s
     """Return the headline and what follows it: the limit and what the first advice is for, which leads where that is another limit."""
     cause = advised_cause.of_first_advice(summary)
     there, title = place(cause.where, texts), texts(cause.title, HEADLINE_LETTERS)
+    file = cause.where.get("file")
+    if file and file_name(str(file), True) in title:  # the title names the line itself
+        there = ""
     if cause.another_limit and title and _LIMIT.match(sentence):
         limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
         if slow := _SLOW_STEPS.match(title):  # said once: the sentence has them behind the usual step

@@ -114,10 +114,22 @@ def shorten_path(path: str, width: int) -> str:
     return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
 
 
+def shorten_stack(text: str, width: int) -> str:
+    """Return the lines of a stack within ``width``, the innermost ones whole: where time goes is their end."""
+    lines = text.split(";")
+    kept = lines[-1:]
+    while len(kept) < len(lines) and len("; ".join(["…", lines[-1 - len(kept)], *kept])) <= width:
+        kept = [lines[-1 - len(kept)], *kept]
+    whole = "; ".join(lines)
+    return whole if len(whole) <= width else shorten("; ".join(["…", *kept]), width)
+
+
 def shorten_cell(text: str, column: str, width: int) -> str:
     """Return the text of a cell within ``width``, cut where that hurts this kind of column least."""
     if column == "file":
         return shorten_path(text, width)
+    if column == "stack":
+        return shorten_stack(text, width)
     if column in ("name", "kernel") and ("::" in text or "<" in text):
         return shorten_kernel(text, width)
     return shorten(text, width)

@@ -199,6 +199,15 @@ def test_a_report_without_metrics_says_what_records_them(tmp_path: Path) -> None
     assert "which GPU" in reason(found, tmp_path, "gpu_metrics")
 
 
+def test_counters_of_another_time_are_no_table_of_dashes(tmp_path: Path) -> None:
+    """Samples end before the first step: what records them is said instead."""
+    early = report(None)
+    early.counters(NAMES, gpu=0)
+    early.sample(-2 * INTERVAL, values(50, 0, 40, 40), gpu=0)
+    why = reason(early, tmp_path, "gpu_metrics")
+    assert "no sample of the counters lies in the steady steps" in why and "--gpu-metrics" in why
+
+
 def test_a_device_without_a_counter_gets_a_dash_for_it(tmp_path: Path) -> None:
     names = tuple(n.replace("Tensor", "Vector").replace("DRAM Write", "L2 Write") for n in NAMES)
     copy = of(rows(report(true, names=names), tmp_path, "gpu_metrics"), "kernel", "copy_kernel")

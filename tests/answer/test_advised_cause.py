@@ -200,3 +200,12 @@ def test_steps_that_are_slower_are_told_once(title: str, once: bool) -> None:
     told = answer_words.build(summary).sentence
     assert told.startswith(f"{title}") and told.lower().count("every 10th step takes 304.2 ms") == 1
     assert ("Usually 5.52 ms, as recorded." in told) is once
+
+
+@pytest.mark.parametrize(("title", "told"), [("loss.py:88 moves memory", 1), ("Kernels can be fused", 1)])
+def test_a_line_that_the_title_names_is_not_named_behind_it(title: str, told: int) -> None:
+    summary = advised(title, 3, "NSX112", StepLimit.LAUNCH)
+    index = summary.answer.do[-1].finding or 0
+    findings = list(summary.findings or ())
+    findings[index] = replace(findings[index], where={"file": "/home/a/loss.py", "line": 88})
+    assert answer_words.build(replace(summary, findings=tuple(findings))).sentence.count("loss.py:88") == told

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsysx.render import safe_text
-from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_column, shorten_kernel
+from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_column, shorten_kernel, shorten_stack
 from tests.render.factory import HOSTILE, KERNEL_NAMES
 
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -124,3 +124,12 @@ def test_json_says_the_same_with_nothing_active_in_it() -> None:
     assert not any(char in text for char in "\u202e\u2066\x9b\x7f\u2028\ufeff")
     assert "größer 核" in text
     assert safe_text.harmless_json('{"plain": "a"}') == '{"plain": "a"}'
+
+
+def test_of_a_stack_the_innermost_lines_are_whole():
+    lines = ["train.py:216 <module>", "train.py:206 main", "agent.py:152 Agent.learn", "nets.py:127 Critic.forward"]
+    assert shorten_stack(";".join(lines), 200) == "; ".join(lines)
+    assert shorten_stack(";".join(lines), 60) == "…; agent.py:152 Agent.learn; nets.py:127 Critic.forward"
+    assert shorten_stack(";".join(lines), 30) == "…; nets.py:127 Critic.forward"
+    assert len(shorten_stack(";".join(lines), 12)) <= 12
+    assert safe_text.shorten_cell(";".join(lines), "stack", 30) == shorten_stack(";".join(lines), 30)
