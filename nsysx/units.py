@@ -76,7 +76,7 @@ def capitalized(text: str) -> str:
 
 
 #: A plain word at the begin of a text: no name of code is.
-_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;)]|$)")
+_PLAIN_WORD = re.compile(r"(?!nsysx?\b)[a-z]+(?=[ ,:;)]|$)")
 
 
 def span(low: str, high: str) -> str:

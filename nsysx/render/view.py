@@ -107,12 +107,22 @@ def _reasons(summary: Summary, texts: CellTexts) -> list[str]:
     return [f"{', '.join(of_reason)}: {reason}" for reason, of_reason in titles.items()]
 
 
+#: Words in the names of checks, as people write them.
+_CHECK_WORDS = {"gpu ops": "GPU work", "gpu": "GPU", "cuda": "CUDA", "nvtx": "NVTX", "nccl": "NCCL"}
+
+
+def _check_in_words(name: str) -> str:
+    """Return the name of a check as people write it: "GPU work without call" for "gpu ops without call"."""
+    return re.sub("|".join(rf"\b{word}\b" for word in _CHECK_WORDS), lambda found: _CHECK_WORDS[found[0]], name)
+
+
 def _quality(summary: Summary, texts: CellTexts) -> tuple[Check, ...]:
     """Return the checks, without those of missing tables, which give their own reason."""
     order = ("warn", "missing", "ok")
     checks = sorted((c for c in summary.quality if not c.table), key=lambda c: order.index(c.status))
     return tuple(
-        Check(clean(c.check, 60), c.status, texts(c.detail, 800), texts(c.fix, 400), doubt=c.doubt) for c in checks
+        Check(_check_in_words(clean(c.check, 60)), c.status, texts(c.detail, 800), texts(c.fix, 400), doubt=c.doubt)
+        for c in checks
     )
 
 

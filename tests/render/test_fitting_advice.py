@@ -124,3 +124,11 @@ def test_a_change_has_the_room_that_those_before_it_leave() -> None:
     summary = replace(summary, answer=replace(summary.answer, do=do, now_ns=20_000 * US))
     assert answer_text.changes(summary, lambda text, _: str(text), 200)[1] == long
     assert answer_text.changes(summary, lambda text, _: str(text), 150)[1] == "Use larger batches"
+
+
+@pytest.mark.parametrize(
+    ("text", "begun"),
+    [("nsysx explain NSX101", "nsysx explain NSX101"), ("nsys profile it", "nsys profile it"), ("keep it", "Keep it")],
+)
+def test_a_command_at_the_begin_of_a_sentence_stays_a_command(text: str, begun: str) -> None:
+    assert units.capitalized(text) == begun

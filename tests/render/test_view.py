@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.model import Column, Gpu, Table
+from nsysx.model import Check, Column, Gpu, Table
 from nsysx.ranks import rank_table
 from nsysx.render import grids, labels, view
 from tests.render import factory
@@ -169,3 +169,9 @@ def test_a_line_under_any_column_is_shown_without_its_folders_when_redacted():
         ["file", "/srv/alice/work/train.py"],
         ["operator", "aten::mm"],
     ]
+
+
+def test_names_of_checks_are_written_as_people_write_them(full):
+    quality = (Check("gpu ops without call", "ok", "all of it"), Check("cuda tracing", "warn", "none"))
+    shown = view.build(replace(full, quality=quality), top=5).quality
+    assert [c.check for c in shown] == ["CUDA tracing", "GPU work without call"]
