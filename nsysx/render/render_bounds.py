@@ -177,7 +177,7 @@ WIDEST_BAR, WIDEST_LABELLED, SCREEN_LETTER, SCREEN_MARGIN = 1120, 940, 7.2, 20
 #: More bars than these are drawn lower, and only those that the headline speaks of have a legend.
 MANY_BARS = 4
 #: A part of a bar below this share of it is not named: it would read "<0.1 %".
-LEGEND_LEAST = 0.001
+LEGEND_LEAST = 0.0005
 #: Letters of a line of code that the card of what to do has room for, and its lines.
 SCREEN_CODE, SCREEN_CODE_LINES = 84, 12
 #: Letters of what to do for which the card has room beside the two others.

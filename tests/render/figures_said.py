@@ -17,6 +17,7 @@ from nsysx.answer import bars, subject
 from nsysx.model import Summary
 from nsysx.render import answer_words, first_screen, html_page, markdown, terminal_answer
 from nsysx.render.answer_words import part_words
+from nsysx.render.render_bounds import LEGEND_LEAST
 from tests.render.test_page import Page
 
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -153,7 +154,7 @@ def _bars(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
 
 def _missing(bars: tuple[Bar, ...], text: str, most: int) -> Iterator[str]:
     for bar in bars[:most]:
-        for part in bar.parts:
+        for part in (p for p in bar.parts if p.ns >= LEGEND_LEAST * bar.total_ns):  # one that is smaller has no words
             if part.label and part_words(part, bar.total_ns) not in text:
                 yield part_words(part, bar.total_ns)
 

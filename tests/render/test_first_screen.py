@@ -202,7 +202,7 @@ def test_the_lines_that_are_seen_have_numbers_that_follow_each_other() -> None:
 
 def test_a_part_of_less_than_a_tenth_of_a_percent_is_not_named() -> None:
     full = factory.summary()
-    parts = (BarPart("compute", 9_995_000, "compute"), BarPart("stray copies", 5_000, "copy"))
+    parts = (BarPart("compute", 9_996_000, "compute"), BarPart("stray copies", 4_000, "copy"))
     for small, named in ((parts[1], False), (replace(parts[1], ns=20_000), True)):
         bar = Bar("GPU 0", 10_000_000, (parts[0], small))
         summary = replace(full, answer=replace(full.answer, picture=Picture("step", "One step", (bar,))))
