@@ -113,7 +113,7 @@ _CHECK_WORDS = {"gpu ops": "GPU work", "gpu": "GPU", "cuda": "CUDA", "nvtx": "NV
 
 def _check_in_words(name: str) -> str:
     """Return the name of a check as people write it: "GPU work without call" for "gpu ops without call"."""
-    return re.sub("|".join(rf"\b{word}\b" for word in _CHECK_WORDS), lambda found: _CHECK_WORDS[found[0]], name)
+    return re.sub("|".join(rf"\b{word}\b" for word in _CHECK_WORDS), lambda word: _CHECK_WORDS[word[0]], name)
 
 
 def _quality(summary: Summary, texts: CellTexts) -> tuple[Check, ...]:
