@@ -31,6 +31,7 @@ from nsysx.frames import lookup
 from nsysx.judging import waiting
 from nsysx.judging.limits import WindowLimits, limits_of
 from nsysx.judging.program import Program, program_of
+from nsysx.judging.schedule import schedule_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.edits import freed_ns, shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
@@ -296,14 +297,10 @@ class Case:
 
     @cached_property
     def schedule_idle_share(self) -> float:
-        """How long the schedule of a pipeline leaves a stage idle by itself, as a share of what it computes; 0 for ranks that are none.
-
-        ``S`` stages that take equally long idle for ``(S - 1) / M`` of that with ``M`` micro-batches, as in "GPipe" (arXiv 1811.06965).
-        """
+        """How long the schedule of a pipeline leaves a stage idle by itself, as a share of what it computes; 0 for ranks that are none."""
         settings, rows = settings_of(self.profile), (self.ranks.rows if self.ranks is not None else None) or ()
-        micro_batches = settings.micro_batches() if settings is not None else None
-        stages = len(rows) > 1 and all(row.get("bubble_ns") is not None for row in rows)
-        return (len(rows) - 1) / micro_batches if stages and micro_batches and micro_batches > 1 else 0.0
+        schedule = schedule_of(rows, settings.micro_batches() if settings is not None else None)
+        return 0.0 if schedule is None else schedule.of_work
 
     def worth_between(
         self,

@@ -6,6 +6,7 @@ What a job's wrappers divide and reduce is in ``_costly_jobs``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import polars as pl
 from nsysx import ids, units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
@@ -29,6 +31,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.replay import peers
 from nsysx.replay.edits import RemoveHost, RemoveOps
@@ -223,6 +226,7 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
         if count >= steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
     ]
     met = [code.places.row(n) for n in meets]
+    met += [code.places.row(n) for n in _callers(code, comm, place_of_op, meets)]
     reads = [
         n
         for n, (file, line, function) in enumerate(code.places.iter_rows())
@@ -233,6 +237,13 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
     if not meets or waits.height < steps:
         return None
     return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place_of_op, meets)].tolist()))
+
+
+def _callers(code: CodeLines, comm: pl.DataFrame, place_of_op: I64, meets: Sequence[int]) -> set[int]:
+    """Return the lines (rows of the places) that call the functions in which these lines are: a helper reduces, and its caller reads."""
+    stacks = np.unique(code.op[comm["op"].to_numpy()[np.isin(place_of_op, meets)]]).tolist()
+    chains = [[n for n in code.chain(stack) if n not in meets] for stack in stacks]
+    return {chain[-1] for chain in chains if chain}
 
 
 def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> str:

@@ -8,8 +8,11 @@ from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
+from nsysx.findings import _gathered_lists as gathered_lists
+from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _same_samples as same
+from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -133,6 +136,27 @@ OF_RANKS = (
         at=again.place_of_line,
     ),
     Costly(
+        "SyncBatchNorm",
+        norms.synchronizes,
+        "Normalization synchronizes all ranks in each layer",
+        way("own-statistics"),
+        worth=norms.without,
+        seen=norms.synchronizes,
+        takes=norms.taken,
+        phase="forward",
+        place="SyncBatchNorm",
+    ),
+    Costly(
+        "exchanges in a loop",
+        looped.one_by_one,
+        "Tensors are exchanged one by one",
+        way("packed-exchange"),
+        worth=looped.in_one,
+        seen=looped.one_by_one,
+        takes=looped.taken,
+        at=looped.place_of_loop,
+    ),
+    Costly(
         "metrics in each step",
         collectives.metrics_each_step,
         "A value of all ranks is reduced and read in each step",
@@ -151,6 +175,16 @@ OF_RANKS = (
         seen=collectives.on_compute_stream,
         takes=collectives.of_held_up,
         at=collectives.place_of_held_up,
+    ),
+    Costly(
+        "gathers into lists",
+        gathered_lists.gathered_twice,
+        "Gathered tensors are copied twice more",
+        way("gathered-into-one"),
+        worth=gathered_lists.without_copies,
+        seen=gathered_lists.gathered_twice,
+        takes=gathered_lists.taken,
+        at=gathered_lists.place_of_gather,
     ),
     Costly(
         "collectives through the CPU",

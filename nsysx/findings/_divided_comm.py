@@ -72,6 +72,10 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, record
         fix = (
             f"Make rank {late['rank']} faster (NSX111): it comes last, and no link or bucket size shortens the waiting"
         )
+        # What waiting costs is that rank's, with its cause and its line: here no more than the transfer can go.
+        saving = finding.saving
+        most = None if saving.likely_ns is None else min(saving.likely_ns, transfer)
+        finding = replace(finding, saving=replace(saving, likely_ns=most, most_ns=most))
     elif row["bubble_ns"] is not None:
         fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
     else:

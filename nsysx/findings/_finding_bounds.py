@@ -6,7 +6,8 @@ from __future__ import annotations
 #: What takes less of the step is not worth a word of its own: a normal step has 2 to 3 % of most of it.
 REPORTED_SHARE = 0.05
 #: What has this share of a time, a count or a size has most of it: it is the cause, the place, or the kind of the whole. Chosen.
-MOST_SHARE = 0.5
+#: Host work with a remedy of its own is it from less on, where many functions run.
+MOST_SHARE, OWN_REMEDY_SHARE = 0.5, 0.3
 #: Kernels that reach this share of the roof that holds for them gain no more than what is left to it, whatever is done about them, unless
 #: the change leaves less work (chosen: the fastest products and copies of each card reach 0.8 to 1).
 NEAR_ROOF_SHARE = 0.75
@@ -102,8 +103,8 @@ SLOW_NVLINK_SHARE = 0.1
 #: Chosen: messages of one size reach half of it beside computation, so a group of ranks is slower for another reason if it is this many
 #: times as slow as another with messages of a size within so many times.
 SLOWER_GROUP_TIMES, LIKE_SIZE_TIMES = 3, 2
-#: Ranks of a group that are named (chosen). Messages smaller than this do not reach the bandwidth of any link.
-NAMED_RANKS_OF_LINK, LARGE_MESSAGE_BYTES = 8, 4 << 20
+#: Ranks that are named. Smaller messages reach no link's bandwidth. Launches between exchanges of a loop. A norm's kernels on activations.
+NAMED_RANKS, LARGE_MESSAGE_BYTES, MOST_BETWEEN_EXCHANGES, KERNELS_ON_ACTIVATIONS = 8, 4 << 20, 4, 2
 # ---- _names -----------------------------------------------------------------------------------------------------
 #: Networks that are named; the others are counted.
 MOST_NAMED_NETWORKS = 2
@@ -229,8 +230,9 @@ MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
-#: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
-RANK_WORK_LEADS_SHARE = 0.05
+#: From this share of a step, with what runs between steps, sharing what one rank does there comes first. Peers run a line, too, where
+#: it takes them this share of what it takes a late rank.
+RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE = 0.05, 0.1
 # ---- nsx112_fusion ----------------------------------------------------------------------------------------------
 #: The fewest kernels that make a chain.
 FEWEST_CHAIN_KERNELS = 2

@@ -186,6 +186,15 @@ def of_training(text: str) -> bool:
     return _OF_TRAINING.search(text) is not None
 
 
+#: The line that defines a function, or a decorator of it.
+_DEFINES = re.compile(r"^\s*((async\s+)?def\s+\w+\s*[\[(]|@[\w.]+)")
+
+
+def defines(text: str) -> bool:
+    """Return whether a function begins at a line: Python runs none of it there, but compiled code has no other line."""
+    return _DEFINES.search(text) is not None
+
+
 #: The function of a class of tensors, or of a mode, through which every operator passes.
 _INTERCEPTS = re.compile(r"(^|\.)__torch_(function|dispatch)__$")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from nsysx import ids
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.sampled_stacks import spoken
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import MOST_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, OWN_REMEDY_SHARE
 from nsysx.findings._fix import Fix, way
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.model import Row
@@ -42,6 +43,12 @@ class LongStepLine(NamedTuple):
     share: float
     usual: bool
     enters: bool = False
+    samples: int = 0
+
+    @property
+    def share_error(self) -> float:
+        """Two standard errors of the share, of so many samples."""
+        return 2 * math.sqrt(self.share * (1 - self.share) / self.samples) if self.samples else 0.0
 
     @property
     def where(self) -> Row:
@@ -82,7 +89,7 @@ def line_of_long_steps(case: Case) -> LongStepLine | None:
     lines = [line for process in processes for line in _lines(case, process)]
     if len(processes) > 1:
         lines = [line for line in lines if not line.usual]
-    return max(lines, key=lambda line: line.share, default=None)
+    return max(lines, key=lambda line: (not line.enters, line.share), default=None)
 
 
 def line_of_one_rank(case: Case, process: int) -> Row:
@@ -128,13 +135,14 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         of_function: dict[tuple[str, str], int] = {}
         for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
-        within = False
+        within, entered = False, any(row[3] >= MOST_SHARE * samples for row in _rows(noted, "entries"))
         for (file, function), count in of_function.items():
-            if count >= MOST_SHARE * samples:
+            most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
+            text = text_of(texts(case.profile), file, most[1]) or ""
+            own = entered and count >= OWN_REMEDY_SHARE * samples and fix_of(Seen(text), _OF_THE_HOST) is not None
+            if count >= MOST_SHARE * samples or own:
                 within = True
-                most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
-                text = text_of(texts(case.profile), file, most[1]) or ""
-                yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]))
+                yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]), samples=samples)
         for file, number, function, count in _rows(noted, "entries"):
             if not within and count >= MOST_SHARE * samples:
                 # It runs many functions, as a network in evaluation: the line that calls them is where they can be left out.

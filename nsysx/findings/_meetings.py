@@ -17,32 +17,39 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _line_remedies
-from nsysx.findings._case import Case, Fix, Saving, ops_of, way
+from nsysx.findings import _line_remedies, _synchronized_norms
+from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._finding_bounds import (
     LARGE_MESSAGE_BYTES,
     LIKE_SIZE_TIMES,
     LOOP_LAUNCHES,
     MOST_SHARE,
-    NAMED_RANKS_OF_LINK,
+    NAMED_RANKS,
     SLOW_NVLINK_SHARE,
     SLOWER_GROUP_TIMES,
 )
 from nsysx.findings._once import edits_without
+from nsysx.frames import lookup
 from nsysx.model import Row
-from nsysx.replay.edits import RemoveOps
 
 #: Remedies of lines that are better than those of exposed communication.
-_OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data", "shards-kept", "weights-sent-once")
+_OF_LINES = (
+    "gradients-in-buckets",
+    "tensors-gathered",
+    "own-part-of-data",
+    "shards-kept",
+    "weights-sent-once",
+    "weights-in-one",
+)
 #: Lines that exchange whole weights, which a step of training need not: remedy -> text of the line that communicates.
 _OF_WEIGHTS = {
     "shards-kept": r"\.full_tensor\(|\bsummon_full_params\(|\bstate_dict\(|_state_dict\(",
-    "weights-sent-once": r"\bbroadcast\w*\([^,]*(param|weight|buffer|\bp\b)",
+    "weights-sent-once": r"\b(broadcast|i?send|i?recv)\w*\([^,]*(param|weight|buffer|\bp\b)",
 }
+#: Lines that hand gradients on one at a time: to all ranks, or to the one that has the weights.
+_OF_GRADIENTS = re.compile(r"\ball_reduce\w*\(|\b(reduce|gather|i?send|i?recv)\w*\([^,]*grads?\b")
 #: What a hook does that lets backward go on.
 _ASYNCHRONOUS = re.compile(r"\basync_op\s*=\s*True|\.get_future\(|\w+_hook\(")
-#: Layers that exchange their statistics in each forward and backward.
-_SYNCHRONIZED = r"\bSyncBatchNorm"
 
 
 class CommunicationCause(NamedTuple):
@@ -111,24 +118,50 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     often = int((line_of_op == most).sum()) / case.steps
     fix = next((Fix.by_name(name) for name, of_weights in _OF_WEIGHTS.items() if re.search(of_weights, text)), None)
     fix = fix or _line_remedies.fix_of(_line_remedies.Seen(text))
-    if fix is not None and "all_reduce" in text and often >= LOOP_LAUNCHES:
+    if often >= LOOP_LAUNCHES and _OF_GRADIENTS.search(text):
         fix = Fix.by_name("gradients-in-buckets")
+    worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
+    if fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case):
+        # One rank trains, and the others need what it made: they can have all of it in one message.
+        fix = Fix.by_name("weights-in-one") if often >= LOOP_LAUNCHES else None
+        worth = case.worth(*edits_without(_behind_first(case, code.made_at(case.calls, [most])), case.ops))
     if sums[most] < MOST_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None
-    worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
+
+
+def _trained_alike(case: Case) -> bool:
+    """Return whether all ranks train the same weights: a wrapper or a line of the program reduces their gradients."""
+    settings, code = settings_of(case.profile), case.profile.code()
+    if settings is not None and settings.rows("wrappers"):
+        return True
+    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    reduces = comm.filter(lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
+    if (reduces["phase"].cast(pl.String) == "backward").fill_null(value=False).any():
+        return True
+    if code is None:
+        return False
+    source = lines.texts(case.profile)
+    made = np.unique(code.places_of(code.op[reduces["op"].to_numpy()])).tolist()
+    texts = (lines.text_of(source, *code.places.row(n)[:2]) or "" for n in made if n >= 0)
+    return any(_OF_GRADIENTS.search(text) and "grad" in text for text in texts)
+
+
+def _behind_first(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of a line without the first of each step, in which the ranks wait for each other however much is sent."""
+    each = max(round(calls.height / case.steps), 1)
+    return calls.sort("start_ns").filter(pl.int_range(pl.len()) % each > 0)
 
 
 def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     """Return the layers that normalize over all ranks, if most communication is theirs."""
-    modules = case.profile.attributed.modules
-    layers = modules["module"].filter(modules["cls"].str.contains(_SYNCHRONIZED).fill_null(value=False))
-    if not len(layers):
+    layers = _synchronized_norms.layers(case.profile)
+    if not layers:
         return None
-    theirs = comm.filter(comm["module"].cast(pl.String).is_in(layers.cast(pl.String).to_list()).fill_null(value=False))
+    theirs = comm.filter(comm["module"].cast(pl.String).is_in(layers).fill_null(value=False))
     if int(theirs["ns"].sum()) < MOST_SHARE * int(comm["ns"].sum()):
         return None
-    return CommunicationCause(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))
+    return CommunicationCause(Fix.by_name("own-statistics"), {}, _synchronized_norms.without(case, None))
 
 
 #: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.
@@ -227,6 +260,4 @@ def _unlike(slow: _Moved, other: _Moved) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:NAMED_RANKS_OF_LINK])) + (
-        " and others" if len(ranks) > NAMED_RANKS_OF_LINK else ""
-    )
+    return ", ".join(map(str, ranks[:NAMED_RANKS])) + (" and others" if len(ranks) > NAMED_RANKS else "")

@@ -65,7 +65,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         if row is None or not case.notable(case.per_step(every[line_row])):
             continue
         launches, text = row["launches"] / case.steps, str(row["text"] or "").partition("  #")[0]
-        looping = _looping(case, code, line_row) if line_row not in busy else frozenset()
+        # What runs at the line that defines a function is all of it as compiled code, and no loop.
+        compiled = _line_remedies.defines(text)
+        looping = frozenset() if line_row in busy or compiled else _looping(case, code, line_row)
         of_network = OF_MODULE.search(str(row["function"]))  # wrappers of ranks run work of their own there
         for_weights = code.made_at(case.calls, [line_row])["phase"].is_in(_FOR_WEIGHTS).any()
         aside = line_row in unneeded and not of_network and not for_weights

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from nsysx import units
 from nsysx.analyses.lines import text_of, texts, texts_of_ranks
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
-from nsysx.findings._case import Case, Fix
+from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._finding_bounds import NAMED_RANKS
 from nsysx.findings._flow_work import in_short, place_of_batch
+from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row
 
 _RANK = r"(?<!\w)(?:\w+\.)*\w*rank\b(?:\(\))?"
@@ -56,6 +59,36 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
         detail=f"{finding.detail} The program has no loader, so no sampler shares its data.{not_noted}",
     )
     return Fix.by_name("mixed-shares").into(placed)
+
+
+def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
+    """Return a finding about ranks that wait in turn for those with more GPU work in a step, with what even work saves and its place.
+
+    That is where batches are put together: the sampler, or the line that takes a rank's share, else the loader or the line from which a
+    batch comes.
+    """
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    even_ns = max((row["turn_even_ns"] or 0 for row in rows), default=0)
+    waits = ", ".join(
+        f"rank {row['rank']} {units.duration(row['turn_wait_ns'])}" for row in rows[:NAMED_RANKS] if row["turn_wait_ns"]
+    )
+    settings = settings_of(case.profile)
+    line = (settings.place("shares") if settings is not None else {}) or share_line(case.profile)
+    line = line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
+    likely = min(even_ns, case.step_ns)
+    saving = Saving(
+        likely,
+        "all ranks replayed together with as much GPU work in each step; batches are not exactly even, and have less padding if sorted",
+        error_ns=round(UNEVEN_CUT_SHARE * likely),
+        source="replay",
+    )
+    detail = (
+        f"{finding.detail} Over all steps the ranks have like amounts of GPU work, and not in each of them: of a step they wait for the "
+        f"one that computes longest in it ({waits})."
+    )
+    return Fix.by_name("like-batches").into(
+        replace(finding, detail=detail, where={**finding.where, **line}, saving=saving)
+    )
 
 
 def share_line(profile: Profile) -> Row:

@@ -67,6 +67,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     error = max(0, cost - _without_longest(ns, slow, usual))
     why = "from step lengths: long steps would take the usual time"
     if line is not None:
+        error = max(error, round(line.share_error * inside))
         saving = Saving(round(line.share * inside), why, error_ns=error, most_ns=inside, source="steps")
         fix, where = line.fix("run-rarely"), line.where
     else:

@@ -47,12 +47,13 @@ from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, of_schedule, stages_of, uneven
-from nsysx.findings._shares_of_ranks import share_line
+from nsysx.findings._shares_of_ranks import as_much_in_each_step, share_line
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
+from nsysx.judging.schedule import Schedule
 from nsysx.model import Finding, Row, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.engine import RemoveExposedComm
@@ -178,6 +179,8 @@ def check(case: Case) -> list[Finding]:
         told = _fewer_launches(case, told, recorded)
         # Stages that wait for each other in turn hide what is left of that.
         told = replace(told, saving=replace(told.saving, bound=True))
+    elif told.fix == UNEVEN and rank_verdict.wait_for_work(case.ranks.rows or ()):
+        told = as_much_in_each_step(case, told)
     elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
         told = _data_sooner(case, told, late, recorded)
     elif _by_hosts(told, case.ranks):
@@ -188,11 +191,9 @@ def check(case: Case) -> list[Finding]:
 def _bubble_of_schedule(case: Case, kernels: pl.DataFrame) -> int:
     """Return the most that the schedule of a pipeline leaves idle in a step (ns); ``kernels``: name, count, ns.
 
-    The bubble of m micro-batches on s stages is (s - 1) / (m + s - 1) of the step, as in "GPipe" (arXiv 1811.06965). A stage
-    exchanges at most two messages with each neighbor for each micro-batch, so m is at least what is left of their number.
+    A stage exchanges at most two messages with each neighbor for each micro-batch, so there are at least what is left of their number.
     """
-    stages, least = stages_of(case), least_micro_batches(case, kernels)
-    return round(case.step_ns * (stages - 1) / (least + stages - 1))
+    return round(case.step_ns * Schedule(stages_of(case), least_micro_batches(case, kernels)).of_step)
 
 
 def _smaller_bubble(case: Case, cost: int) -> Saving:
@@ -200,7 +201,7 @@ def _smaller_bubble(case: Case, cost: int) -> Saving:
     stages = stages_of(case)
     bubble = min(cost / case.step_ns, 0.99)
     many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
-    then = (case.step_ns - cost) / (1 - (stages - 1) / (many + stages - 1))
+    then = (case.step_ns - cost) / (1 - Schedule(stages, many).of_step)
     likely = round(BUBBLE_GAINED_SHARE * max(case.step_ns - then, 0.0))
     why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; small ones use a GPU less well"
     return Saving(likely, why, error_ns=round(0.3 * likely), most_ns=cost, source="time")

@@ -34,7 +34,7 @@ from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.judging import late_kinds, rank_waiting
@@ -171,15 +171,17 @@ def _clock(late: Row) -> str:
 
 
 def _holds(late: Row) -> Row | None:
-    """Return the line that holds a rank longer than its peers; None where none does, or all take longer by a like share."""
-    line = next(iter(late["late_lines"] or ()), None)
-    if (
-        line is None
-        or line["ns"] < 2 * line["others_ns"]
-        or line["ns"] - line["others_ns"] < MOST_SHARE * late["late_ns"]
-    ):
-        return None
-    return dict(line)
+    """Return the line that holds a rank longer than its peers, else the first of its lines in one function that do together; None where
+    none does, or all take longer by a like share. ``lines``: how many they are.
+    """
+    lines = late["late_lines"] or ()
+    first: Row = next(iter(lines), {})
+    together = [x for x in lines if x.get("function") and all(x[k] == first[k] for k in ("file", "function"))]
+    for held in (list(lines[:1]), together):
+        ns, there = (sum(x[column] for x in held) for column in ("ns", "others_ns"))
+        if held and ns >= 2 * there and ns - there >= MOST_SHARE * late["late_ns"]:
+            return {**first, "ns": ns, "others_ns": there, "lines": len(held)}
+    return None
 
 
 def _place(late: Row, line: Row | None) -> Row:
@@ -228,9 +230,10 @@ def _kinds(late: Row) -> tuple[Row, ...]:
 
 
 def _line_in_words(line: Row) -> str:
-    """Return a line as people write it, with what stands there."""
+    """Return a line as people write it, with what stands there, and with how many more of its function."""
     text = _line_remedies.quoted(str(line["text"] or ""))
-    return f"{PurePath(str(line['file'])).name}:{line['line']}" + (f" `{text}`" if text else "")
+    more = f" with {units.several(line['lines'] - 1, 'more line')} of {line['function']}" if line["lines"] > 1 else ""
+    return f"{PurePath(str(line['file'])).name}:{line['line']}" + (f" `{text}`" if text else "") + more
 
 
 def _line_by_ranks(line: Row) -> str:
@@ -240,7 +243,13 @@ def _line_by_ranks(line: Row) -> str:
 
 
 def _fix_of(line: Row, late: Row) -> Fix:
-    """Return what can be done about a line that one rank waits in."""
+    """Return what can be done about a line that one rank waits in, or that takes it longer than its peers, which run it, too."""
+    if line["others_ns"] >= RUN_ON_PEERS_SHARE * line["ns"]:
+        return Fix.by_name(
+            "equal-host-work",
+            text=f"Give every rank as much to do in {_line_in_words(line)}: it takes rank {late['rank']} {units.duration(line['ns'])} a "
+            f"step, and its peers {units.duration(line['others_ns'])}",
+        )
     remedy = _line_remedies.fix_of(_line_remedies.Seen(str(line["text"] or "")))
     alone = f"Only rank {late['rank']} is held by {_line_in_words(line)}"
     if remedy is None:

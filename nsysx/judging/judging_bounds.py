@@ -111,5 +111,5 @@ BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02
 #: Stages of a pipeline are cut unevenly where the longest has so many times the GPU work that they have on average: layers are
 #: units that are not cut further, and embedding and head lie at the ends.
 UNEVEN_STAGES_TIMES = 1.25
-#: Layers are not cut further, so that even stages are even to about this share of what evening them out saves.
+#: Layers and samples are not cut further: even stages, and even batches, are so to about this share of what evening them out saves.
 UNEVEN_CUT_SHARE = 0.2

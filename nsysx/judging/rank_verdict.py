@@ -12,6 +12,7 @@ from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import per_step
+from nsysx.judging.schedule import schedule_of
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
 
@@ -30,7 +31,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None, micro_bat
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
     if late is None and (uneven := uneven_stages(rows)) is not None and verdict.code == StepLimit.COMM:
         return replace(verdict, sentence=_of_stages(uneven, verdict))
-    if late is None and (bubble := _of_schedule(rows, micro_batches or 0)):
+    if late is None and (bubble := _of_schedule(rows, micro_batches)):
         return replace(verdict, sentence=f"{verdict.sentence} {bubble}")
     if late is None:
         return _in_turn(verdict, rows, shown_row)
@@ -69,19 +70,13 @@ def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
     )
 
 
-def _of_schedule(rows: Sequence[Row], micro_batches: int) -> str:
-    """Return in a sentence what the schedule of a pipeline leaves idle by itself, "" without two micro-batches or messages between two.
-
-    ``S`` stages that take equally long, without interleaving, idle for ``(S - 1) / (M + S - 1)`` of a step of ``M`` micro-batches, as in
-    "GPipe" (arXiv 1811.06965).
-    """
-    stages = len(rows)
-    if micro_batches < 2 or any(row.get("bubble_ns") is None for row in rows) or stages < 2:
+def _of_schedule(rows: Sequence[Row], micro_batches: int | None) -> str:
+    """Return in a sentence what the schedule of a pipeline leaves idle by itself, "" for ranks that are no stages of one."""
+    schedule = schedule_of(rows, micro_batches)
+    if schedule is None:
         return ""
-    share = units.share(stages - 1, micro_batches + stages - 1)
-    return (
-        f"{stages} equal stages with {micro_batches} micro-batches each idle {share} of a step by their schedule alone."
-    )
+    share = units.share(schedule.of_step, 1)
+    return f"{schedule.stages} equal stages with {micro_batches} micro-batches each idle {share} of a step by their schedule alone."
 
 
 #: How the ledger calls idle time for launches, as an excess of one rank over its peers.
@@ -123,6 +118,11 @@ def _late_by(rows: Sequence[Row], causes: Sequence[str]) -> list[Row]:
     return late if sum(map(delay, late)) > RANKS_WAIT_MOSTLY_SHARE * sum(map(delay, rows)) else []
 
 
+def wait_for_work(rows: Sequence[Row]) -> bool:
+    """Return whether the ranks wait for GPU work that another one of them has more of in each step."""
+    return any(row.get("turn_even_ns") for row in rows)
+
+
 def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
     """Return whether stages of a pipeline idle for their own launches about as long as their neighbors wait for them."""
     launching = {cause.removeprefix("idle: ") for cause in _LAUNCHES}
@@ -131,15 +131,16 @@ def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
 
 
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
-    """Return the verdict of a rank whose communication is mostly a wait for ranks that launch, or get their data, later, with that said."""
-    data = wait_for_data(rows)
-    if shown is None or verdict.code != StepLimit.COMM or not (data or wait_for_hosts(rows)):
+    """Return the verdict of a rank that mostly waits for others, which launch or get their data later or compute longer, with that said."""
+    work, data = wait_for_work(rows), wait_for_data(rows)
+    if shown is None or verdict.code != StepLimit.COMM or not (work or data or wait_for_hosts(rows)):
         return verdict
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
     if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
     others = [f"the input data of rank {row['rank']}" for row in data if row is not shown]
     whom = others[0] if others else "ranks whose input data comes later" if data else "ranks whose host launches later"
+    whom = "ranks with more GPU work in that step" if work else whom
     more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for {whom}."
     return replace(verdict, sentence=verdict.sentence + more)
 

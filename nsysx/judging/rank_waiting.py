@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nsysx import units
 from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_PART_SHARE
+from nsysx.judging.schedule import Schedule
 from nsysx.model import Row, Scope
 
 
@@ -39,14 +40,13 @@ def _waited(rows: Sequence[Row]) -> float:
 def _of_schedule(rows: Sequence[Row]) -> str:
     """Return in words what of the bubble the schedule has by itself, "" where the messages do not tell the micro-batches.
 
-    A stage at an end of a pipeline sends and receives each micro-batch once forward and once backward, the others twice. ``S`` stages
-    without interleaving that take equally long idle for ``(S - 1) / (M + S - 1)`` of a step of ``M`` micro-batches (GPipe, 2019).
+    A stage at an end of a pipeline sends and receives each micro-batch once forward and once backward, the others twice.
     """
     fewest = min(per_step(row, "collectives") if row.get("collectives") and row["steps"] else 0.0 for row in rows)
     micro, stages = round(fewest / 2), len(rows)
     if micro < 1 or abs(fewest / 2 - micro) > NOTABLE_PART_SHARE * micro:
         return ""
-    share = (stages - 1) / (micro + stages - 1)
+    share = Schedule(stages, micro).of_step
     batches = units.several(micro, "micro-batch", "micro-batches")
     return f"; {stages} equal stages with {batches} have {units.share(share, 1)} by themselves, without interleaving"
 

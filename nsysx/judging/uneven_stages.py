@@ -1,7 +1,6 @@
 """Stages of a pipeline that are not equally long: what each computes in a step, and what a step takes if they are cut evenly.
 
-With m micro-batches a step takes about what its longest stage computes, and of each other stage one micro-batch, as in "GPipe"
-(arXiv 1811.06965): stages of equal work w take w (m + s - 1) / m.
+With m micro-batches a step takes about what its longest stage computes, and of each other stage one micro-batch (``schedule``).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from nsysx.judging.judging_bounds import UNEVEN_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
+from nsysx.judging.schedule import Schedule
 from nsysx.model import Row
 
 
@@ -29,7 +29,7 @@ class UnevenStages(NamedTuple):
     def even_step_ns(self, micro_batches: float) -> float:
         """Return the same of stages that share this work equally (ns)."""
         stages = len(self.work_ns)
-        return sum(self.work_ns) / stages * (micro_batches + stages - 1) / micro_batches
+        return sum(self.work_ns) / stages * (1 + Schedule(stages, micro_batches).of_work)
 
 
 def uneven_stages(rows: Sequence[Row]) -> UnevenStages | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nsysx.ranks import host_meetings, process_groups, straggler
 from nsysx.ranks.collective_costs import CollectiveCosts, Stretches, costs_of, stretches
 from nsysx.ranks.match import Aligned, align, common
+from nsysx.ranks.own_time import own_times
 from nsysx.ranks.rank_checks import job_size
 from nsysx.ranks.rank_record import Rank, number
 
@@ -94,6 +95,18 @@ def compare(ranks: Sequence[Rank], aligned: Aligned | None = None) -> JobCompare
     if on_host is not None and not aligned.groups:
         late = straggler.find(on_host.aligned, on_host.costs)
     return JobCompared(aligned, costs, late, on_host)
+
+
+def changed(compared: JobCompared) -> dict[int, dict[str, int]]:
+    """Return the place of a rank -> what its group saves of a step with each change that its ranks can make (ns)."""
+    saved: dict[int, dict[str, int]] = {}
+    for group in straggler.groups(compared.costs):
+        replays = [compared.ranks[r].played for r in group]
+        times = own_times(compared.aligned, group) if any(p is not None and p.left for p in replays) else None
+        if times is not None:
+            of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
+            saved |= dict.fromkeys(group, of_group)
+    return saved
 
 
 def reason(ranks: Sequence[Rank], processes: int = 1) -> str:

@@ -50,10 +50,10 @@ def host_lines(profile: Profile) -> Mapping[HostLine, int]:
     source = lines.texts(profile)
     kept: dict[HostLine, int] = {}
     for row in np.argsort(-ns, kind="stable")[:MOST_KEPT_LINES].tolist():
-        file, line, _ = code.places.row(row)
+        file, line, function = code.places.row(row)
         if ns[row] and file and line is not None:
             text = (lines.text_of(source, file, line) or "").partition("  #")[0]
-            key = HostLine(file, line, text)
+            key = HostLine(file, line, text, function or "")
             kept[key] = kept.get(key, 0) + round(profile.scope.per_step(int(ns[row])))
     return kept
 
@@ -96,6 +96,7 @@ def rows_per_step(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
             "file": row.line.file,
             "line": row.line.line,
             "text": row.line.text or None,
+            "function": row.line.function or None,
             "ns": round(row.ns),
             "others_ns": round(row.ns_there),
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,12 @@ from nsysx.frames.statistics import F64
 from nsysx.ranks import late_lines, late_work, lone_work
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
-from nsysx.ranks.rank_bounds import FEWEST_REPLAYED_STEPS, MOST_REPLAYED_RANKS, REPLAYED_TOGETHER_SHARE
+from nsysx.ranks.rank_bounds import (
+    FEWEST_REPLAYED_STEPS,
+    MOST_JOB_ERROR_SHARE,
+    MOST_REPLAYED_RANKS,
+    REPLAYED_TOGETHER_SHARE,
+)
 from nsysx.ranks.rank_record import Rank
 from nsysx.replay import peers
 from nsysx.replay.chain_columns import Columns
@@ -123,10 +129,19 @@ class OwnTimes:
         ``without_host``: no host code limits that.
         """
         members = [m.without_host() for m in self.members] if without_host else list(self.members)
-        work = [float(m.cols.op_duration[m.own].sum()) for m in members]
-        mean = sum(work) / len(work)
+        work = np.array([m.own_work_ns.sum() for m in members], np.float64)
+        return self._with_work(members, work[:, None], work.mean())
+
+    def even_in_each_step_ns(self) -> float:
+        """Return by how much the job's step is shorter if all ranks have as much GPU work of their own in each step as on average (ns)."""
+        work = np.array([m.own_work_ns for m in self.members], np.float64)
+        return self._with_work(list(self.members), work, work.mean(axis=0))
+
+    def _with_work(self, members: Sequence[ReplayedRank], work: F64, then_work: F64 | np.floating[Any]) -> float:
+        """Return what a step saves if the GPU work of each rank, of shape (ranks, steps or 1), takes as long as ``then_work`` (ns)."""
+        factors = np.where(work > 0, then_work / np.maximum(work, 1), 1.0)
         now = _job_step(members, self.transfer)
-        then = _job_step([m.scaled(mean / w) if w else m for m, w in zip(members, work, strict=True)], self.transfer)
+        then = _job_step([m.scaled(factor) for m, factor in zip(members, factors, strict=True)], self.transfer)
         if now is None or then is None or not now:
             return 0.0
         # A replay that is longer than the measured step is so in the GPU's work, too.
@@ -134,7 +149,7 @@ class OwnTimes:
 
 
 def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
-    """Return the ranks of a group in replay; None if one of them has no replay, or their replayed steps are not the same."""
+    """Return the ranks of a group in replay; None if one has none, their replayed steps are not the same, or it misses them."""
     replays = [aligned.ranks[r].played for r in group]
     if len(group) > MOST_REPLAYED_RANKS or any(p is None for p in replays):
         return None
@@ -154,6 +169,8 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
     truth = float(np.mean([p.recorded_ns for p in played_ranks]))
     if step is None or recorded is None or min(len(lengths_alone), len(on_gpu)) < len(played_ranks):
+        return None
+    if abs(recorded - truth) > MOST_JOB_ERROR_SHARE * truth:
         return None
     measured = [p.measured_ns for p in played_ranks if p.measured_ns is not None]
     cols, count = [member.cols for member in alone], len(numbers)

@@ -77,6 +77,9 @@ MOST_DRAWN_SPANS = 3_000
 #: More ranks than these are not replayed together: each takes 0.1 s.
 MOST_REPLAYED_RANKS = 16
 FEWEST_REPLAYED_STEPS = 3
+#: A replay of all ranks that is this far (share) off the recorded steps is none. In 15 recorded jobs it is off by 2.5 % at most; ranks that
+#: meet in each tenth step alone, one of them on a slow clock, by 58 %.
+MOST_JOB_ERROR_SHARE = 0.2
 #: Ranks are one job only if this share of a rank's matched collectives has its counterparts in the replayed steps of the others.
 REPLAYED_TOGETHER_SHARE = 0.8
 
@@ -114,6 +117,10 @@ LOWER_CLOCK_SHARE, LATE_BY_CLOCK_SHARE = 0.1, 0.5
 #: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
 #: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
 LAST_BEFORE_SHARE, FEWEST_COLLECTIVES_BEFORE = 0.75, 8
+
+# ---- work_in_turn -------------------------------------------------------------------------------------------------
+#: Ranks wait for each other's GPU work if it explains this share of their waiting, what it would by chance taken off.
+WAITS_FOR_WORK_SHARE = 0.5
 
 # ---- uneven -----------------------------------------------------------------------------------------------------
 #: A GPU that works for this share of the step leaves no time to anything else.

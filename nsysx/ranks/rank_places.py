@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 
 class HostLine(NamedTuple):
-    """A line of Python: its file, its number, and what stands there ("" where that was not recorded)."""
+    """A line of Python: its file, its number, what stands there ("" where that was not recorded), and its function."""
 
     file: str
     line: int
     text: str
+    function: str = ""
 
 
 class WorkPlace(NamedTuple):

@@ -11,11 +11,10 @@ from typing import Annotated, Any, TypedDict, TypeVar
 from nsysx import units
 from nsysx.catalogue import Cause, Late
 from nsysx.model import Row, Table, TableSpec
-from nsysx.ranks import behind_columns, lone_work, straggler
+from nsysx.ranks import behind_columns, job_compared, lone_work, straggler, work_in_turn
 from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks.collective_costs import CollectiveCosts, Stretches
 from nsysx.ranks.job_compared import JobCompared
-from nsysx.ranks.own_time import own_times
 from nsysx.ranks.rank_bounds import STRAGGLER_SHARE
 from nsysx.ranks.rank_record import LEDGER, Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -200,6 +199,21 @@ class RankRow(TypedDict):
             "ns",
         ),
     ]
+    turn_wait_ns: Annotated[
+        int | None,
+        Of(
+            "per step: exposed waiting for ranks that have more GPU work in that step, where others have it in turn and that is why ranks "
+            "wait; else null",
+            "ns",
+        ),
+    ]
+    turn_even_ns: Annotated[
+        int | None,
+        Of(
+            "per step: what all ranks save if they have as much GPU work in each step, replayed where that is possible; null likewise",
+            "ns",
+        ),
+    ]
     lone_work: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Of(
@@ -279,18 +293,6 @@ def _bubble(rank: Rank, cost: CollectiveCosts) -> int | None:
     return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 
-def _changed(compared: JobCompared) -> dict[int, dict[str, int]]:
-    """Return the place of a rank -> what its group saves of a step with each change that its ranks can make (ns)."""
-    saved: dict[int, dict[str, int]] = {}
-    for group in straggler.groups(compared.costs):
-        replays = [compared.ranks[r].played for r in group]
-        times = own_times(compared.aligned, group) if any(p is not None and p.left for p in replays) else None
-        if times is not None:
-            of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
-            saved |= dict.fromkeys(group, of_group)
-    return saved
-
-
 def _waits_for(ranks: Sequence[Rank], r: int, parts: Stretches, because: Sequence[Mapping[str, int]]) -> list[Row]:
     """Return for which ranks one waits, and what those spend more time on, most first."""
     return [
@@ -338,7 +340,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
     aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
-    lone, changed = lone_work.of_each(aligned), _changed(compared)
+    lone, changed, in_turn = lone_work.of_each(aligned), job_compared.changed(compared), work_in_turn.of_each(compared)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -371,6 +373,8 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "delay_ns": cost.delay_ns if cost.collectives else None,
                 **behind_columns.of_rank(ranks, late, r),
                 "changed_ns": changed.get(r),
+                "turn_wait_ns": in_turn[r].wait_ns if r in in_turn else None,
+                "turn_even_ns": in_turn[r].even_ns if r in in_turn else None,
                 "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],

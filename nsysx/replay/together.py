@@ -47,9 +47,22 @@ class ReplayedRank:
         """Which of its ops are work of its own, in no collective with others."""
         return self.joint < 0
 
-    def scaled(self, factor: float) -> ReplayedRank:
-        """Return this rank with so many times its own GPU work."""
-        length = np.where(self.own, np.rint(self.cols.op_duration * factor).astype(np.int64), self.cols.op_duration)
+    @property
+    def _step_of_op(self) -> I64:
+        """The step, from 0, that each op is launched in."""
+        first = self.cols.first_op[list(self.borders)]
+        return np.maximum(np.searchsorted(first, np.arange(len(self.joint)), side="right") - 1, 0)
+
+    @property
+    def own_work_ns(self) -> F64:
+        """How long the ops of its own take in each step (ns)."""
+        ns = np.where(self.own, self.cols.op_duration, 0)
+        return np.bincount(self._step_of_op, ns, minlength=len(self.borders)).astype(np.float64)
+
+    def scaled(self, factor: float | F64) -> ReplayedRank:
+        """Return this rank with so many times its own GPU work, in all of its steps or in each."""
+        of_op = np.broadcast_to(factor, len(self.borders))[self._step_of_op]
+        length = np.where(self.own, np.rint(self.cols.op_duration * of_op).astype(np.int64), self.cols.op_duration)
         return replace(self, cols=replace(self.cols, op_duration=length))
 
     def changed(self, name: str) -> ReplayedRank:

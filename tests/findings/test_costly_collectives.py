@@ -79,6 +79,73 @@ def test_a_read_is_found_behind_each_collective_of_a_function(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("reads", "told"),
+    [
+        ({24: "total += mean_of_ranks(loss).item()"}, True),
+        ({26: "total += mean.item()"}, True),  # behind the line that calls the helper
+        ({24: "mean = mean_of_ranks(loss)"}, False),  # nothing is read
+        ({46: "print(mean.item())"}, False),  # far from it: of something else
+    ],
+)
+def test_a_helper_reduces_and_its_caller_reads(reads: dict[int, str], told: bool, tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(1000)
+        with program.line(24):
+            program.host(5)
+            with program.line(30, "mean_of_ranks"):
+                program.launch(100, REDUCE)
+            if 24 in reads:
+                program.copy(2, "DtoH", bytes=4)
+        for line in set(reads) - {24}:
+            with program.line(line):
+                program.copy(2, "DtoH", bytes=4)
+        with program.line(50):
+            program.launch(300)
+
+    program = Lined({**SOURCE, 24: "mean = mean_of_ranks(loss)", **reads}).run(body)
+    named = {f.evidence[0]["setting"]: f for f in program.found(tmp_path, "NSX127")}
+    assert ("metrics in each step" in named) == told
+    assert all((f.where["file"], f.where["line"]) == (FILE, 30) for f in named.values())
+
+
+GATHERS = "dist.all_gather(parts, own)"
+
+
+@pytest.mark.parametrize(
+    ("gather", "behind", "us", "told"),
+    [
+        (GATHERS, "everyone = torch.cat(parts)", 60, True),
+        (GATHERS, "everyone = torch.stack(parts).mean(0)", 60, True),
+        (GATHERS, "total = sum(parts)", 60, False),  # each part is used alone
+        ("dist.all_gather_into_tensor(everyone, own)", "both = torch.cat([everyone, more])", 60, False),
+        ("parts = torch.distributed.nn.functional.all_gather(own)", "everyone = torch.cat(parts)", 60, False),
+        (GATHERS, "everyone = torch.cat(parts)", 2, False),  # too little to matter
+    ],
+)
+def test_a_gather_into_a_list_that_is_put_together_copies_twice_more(
+    gather: str, behind: str, us: float, told: bool, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(1000)
+        with program.line(34):
+            program.launch(100, "ncclDevKernel_AllGather_RING_LL", stream=20)
+            program.launch(us, "copy_kernel")
+        with program.line(36):
+            program.launch(us, "CatArrayBatchedCopy")
+
+    program = Lined({**SOURCE, 34: gather, 36: behind}).run(body)
+    named = {f.evidence[0]["setting"]: f for f in program.found(tmp_path, "NSX127")}
+    assert ("gathers into lists" in named) == told
+    if told:
+        finding = named["gathers into lists"]
+        assert (finding.where["file"], finding.where["line"]) == (FILE, 34)
+        assert [r.name for r in finding.remedies] == ["gathered-into-one"]
+        assert finding.saving_ns_per_step == pytest.approx(2 * us * 1_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
     ("source", "how"),
     [
         ({}, {"reads": False, "stream": 20}),  # nothing waits for it, and it has a stream of its own

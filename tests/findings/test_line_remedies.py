@@ -547,3 +547,28 @@ def test_a_loop_over_a_recurrent_cell_is_one_call_of_its_layer(tmp_path: Path, c
     (found,) = Lined({12: "h, c = self.cell(x, (h, c))"}).run(body).found(tmp_path, "NSX123")
     assert [way.name for way in found.remedies] == [remedy]
     assert ("lstm = nn.LSTM(cell.input_size" in found.remedies[0].paste) == (cls == "LSTMCell")
+
+
+@pytest.mark.parametrize(
+    ("text", "defines"),
+    [
+        ("def forward(self, x):", True),
+        ("async def handle(self, request):", True),
+        ("@torch.compile(dynamic=False)", True),
+        ("y = defer(x)", False),
+        ("y = a @ b", False),
+    ],
+)
+def test_where_a_function_begins_its_compiled_code_runs_and_no_loop(text: str, defines: bool, tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(30, "Block.forward"), program.range("forward"), program.range("block:Block"):
+            for _ in range(150):
+                program.host(10)
+                program.launch(4)
+        program.sync()
+
+    assert _line_remedies.defines(text) is defines
+    program = Lined({30: text}).run(body)
+    told = [f for f in program.summary(tmp_path).findings or () if f.verdict == "found" and f.where.get("line") == 30]
+    looped = [f for f in told if "As a loop it makes" in f.detail]
+    assert bool(looped) is not defines

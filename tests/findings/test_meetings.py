@@ -16,6 +16,7 @@ from tests.findings.lined import FILE, Lined
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_RING_LL"
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 
 
 def training(program: Lined, number: int, kernel: str, line: int, times: int = 30) -> None:
@@ -49,7 +50,11 @@ def normalizing(layer: str) -> Callable[[Lined, int], None]:
         ("dist.all_reduce(tensor)", REDUCE, 30, "gradients-in-buckets"),
         ("dist.all_gather_object(everyone, mine)", GATHER, 4, "tensors-gathered"),
         ("average[n].lerp_(p.full_tensor(), 0.01)", GATHER, 30, "shards-kept"),
-        ("dist.broadcast(p.data, src=0)", BROADCAST, 30, "weights-sent-once"),
+        ("dist.broadcast(p.data, src=0)", BROADCAST, 30, "weights-in-one"),  # no gradient is reduced: one rank trains
+        ("dist.broadcast(p.data, src=0)", BROADCAST, 1, None),
+        ("dist.send(p.grad, dst=0)", SEND, 30, "gradients-in-buckets"),
+        ("dist.reduce(p.grad, dst=0)", "ncclDevKernel_Reduce_Sum_f32_RING_LL", 30, "gradients-in-buckets"),
+        ("dist.send(x, dst=1)", SEND, 30, None),  # stages of a pipeline
         ("dist.broadcast(x, src=0)", BROADCAST, 30, None),  # what is sent is not known
         ("loss.backward()", REDUCE, 30, None),  # a wrapper's own
         ("dist.all_reduce(flat)", REDUCE, 1, None),
@@ -66,6 +71,19 @@ def test_the_line_that_communicates_says_what_to_do(
         return
     assert named == [remedy] and (found.where["file"], found.where["line"]) == (FILE, 30)
     assert found.saving.likely_ns == pytest.approx(times * 50_000, rel=0.25)
+
+
+@pytest.mark.parametrize("how", ["wrapper", "line"])
+def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        training(program, number, BROADCAST, 30)
+        with program.line(31):
+            program.launch(50, REDUCE)
+
+    source = {30: "dist.broadcast(p.data, src=0)", 31: "dist.all_reduce(grads)" if how == "line" else "total(loss)"}
+    settings = {"wrappers": [{"kind": "DDP"}] if how == "wrapper" else []}
+    (found,) = Lined(source, settings).run(body).found(tmp_path, "NSX110")
+    assert [r.name for r in found.remedies] == ["weights-sent-once"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us is transfer.")
     assert finding.fix.startswith("Make rank 2 faster")
+    assert finding.saving.likely_ns == 50_000, "what is waited for is told of the rank"
     assert "NSX111" in finding.fix
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")

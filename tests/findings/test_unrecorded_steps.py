@@ -94,6 +94,28 @@ def test_where_many_functions_run_the_line_that_enters_them_is_what_to_change(
     assert (advice in finding.fix) is known
 
 
+@pytest.mark.parametrize(
+    ("text", "samples", "line"),
+    [
+        ("dist.all_gather_object(parcels, rollout)", 40, 71),
+        ("dist.all_gather_object(parcels, rollout)", 20, 33),  # little of their time
+        ("logits = net(observation)", 40, 33),  # no more host work than any other part of a round
+    ],
+)
+def test_host_work_with_a_remedy_is_told_before_the_line_that_enters_a_whole_round(
+    text: str, samples: int, line: int, tmp_path: Path
+) -> None:
+    places = [["/job/train.py", 71, "share", samples, False], ["/job/train.py", 80, "collect", 60 - samples, False]]
+    noted = {"steps": 2, "samples": 100, "places": places, "entries": [["/job/train.py", 33, "main", 90]]}
+    source = {"/job/train.py": {"33": "learner.step()", "71": text}}
+    found = summary(tmp_path, workers=0, long_steps=noted, source=source)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert finding.where["line"] == line
+    if line == 71:
+        assert finding.remedies[0].name == "tensors-gathered"
+        assert finding.saving.error_ns is not None and finding.saving.error_ns >= 0.09 * 10 * MORE / 60
+
+
 def test_equal_steps_have_none(tmp_path: Path) -> None:
     found = summary(tmp_path, ())
     assert [f.verdict for f in found.findings or () if f.code == "NSX109"] == ["clear"]

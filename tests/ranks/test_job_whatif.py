@@ -13,7 +13,7 @@ from nsysx.catalogue import Late, Surplus
 from nsysx.errors import NsysxError
 from nsysx.events.other_ranks import Modelled
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
-from nsysx.ranks import behind_columns, job_whatif, late_work, rank_table
+from nsysx.ranks import behind_columns, job_compared, job_whatif, late_work, rank_table
 from nsysx.ranks.job_compared import compare
 from nsysx.ranks.own_time import own_times
 from nsysx.ranks.straggler import Straggler
@@ -169,8 +169,8 @@ def test_what_all_ranks_can_change_is_told_of_each_rank_of_their_group(monkeypat
         asked.append((aligned, group))
         return SimpleNamespace(changed_ns=lambda: {"x": 1234.6})
 
-    monkeypatch.setattr(rank_table, "own_times", times)
-    assert rank_table._changed(compared) == {0: {"x": 1235}, 1: {"x": 1235}}
+    monkeypatch.setattr(job_compared, "own_times", times)
+    assert job_compared.changed(compared) == {0: {"x": 1235}, 1: {"x": 1235}}
     assert asked == [("aligned", (0, 1))]
 
 

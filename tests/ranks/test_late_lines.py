@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,20 @@ FILE = "/job/train.py"
 TEXT = {"37": "if rank == 1: time.sleep(.002)", "40": "loss = model(x); loss.backward()"}
 
 
-def job(path: Path, sleep_ns: int, slower: float = 1.0, *, memsets: int | None = None) -> Path:
+def job(
+    path: Path,
+    sleep_ns: int,
+    slower: float = 1.0,
+    *,
+    memsets: int | None = None,
+    peer_ns: int = 0,
+    held_at: Sequence[int] = (37,),
+    text: Mapping[str, str] = TEXT,
+) -> Path:
     """Write two ranks, 20 ms of work in a step; rank 1 sleeps before it, and is ``slower`` in all other lines of its host.
 
-    With ``memsets`` it makes so many of them instead, in the line that its peers run, too.
+    With ``memsets`` it makes so many of them instead, in the line that its peers run, too. ``peer_ns``: how long rank 0 is at the lines
+    ``held_at``, which share the time.
     """
     report = Report()
     threads = []
@@ -39,7 +50,7 @@ def job(path: Path, sleep_ns: int, slower: float = 1.0, *, memsets: int | None =
                 row = report.rows["NVTX_EVENTS"][-1]
                 row["text"] = f"info {row['text']}"
             t += 10
-        held = [0, sleep_ns]
+        held = [peer_ns, sleep_ns]
         host = [work // 5, round(work // 5 * slower)]
         done = t + max(h + 4 * each for h, each in zip(held, host, strict=True)) + work // 5 + 50 * US
         for r, thread in enumerate(threads):
@@ -55,12 +66,14 @@ def job(path: Path, sleep_ns: int, slower: float = 1.0, *, memsets: int | None =
             thread.sync("cudaDeviceSynchronize_v3020", at=at + 20 * US, dur=done - at - 10 * US, device=r)
             if i >= plain:
                 asleep = held[r] if memsets is None else 0
-                thread.line(f"{FILE}:37 step", t + 1, t + asleep + 2)
+                for k, line in enumerate(held_at):
+                    part = asleep // len(held_at)
+                    thread.line(f"{FILE}:{line} step", t + 1 + k * part, t + (k + 1) * part + (k == len(held_at) - 1))
                 thread.line(f"{FILE}:40 step", t + asleep + 3, done + 15 * US)
             thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")
         t = done + 30 * US
     probes = [
-        {"pid": 100 + r, "xray": {"steps": list(range(plain, plain + xray)), "lines": True}, "source": {FILE: TEXT}}
+        {"pid": 100 + r, "xray": {"steps": list(range(plain, plain + xray)), "lines": True}, "source": {FILE: text}}
         for r in range(2)
     ]
     path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
@@ -80,6 +93,29 @@ def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what
     assert found.verdict == "found" and found.where["line"] == 37
     assert "Only rank 1 is held by train.py:37" in found.fix and "remove this sleep" in found.fix
     assert any(r.get("line") == "train.py:37" for r in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("held_at", "said"),
+    [
+        (
+            (37,),
+            "train.py:37 `rows = [parse(r) for r in own]`: it takes rank 1 35.01 ms a step, and its peers 15.01 ms",
+        ),
+        ((37, 38, 39), "with 2 more lines of step: it takes rank 1 35.01 ms a step, and its peers 15.01 ms"),
+    ],
+)
+def test_lines_that_all_ranks_run_and_one_for_longer_are_more_work_not_a_slow_host(
+    held_at: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    text = TEXT | {"37": "rows = [parse(r) for r in own]"}
+    path = job(tmp_path / "j.sqlite", 35 * MS, peer_ns=15 * MS, held_at=held_at, text=text)
+    summary = summarize([path])
+    late = summary.rows("ranks")[1]
+    assert (late["straggler"], late["late_cause"]) == (True, "host")
+    found = next(f for f in summary.findings or () if f.code == "NSX111")
+    assert [way.name for way in found.remedies] == ["equal-host-work"] and said in found.fix
+    assert (found.where["file"], found.where["line"]) == (FILE, late["late_lines"][0]["line"])
 
 
 @pytest.mark.parametrize("slower", [1.1, 1.7])

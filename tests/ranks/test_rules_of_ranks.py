@@ -104,6 +104,7 @@ def test_lines_at_which_a_rank_is_longer_than_the_median_of_its_peers() -> None:
         "file": "/job/train.py",
         "line": 5,
         "text": None,
+        "function": None,
         "ns": 15,
         "others_ns": 4,
     }

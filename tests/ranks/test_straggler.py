@@ -29,11 +29,12 @@ US, MS = 1_000, 1_000_000
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 
 
-def job(path: Path, own: list[list[int]], *, idle: str = "", clocks_mhz: Sequence[int] = ()) -> Path:
+def job(path: Path, own: list[list[int]], *, idle: str = "", clocks_mhz: Sequence[int] = (), stream: int = 20) -> Path:
     """Write a job: ``own[r][i]`` is how long rank r works in step i before the all-reduce that all wait for (50 us).
 
     ``idle`` names a range in which a rank's host spends what exceeds 20 ms, its device idle; else it computes all of it. ``clocks_mhz``
-    are the clocks of the ranks' GPUs, sampled every ms.
+    are the clocks of the ranks' GPUs, sampled every ms. ``stream`` has the all-reduce: on that of the computation (7) it begins when that
+    is done, in a replay, too.
     """
     report = Report()
     for r in range(len(own)):
@@ -64,7 +65,7 @@ def job(path: Path, own: list[list[int]], *, idle: str = "", clocks_mhz: Sequenc
                 )
             came = t + late + work
             thread.launch(
-                t + late + 40 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r
+                t + late + 40 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=stream, device=r
             )
             thread.sync("cudaDeviceSynchronize_v3020", at=t + late + 50 * US, dur=done - t - late - 40 * US, device=r)
             thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")

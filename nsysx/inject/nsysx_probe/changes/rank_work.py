@@ -20,6 +20,11 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "equal-host-work", "Give every rank as much to do in its Python: as many items, and as large ones",
+        "own = sorted(items, key=cost)[rank::world]  # not items[rank * n : (rank + 1) * n]",
+        "It must be the items that differ between ranks, not the CPUs.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "even-stages",
         "Cut the stages of the pipeline by the time that their layers take, forward and backward, not by their number or parameters",
         "cut = min(range(1, len(ms)), key=lambda i: max(sum(ms[:i]), sum(ms[i:])))  # ms: measured time of each layer, two stages",
@@ -30,6 +35,13 @@ UNTRIED = (
         "Give every rank a mix of the data (every n-th item, or a random share), not one stretch of it: as many items are not as much work",
         "own = data[rank::world]  # not data[rank * n : (rank + 1) * n]",
         "It must be the items that differ: masks, lengths, or what of each is computed.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "like-batches",
+        "Give every rank as much work in each step: batches of like length to all ranks at the same time (one order by length that all "
+        "ranks share, dealt out in turn), or as many tokens in each batch, not as many samples",
+        "batches = sorted(batches, key=cost)  # on all ranks alike; then shuffle groups of world batches\nown = batches[rank::world]",
+        "It must be the work of the batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
     ),
     Remedy(
         "equal-attention",
@@ -177,6 +189,18 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "packed-exchange",
+        "Exchange all of these tensors in one message: pack them into one, the dimension of the ranks in front, and take it apart behind",
+        "packed = torch.stack(tensors).view(n, world, -1).transpose(0, 1).contiguous()\n"
+        "dist.all_to_all_single(got, packed)  # once for all n of them",
+        "None of them may need what another one brings.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "gathered-into-one", "Gather into one tensor: it holds what torch.cat of the list makes, without its copies",
+        "gathered = x.new_empty(world * len(x), *x.shape[1:])\ndist.all_gather_into_tensor(gathered, x)  # not all_gather and torch.cat",
+        "The tensors of all ranks must have one shape, as all_gather asks, too.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensors-gathered",
         "Exchange a tensor (all_gather_into_tensor, all_reduce), and what is only for a log once in n steps: *_object pickles, copies to "
         "the CPU and waits on every rank",
@@ -193,6 +217,14 @@ UNTRIED = (
         "Send the weights of one rank once, before the loop: ranks that begin alike and reduce their gradients stay alike",
         "for p in model.parameters(): dist.broadcast(p.data, 0)  # once, before the loop", "All ranks must make the same updates.",
         untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "weights-in-one",
+        "Send the weights as one flat tensor, and only when the other ranks need them: in each of the many messages all ranks meet",
+        "flat = torch.nn.utils.parameters_to_vector(model.parameters())\n"
+        "dist.broadcast(flat, 0)  # one message\n"
+        "torch.nn.utils.vector_to_parameters(flat, model.parameters())",
+        "The parameters must have one dtype.", untried=_ALL_RANKS,
     ),
     Remedy(
         "own-statistics",

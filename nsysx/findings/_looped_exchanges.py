@@ -1,0 +1,129 @@
+"""Collectives that a loop of the program makes one after the other with nothing computed between them: one of them can carry all.
+
+A layer that exchanges what it has computed, as of a model that is split over the ranks, needs each before it goes on: there a product
+lies between two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses import lines
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES, MOST_SHARE
+from nsysx.findings._once import Takes, edits_without
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+
+_EXCHANGES = re.compile(
+    r"\b(all_to_all\w*|all_gather\w*|broadcast|reduce_scatter\w*|all_reduce)\s*\((?!.*\b(grad|param|weight)s?\b)"
+)
+#: Kinds of kernels whose result an exchange behind them may need.
+_COMPUTES = ("gemm", "attention", "convolution", "norm")
+
+
+class _ExchangeLoop(NamedTuple):
+    """A loop that exchanges: the place that makes each exchange, the one that calls it, and how often a step."""
+
+    place: int
+    caller: int
+    times: float
+    calls: frozenset[int]
+
+
+def _loop(profile: Profile) -> _ExchangeLoop | None:
+    """Return the loop that exchanges most often in forward or outside of the networks; None without one."""
+    code, steps = profile.code(), profile.scope.steps
+    if code is None or not steps:
+        return None
+    ops = profile.steady_ops.select("op", "call", "cls", "family", "phase", "start_ns")
+    phase = ops["phase"].cast(pl.String)
+    forward = ops.filter((phase != "backward").fill_null(value=True) & ops["call"].is_not_null()).sort("call")
+    place_of_op = code.places_of(code.op[forward["op"].to_numpy()])
+    exchanges = (forward["cls"] == DeviceActivity.COMM.value).to_numpy()
+    source = lines.texts(profile)
+    often = {
+        n: int((exchanges & (place_of_op == n)).sum()) for n in np.unique(place_of_op[exchanges]).tolist() if n >= 0
+    }
+    for n in sorted(often, key=lambda n: -often[n]):
+        text = lines.text_of(source, *code.places.row(n)[:2]) or ""
+        if often[n] < LOOP_LAUNCHES * steps or not _EXCHANGES.search(text):
+            continue
+        rows = np.flatnonzero(exchanges & (place_of_op == n))
+        if _nothing_between(forward, rows, often[n] / steps):
+            return _with_backward(profile, code, n, forward["op"].to_numpy()[rows], often[n] / steps)
+    return None
+
+
+def _nothing_between(ops: pl.DataFrame, rows: I64, each: float) -> bool:
+    """Return whether nothing is computed between most neighbors of these rows, but where a step ends."""
+    computes = ops["family"].cast(pl.String).is_in(_COMPUTES).fill_null(value=False).to_numpy()
+    so_far = np.concatenate(([0], np.cumsum(computes)))
+    close = (np.diff(rows) <= MOST_BETWEEN_EXCHANGES + 1) & (so_far[rows[1:]] == so_far[rows[:-1] + 1])
+    return bool(close.mean() >= MOST_SHARE + (1 - MOST_SHARE) * (1 - 2 / each))
+
+
+def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I64, times: float) -> _ExchangeLoop:
+    """Return the loop with all calls that go but the first round of each step, and those of its backward."""
+    chain = code.chain(int(code.op[made[0]]))
+    caller = next((n for n in reversed(chain) if n != exchange_row), exchange_row)
+    owner = str(code.places["function"].to_list()[exchange_row]).rpartition(".")[0]
+    functions = code.places["function"].to_list()
+    backward = [n for n, f in enumerate(functions) if owner and f == f"{owner}.backward"]
+    calls = profile.steady_calls.select("call", "start_ns").sort("start_ns")
+    stacks, ids = code.call[calls["call"].to_numpy()], calls["call"].to_numpy()
+    gone = [ids[code.passing(stacks, frozenset({exchange_row}))], ids[code.passing(stacks, frozenset(backward))]]
+    later = [_behind_first_round(these, times, profile.scope.steps or 1) for these in gone if len(these)]
+    return _ExchangeLoop(exchange_row, caller, times, frozenset(np.concatenate(later).tolist()))
+
+
+def _behind_first_round(calls: I64, times: float, steps: int) -> I64:
+    """Return the calls of a loop, in their order, without those of its first round in each step."""
+    each = max(round(len(calls) / steps), 1)
+    return calls[np.arange(len(calls)) % each >= max(round(each / times), 1)]
+
+
+def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that a loop exchanges one tensor after the other."""
+    loop, code = case.profile.once(_loop), case.profile.code()
+    if loop is None or code is None:
+        return ""
+    text = lines.text_of(lines.texts(case.profile), *code.places.row(loop.place)[:2]) or ""
+    return (
+        f"line {code.places.row(loop.place)[1]} ({text}) runs {units.count(round(loop.times))} times in each step with nothing computed "
+        "between: each is a launch and a meeting of all ranks, in backward once more where gradients go back through it"
+    )
+
+
+def in_one(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what it saves if one exchange carries all; the bytes move all the same."""
+    loop = case.profile.once(_loop)
+    if loop is None:
+        return None
+    calls = case.calls.filter(case.calls["call"].is_in(list(loop.calls)))
+    return case.worth(*edits_without(calls, case.ops, leading=True))
+
+
+def taken(case: Case) -> Takes:
+    """Return the GPU work that goes."""
+    loop = case.profile.once(_loop)
+    calls = frozenset() if loop is None else loop.calls
+    return Takes(ops_of(case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))))
+
+
+def place_of_loop(case: Case) -> Row:
+    """Return the line of the loop."""
+    loop, code = case.profile.once(_loop), case.profile.code()
+    if loop is None or code is None:
+        return {}
+    file, line, _ = code.places.row(loop.caller)
+    return {"file": file, "line": line}

@@ -1,0 +1,67 @@
+"""NSX127: a loop that exchanges tensors one by one, and layers that need each exchange before they go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.findings.lined import FILE, Lined
+
+EXCHANGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+SOURCE = {
+    20: "y = net(x)",
+    21: "loss.backward()",
+    31: "dist.all_to_all_single(out, x.contiguous())",
+    37: "dist.all_to_all_single(back, grad.contiguous())",
+    68: "got = Exchange.apply(feature)",
+}
+TIMES, HOST_US = 32, 40
+
+
+def step(program: Lined, *, times: int = TIMES, between: str = "", line: int = 68) -> None:
+    """Exchanges of one function, each with 40 us of Python before it; ``between``: a kernel that runs before each of them."""
+    for _ in range(times):
+        if between:
+            with program.line(20), program.range("forward"), program.range("net:Net"):
+                program.launch(20, between)
+        with program.line(line):
+            program.host(HOST_US)
+            with program.line(31, "Exchange.forward"):
+                program.host(2)
+                program.launch(2, "copy_kernel")
+                program.launch(10, EXCHANGE)
+    with program.line(21), program.range("backward"):
+        program.launch(400)
+
+
+def settings_told(folder: Path, source: dict[int, str] | None = None, **how: object) -> dict[str, object]:
+    program = Lined({**SOURCE, **(source or {})}).run(lambda p, n: step(p, **how))  # type: ignore[arg-type]
+    return {str(f.evidence[0]["setting"]): f for f in program.found(folder, "NSX127")}
+
+
+def test_exchanges_of_a_loop_are_told_at_its_line_with_what_all_but_one_cost(tmp_path: Path) -> None:
+    program = Lined(SOURCE).run(lambda p, n: step(p))
+    finding = next(f for f in program.found(tmp_path, "NSX127") if f.evidence[0]["setting"] == "exchanges in a loop")
+    assert (finding.where["file"], finding.where["line"]) == (FILE, 68)
+    assert [r.name for r in finding.remedies] == ["packed-exchange"] and "runs 32 times in each step" in finding.detail
+    # Each of the 31 others: 42 us of Python, and the launches behind it.
+    least = (TIMES - 1) * (HOST_US + 2) * 1_000
+    assert 0.8 * least <= (finding.saving_ns_per_step or 0) <= 1.6 * least
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        (
+            {},
+            {"between": "sm90_xmma_gemm_f32f32"},
+        ),  # a layer that is split over the ranks: its product is what is exchanged
+        ({}, {"times": 8}),
+        ({31: "dist.all_reduce(p.grad)"}, {}),  # gradients have a remedy of their own
+        ({31: "out = attend(x)"}, {}),
+    ],
+    ids=["products between", "a few", "gradients", "not by this line"],
+)
+def test_other_collectives_are_no_loop(source: dict[int, str], how: dict[str, object], tmp_path: Path) -> None:
+    assert "exchanges in a loop" not in settings_told(tmp_path, source, **how)
