@@ -139,8 +139,10 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         for (file, function), count in of_function.items():
             most = max((p for p in rows if (p[0], p[2]) == (file, function)), key=lambda p: p[3])
             text = text_of(texts(case.profile), file, most[1]) or ""
-            own = entered and count >= OWN_REMEDY_SHARE * samples and fix_of(Seen(text), _OF_THE_HOST) is not None
-            if count >= MOST_SHARE * samples or own:
+            works_on_host = (
+                entered and count >= OWN_REMEDY_SHARE * samples and fix_of(Seen(text), _OF_THE_HOST) is not None
+            )
+            if count >= MOST_SHARE * samples or works_on_host:
                 within = True
                 yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]), samples=samples)
         for file, number, function, count in _rows(noted, "entries"):
