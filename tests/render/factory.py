@@ -600,7 +600,7 @@ def ranks(count: int, late: int) -> Table:
             "bus_bytes_per_s": 1.8e11, "by_collective": [{"kind": "allreduce", "calls": 30}], "last_share": float(r == late),
             "delay_ns": 3_000 * 10 * US * (count - 1) * (r == late), "straggler": r == late,
             "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
-            "transfer_usual_ns": MS, "bubble_ns": None, "changed_ns": None,
+            "transfer_usual_ns": MS, "bubble_ns": None, "changed_ns": None, "clock_mhz": None, "most_clock_mhz": None,
             "waits_for": [{"rank": late, "ns": wait * 10 * US, "because": "compute"}] if wait else [],
         }  # fmt: skip
         behind = {
