@@ -192,6 +192,7 @@ SETTINGS = (
         worth=_held_clocks.at_full_clocks,
         seen=_held_clocks.by_samples,
         worded=_held_clocks.worded,
+        at=_held_clocks.gpu,
         place="the driver",
     ),
     Costly(

@@ -18,6 +18,7 @@ from nsysx.findings._finding_bounds import (
     LOW_CLOCK,
     LOWEST_CLOCK_BY_POWER,
 )
+from nsysx.model import Row
 from nsysx.replay.edits import ScaleOps
 
 #: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
@@ -111,3 +112,8 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     if _of_the_driver(settings)[1] == ("application clocks",):
         remedy = way("full-clocks")
     return units.capitalized(case.profile.once(_words)) or title, remedy
+
+
+def gpu(case: Case) -> Row:
+    """Return which GPU it is."""
+    return {} if case.device is None else {"near": f"GPU {case.device}"}
