@@ -238,11 +238,22 @@ def _found(case: Case, group: _Group) -> Finding | None:
         detail,
         worth=worth,
         cost_ns=taken,
-        fix=Fix.by_name(group.kind.remedy),
+        fix=_fix_of(group),
         where={"file": group.file, "line": group.lines[0]},
         evidence=evidence,
         takes=Takes(ops_of(group.kernels)),
     ).as_finding(case)
+
+
+def _fix_of(group: _Group) -> Fix:
+    """Return the remedy; a function that is to be compiled is compiled by its own name, but for one that holds the whole program."""
+    fix, called = Fix.by_name(group.kind.remedy), group.function
+    named = re.fullmatch(r"(?!main$)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", called)
+    if group.kind.remedy != "compile-function" or named is None:
+        return fix
+    # A method may well be part of the model: what matters is that no compiler has seen it.
+    text = "Fuse this function, which is not compiled" if "." in called else None
+    return fix.but(text=text, paste=f"{called} = torch.compile({called})")
 
 
 def _gone(case: Case, group: _Group) -> pl.DataFrame:

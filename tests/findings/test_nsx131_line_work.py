@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from nsysx.findings._work_remedies import kinds_of
+from nsysx.findings import nsx131_line_work
+from nsysx.findings._work_remedies import KINDS, kinds_of
 from nsysx.model import Finding
 from tests.findings.lined import Lined, forward
 
@@ -55,6 +57,25 @@ def test_lines_outside_of_the_network_are_fused_as_a_function(tmp_path: Path) ->
     (finding,) = found(tmp_path, PLAIN)
     assert [way.name for way in finding.remedies] == ["compile-function"]
     assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+    assert finding.paste == "loss_of = torch.compile(loss_of)"
+
+
+@pytest.mark.parametrize(
+    ("function", "paste", "said"),
+    [
+        ("loss_of", "loss_of = torch.compile(loss_of)", "outside of the model"),
+        ("Rotary.forward", "Rotary.forward = torch.compile(Rotary.forward)", "not compiled"),
+        ("main", "@torch.compile\ndef loss_of(logits, target): ...", "outside of the model"),
+        ("<module>", "@torch.compile\ndef loss_of(logits, target): ...", "outside of the model"),
+    ],
+)
+def test_a_function_is_compiled_by_its_own_name(function: str, paste: str, said: str) -> None:
+    kind = next(k for k in KINDS if k.remedy == "compile-function")
+    group = nsx131_line_work._Group(
+        "train.py", function, lines=[30], texts=["y = a * b"], kernels=pl.DataFrame(), kind=kind
+    )
+    fix = nsx131_line_work._fix_of(group)
+    assert (fix.paste, said in fix.text) == (paste, True)
 
 
 def test_what_a_compiler_wrote_is_not_fused_again(tmp_path: Path) -> None:
