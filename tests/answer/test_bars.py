@@ -177,9 +177,10 @@ def test_bars_of_windows_and_the_sentence_tell_one_share_of_waiting_for_launches
     assert f"{units.share(part.ns, drawn.bars[0].total_ns)} {AT_LAUNCH}" in said.because
 
 
-@pytest.mark.parametrize(("count", "title"), [(8, "One step, rank by rank"), (64, "One step, rank by rank (8 of 64)")])
-def test_the_title_says_that_not_every_rank_has_a_bar(count: int, title: str) -> None:
+@pytest.mark.parametrize("count", [8, 64])
+def test_the_title_says_that_not_every_rank_has_a_bar(count: int) -> None:
     full = factory.summary()
     job = replace(full, tables={**full.tables, "ranks": factory.ranks(count, 5)}, unprofiled=None)
     picture = bars.pictured(job, None)
-    assert len(picture.bars) == 8 and picture.title.removesuffix(", as recorded") == title
+    assert len([bar for bar in picture.bars if bar.label.startswith("rank ")]) == 8
+    assert ("(8 of 64)" in picture.title) is (count == 64)
