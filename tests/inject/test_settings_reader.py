@@ -501,6 +501,17 @@ def test_a_mask_tells_padding_to_a_length_that_no_row_has() -> None:
     assert batch_padding.padding(torch, {"input_ids": ids, "mask": torch.ones_like(mask)}) is None, "all is real"
 
 
+def test_masks_of_images_of_pairs_and_of_a_loss_tell_no_padding() -> None:
+    rows = torch.arange(64)
+    figure = torch.stack([(rows < 40 + i).float()[:, None].expand(64, 64) for i in range(8)])
+    for name in ("mask", "attention_mask"):
+        assert batch_padding.padding(torch, {"image": torch.rand(8, 3, 64, 64), name: figure}) is None
+    counted = torch.stack([(rows >= 30 + i).long() for i in range(8)])
+    for name in ("loss_mask", "Label_Mask", "response_mask"):
+        assert batch_padding.padding(torch, {"x": torch.randint(1, 999, (8, 64)), name: counted}) is None
+    assert batch_padding.padding(torch, {"attention_mask": counted}) is not None
+
+
 @pytest.mark.parametrize(
     "kept", [lambda ones: ones.tril(), lambda ones: ones.triu(1).bool(), lambda ones: ones.tril(-1).float()]
 )

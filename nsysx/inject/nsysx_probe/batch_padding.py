@@ -7,6 +7,7 @@ nothing waits for it, and the bare steps have not begun.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,9 @@ from .probe_bounds import (
 )
 from .qualified_names import WRAPPER_PARTS, held
 from .settings_state import asked
+
+#: Masks of what a loss is about, or of what may be looked at: what they leave out is no padding.
+_OF_A_LOSS = re.compile(r"(loss|label|target|causal|response|prompt)\w*mask")
 
 
 class BatchPadding:
@@ -110,7 +114,8 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
     tensors = list(_tensors(torch, batch))
     for name, tensor in tensors:
         if (
-            tensor.dim() not in (2, 3)
+            tensor.dim() not in ((2,) if "mask" in name.lower() else (2, 3))  # of images, or of pairs
+            or _OF_A_LOSS.search(name.lower())
             or tensor.shape[0] < 2
             or tensor.shape[1] < SHORTEST_PADDED
             or tensor.numel() > LARGEST_PADDED_TENSOR
@@ -136,7 +141,7 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
 
 
 def _is_mask(name: str) -> bool:
-    return "mask" in name.lower()
+    return "mask" in name.lower() and not _OF_A_LOSS.search(name.lower())
 
 
 def _targets(tensor: Any, tensors: list[Any]) -> bool:
