@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import ANOMALY_FLAG_BYTES, ANOMALY_OPERATOR_BEGINS_NS
+from nsysx.findings._finding_bounds import ANOMALY_FLAG_BYTES, ANOMALY_OPERATOR_BEGINS_NS, FEWEST_ANOMALY_CHECKS
 from nsysx.frames import lookup
 
 
@@ -43,10 +44,10 @@ def tracebacks_ns(profile: Profile) -> float | None:
     return total / count
 
 
-def checks_ns(case: Case) -> float:
-    """Return how long the host takes to check the gradients of a step (ns): from the launch of the comparison until its answer is read.
+def _checks(case: Case) -> pl.DataFrame:
+    """Return the reads of one flag that a comparison and a reduction have made: phase of the read, ns from the launch until it is read.
 
-    A check is a comparison, a reduction that may set memory before, and the read of one flag.
+    The reduction may set memory before.
     """
     copies = case.ops.filter(
         (case.ops["name"] == "DtoH").fill_null(value=False) & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
@@ -60,15 +61,38 @@ def checks_ns(case: Case) -> float:
     thread = calls["thread"].to_numpy()
     whole = launch[read - 1] & launch[first] & (thread[first] == thread[read + 1])
     ns = calls["end_ns"].to_numpy()[read + 1] - calls["start_ns"].to_numpy()[first]
-    return case.scope.per_step(float(ns[whole].sum()))
+    return pl.DataFrame({"phase": calls["phase"].cast(pl.String).gather(read[whole]), "ns": ns[whole]})
+
+
+def checks_ns(case: Case) -> float:
+    """Return how long the host takes to check the gradients of a step (ns): from the launch of the comparison until its answer is read."""
+    return case.scope.per_step(float(_checks(case)["ns"].sum()))
+
+
+def seen(case: Case) -> str:
+    """Return how many gradients are checked in each backward, "" for few: nothing but anomaly detection does so after each operator."""
+    of_backward = int((_checks(case)["phase"] == "backward").sum())
+    if case.stepless or of_backward < FEWEST_ANOMALY_CHECKS * case.steps:
+        return ""
+    return (
+        f"in each backward {units.count(round(of_backward / case.steps))} gradients are compared and the answer is read by the host, as "
+        "anomaly detection does after each operator; each operator of forward keeps a Python traceback besides"
+    )
 
 
 def worth(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what a step saves without anomaly detection: at most the time that the GPU idles. None where no operators were recorded."""
-    kept = case.profile.once(tracebacks_ns)
+    """Return what a step saves without anomaly detection: at most the time that the GPU idles.
+
+    Without operators the tracebacks that they keep are not seen: the checks alone are the least.
+    """
+    kept, idle = case.profile.once(tracebacks_ns), round(case.limits.per_step(case.limits.idle_ns))
     if kept is None:
-        return None
-    idle = round(case.limits.per_step(case.limits.idle_ns))
+        checked = min(round(checks_ns(case)), idle)
+        return (
+            Saving.between(checked, idle, "the reads of gradients, to all idle time: tracebacks are not seen")
+            if checked
+            else None
+        )
     saving = min(round(kept + checks_ns(case)), idle)
     why = "the time of the tracebacks that operators keep, and of the reads of gradients"
     return Saving(saving, why, most_ns=idle, source="time")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Call, DeviceActivity, StepLimit, StepPart
+from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import RecordedSettings
@@ -20,7 +20,6 @@ from nsysx.findings._finding_bounds import (
     CONVOLUTION_TRIAL_NS,
     CROWDED_CORES,
     FEWEST_MICRO_STEPS,
-    FREE_LAUNCH_NS,
     LITTLE_POWER,
     LOADER_RESTART_STEPS,
     REPORTED_SHARE,
@@ -100,23 +99,6 @@ def _communicates(case: Case) -> bool:
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------
-
-
-def blocking(case: Case, settings: RecordedSettings) -> str:
-    value = settings.variable("CUDA_LAUNCH_BLOCKING")
-    return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
-
-
-def unblocked(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return what launches take longer than those that wait for nothing.
-
-    The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
-    """
-    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    waited = int((launches["end_ns"] - launches["start_ns"] - FREE_LAUNCH_NS).clip(0).sum())
-    idle = case.taken_by(p for p in StepPart if p.idle)
-    why = "what launches take longer than those that wait for nothing"
-    return Saving(min(case.per_step(waited), idle), why, most_ns=idle, source="time")
 
 
 def anomaly(case: Case, settings: RecordedSettings) -> str:

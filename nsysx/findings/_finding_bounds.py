@@ -15,7 +15,7 @@ NEAR_ROOF_SHARE = 0.75
 CAUSE_NAMED_SHARE = 0.1
 # ---- _anomaly ---------------------------------------------------------------------------------------------------
 #: From an operator's begin until what it calls begins, where no traceback is kept (ns); a gradient's check is read as one flag (bytes).
-ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES = 5_000, 8
+ANOMALY_OPERATOR_BEGINS_NS, ANOMALY_FLAG_BYTES, FEWEST_ANOMALY_CHECKS = 5_000, 8, 10
 # ---- _case ------------------------------------------------------------------------------------------------------
 #: The same GPU work takes this share less in another run; the host waits for a GPU that idles for no more than this share of the step.
 SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
@@ -52,7 +52,7 @@ SMALL_UNIT_BYTES, FEWEST_SMALL_UNITS = 2 << 20, 16
 SPARE_MEMORY_SHARE = 0.1
 # ---- _costly_when -----------------------------------------------------------------------------------------------
 #: A launch that waits for nothing returns after this time (ns), traced.
-FREE_LAUNCH_NS = 6_000
+FREE_LAUNCH_NS, LONG_KERNEL_NS, CLOCKS_APART_NS, FEWEST_BLOCKED, BLOCKED_SHARE = 6_000, 20_000, 7_000, 20, 0.98
 #: A kernel of these takes this time or more to build and try (ns): shorter pauses are others'.
 CONVOLUTION_TRIAL_NS = 200_000
 #: An iterator is made again after at most so many steps; so many backwards in a step are micro-steps.

@@ -37,9 +37,9 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
     """
     code = profile.code()
-    if code is None:
-        return {}
     rows, ops = np.fromiter(calls, np.int64), profile.steady_ops
+    if code is None:
+        return _of_backtraces(profile, site, rows)
     ways: tuple[Callable[[], _Weights], ...] = (
         lambda: _of_calls(profile, code, rows),
         lambda: _of_takes(profile, code, takes),
@@ -51,6 +51,25 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         calling = calling_line(profile, takes, MOST_SHARE)
     where = calling or next(filter(None, (_line_with_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
+
+
+def _of_backtraces(profile: Profile, site: Row, calls: I64) -> dict[str, Any]:
+    """Return the line of the calls of a finding, else of those in its module, by nsys's own backtraces: the one that takes longest.
+
+    They stand at calls that wait, copy and allocate, and at no launch.
+    """
+    of_calls = profile.steady_calls.select("call", "module", ns=pl.col("end_ns") - pl.col("start_ns"))
+    chosen = lookup.among(pl.Series(np.sort(calls)), of_calls["call"])
+    if not len(calls):
+        module = str(site.get("module") or "")
+        chosen = (of_calls["module"].cast(pl.String) == module).fill_null(value=False) & bool(module)
+    lined = of_calls.filter(chosen).join(profile.lines(), on="call", how="inner").drop_nulls("line")
+    by_line = (
+        lined.group_by("file", "line")
+        .agg(pl.col("ns").sum())
+        .sort("ns", "file", "line", descending=[True, False, False])
+    )
+    return dict(by_line.select("file", "line").row(0, named=True)) if by_line.height else {}
 
 
 #: Functions of modules: whoever calls the network names it better than a line in it.

@@ -805,6 +805,62 @@ def test_anomaly_detection_is_worth_the_tracebacks_and_the_reads(tmp_path: Path)
     assert finding.saving.most_ns is not None
 
 
+def checking(phase: str, times: int) -> Callable[[Program, int], None]:
+    """Return steps in which so many gradients are compared, and the answers read, in a phase."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(10):
+                program.host(100)
+                program.launch(20)
+        with program.range(phase):
+            for _ in range(times):
+                program.launch(1)
+                program.launch(1)
+                program.copy(1, "DtoH", bytes=1)
+                program.sync()
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("phase", "times", "found"), [("backward", 12, True), ("backward", 4, False), ("clip", 12, False)]
+)
+def test_anomaly_detection_is_seen_without_settings_by_its_checks(
+    tmp_path: Path, phase: str, times: int, found: bool
+) -> None:
+    """A check of all gradients behind backward is the program's own, and so are a few in it."""
+    findings = alone(tmp_path, None, checking(phase, times))
+    assert names(findings) == ({"anomaly detection"} if found else set())
+    if found:
+        (told,) = findings
+        assert "12 gradients" in told.detail and told.saving.likely_ns is not None and told.saving.most_ns is not None
+
+
+def launching(kernel_us: int, cost_us: int) -> Callable[[Program, int], None]:
+    """Return steps of 20 kernels of this length, whose launches take this long."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.launch(kernel_us, cost=cost_us)
+                program.host(20)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("kernel_us", "cost_us", "found"), [(50, 78, True), (50, 5, False), (50, 40, False), (10, 78, False)]
+)
+def test_launches_that_wait_for_their_kernels_are_seen_without_settings(
+    tmp_path: Path, kernel_us: int, cost_us: int, found: bool
+) -> None:
+    """Short kernels end before a traced launch returns in any program, and long launches alone say nothing."""
+    findings = alone(tmp_path, None, launching(kernel_us, cost_us))
+    assert names(findings) == ({"CUDA_LAUNCH_BLOCKING"} if found else set())
+    assert not found or findings[0].detail.startswith("Each launch returns when its kernel has ended")
+
+
 def searching(program: Program, number: int) -> None:
     """Convolutions of other shapes in each step, each found by trials while the GPU idles."""
     with program.range("forward"), program.range("net:Net"):

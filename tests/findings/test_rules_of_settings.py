@@ -12,7 +12,7 @@ import pytest
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _costly_when, _held_clocks, _names, _padding, _transform_lengths
+from nsysx.findings import _costly_when, _held_clocks, _launch_blocking, _names, _padding, _transform_lengths
 from nsysx.model import Row
 
 
@@ -53,7 +53,7 @@ def _of_the_driver(_case: Any, settings: RecordedSettings) -> str:
 )
 def test_a_variable_is_on_unless_it_says_that_it_is_off(value: str, on: bool) -> None:
     assert _costly_when.on(value) == on
-    assert bool(told(_costly_when.blocking, CUDA_LAUNCH_BLOCKING=value)) == on
+    assert bool(told(_launch_blocking.in_environment, CUDA_LAUNCH_BLOCKING=value)) == on
 
 
 @pytest.mark.parametrize(
