@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -115,6 +116,12 @@ def test_help_is_quick() -> None:
 
     # Processor time, and relative: other work on the machine must not fail this.
     assert least_cpu_s("-m", "nsysx", "--help") < max(0.12, 20 * least_cpu_s("-c", "pass"))
+
+
+def test_the_help_of_run_shows_few_options() -> None:
+    """What few people need works all the same, and stands in the manual: `nsysx explain recording`."""
+    shown = re.findall(r"^  (?:-\w, )?--\w[\w-]*", nsysx("run", "--help").stdout, re.MULTILINE)
+    assert 10 <= len([option for option in shown if "--help" not in option]) <= 14
 
 
 def test_no_words_is_help_and_a_usage_error() -> None:

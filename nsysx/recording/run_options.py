@@ -105,7 +105,8 @@ class RunOptions:
         bool,
         Option(
             "Sample the GPU's counters ten times as often as by default, keep all of them, and do so whatever is recorded. If "
-            "refused, the run goes on without them."
+            "refused, the run goes on without them.",
+            hidden=True,
         ),
     ] = False
     counters: Annotated[

@@ -38,7 +38,9 @@ def test_the_waits_of_the_masked_loss_are_worth_nothing_its_kernels_22_ms(of) ->
     (masks,) = found(summary, "NSX120")
     # Measured without a profiler: ignore_index instead of the masks takes 22 to 23 ms off the step.
     assert masks.saving_ns_per_step == pytest.approx(22_500_000, rel=0.03)
-    assert (masks.where["module"], masks.where["line"]) == ("MaskedLoss", 47), "of the wait that is longest, by nsys's backtraces"
+    assert (masks.where["module"], masks.where["line"]) == ("MaskedLoss", 47), (
+        "of the wait that is longest, by nsys's backtraces"
+    )
     assert summary.findings is not None
     assert summary.findings[0] == masks
 
