@@ -6,6 +6,7 @@ lies between two of them.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -23,21 +24,29 @@ from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
+from nsysx.replay.edits import RemoveCalls, RemoveHost
 
 _EXCHANGES = re.compile(
     r"\b(all_to_all\w*|all_gather\w*|broadcast|reduce_scatter\w*|all_reduce)\s*\((?!.*\b(grad|param|weight)s?\b)"
 )
 #: Kinds of kernels whose result an exchange behind them may need.
 _COMPUTES = ("gemm", "attention", "convolution", "norm")
+#: Kernels that only copy.
+_COPIES = r"(?i)copy|CatArray"
 
 
 class _ExchangeLoop(NamedTuple):
-    """A loop that exchanges: the place that makes each exchange, the one that calls it, and how often a step."""
+    """A loop that exchanges: the place that makes each exchange, the one that calls it, and how often a step.
+
+    ``calls`` make all exchanges but the first of each step, ``copying`` those that only copy for them: the bytes of these move all the
+    same, in one launch.
+    """
 
     place: int
     caller: int
     times: float
     calls: frozenset[int]
+    copying: frozenset[int]
 
 
 def _loop(profile: Profile) -> _ExchangeLoop | None:
@@ -79,11 +88,35 @@ def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I
     owner = str(code.places["function"].to_list()[exchange_row]).rpartition(".")[0]
     functions = code.places["function"].to_list()
     backward = [n for n, f in enumerate(functions) if owner and f == f"{owner}.backward"]
-    calls = profile.steady_calls.select("call", "start_ns").sort("start_ns")
+    calls = profile.steady_calls.select("call", "thread", "start_ns").sort("start_ns")
     stacks, ids = code.call[calls["call"].to_numpy()], calls["call"].to_numpy()
     gone = [ids[code.passing(stacks, frozenset({exchange_row}))], ids[code.passing(stacks, frozenset(backward))]]
-    later = [_behind_first_round(these, times, profile.scope.steps or 1) for these in gone if len(these)]
-    return _ExchangeLoop(exchange_row, caller, times, frozenset(np.concatenate(later).tolist()))
+    rounds = [(these, _behind_first_round(these, times, profile.scope.steps or 1)) for these in gone if len(these)]
+    later = frozenset(np.concatenate([each for _, each in rounds]).tolist())
+    copying = frozenset[int]().union(*(_copying_between(profile, calls, *each) for each in rounds))
+    return _ExchangeLoop(exchange_row, caller, times, later, copying - later)
+
+
+def _copying_between(profile: Profile, calls: pl.DataFrame, every: I64, later: I64) -> frozenset[int]:
+    """Return the calls between two exchanges of a loop, on its thread, where nothing but a few copies is launched there.
+
+    ``calls`` in their order; ``every`` exchange's, and the ``later`` ones'. A gradient that goes back through a stack is made contiguous
+    for each of its exchanges.
+    """
+    kernel = profile.steady_ops.select("call", "name").filter(pl.col("call").is_not_null())
+    copies = kernel["name"].cast(pl.String).str.contains(_COPIES).fill_null(value=False).to_numpy()
+    launching, others = kernel["call"].to_numpy(), kernel["call"].to_numpy()[~copies]
+    behind_first, made = set(later.tolist()), list[int]()
+    for _, of_thread in calls.filter(pl.col("call").is_in(every.tolist()).any().over("thread")).group_by("thread"):
+        ids = of_thread["call"].to_numpy()
+        launches, computes = np.isin(ids, launching), np.isin(ids, others)
+        places = np.flatnonzero(np.isin(ids, every))
+        for a, b in itertools.pairwise(places.tolist()):
+            between = slice(a + 1, b)
+            few = 0 < launches[between].sum() <= MOST_BETWEEN_EXCHANGES and not computes[between].any()
+            if few and ids[b] in behind_first:
+                made += ids[between].tolist()
+    return frozenset(made)
 
 
 def _behind_first_round(calls: I64, times: float, steps: int) -> I64:
@@ -110,7 +143,10 @@ def in_one(case: Case, settings: RecordedSettings | None) -> Saving | None:
     if loop is None:
         return None
     calls = case.calls.filter(case.calls["call"].is_in(list(loop.calls)))
-    return case.worth(*edits_without(calls, case.ops, leading=True))
+    # What is copied for one exchange is copied for all at once.
+    return case.worth(
+        *edits_without(calls, case.ops, leading=True), RemoveCalls(loop.copying), RemoveHost(loop.copying, leading=True)
+    )
 
 
 def taken(case: Case) -> Takes:

@@ -50,6 +50,38 @@ def test_exchanges_of_a_loop_are_told_at_its_line_with_what_all_but_one_cost(tmp
     assert 0.8 * least <= (finding.saving_ns_per_step or 0) <= 1.6 * least
 
 
+def saving(folder: Path, kernel: str, launches: int = 1) -> int:
+    """Return what it saves to pack exchanges that go back in a backward, each behind so many launches of a kernel of another line."""
+
+    def body(program: Lined, _: int) -> None:
+        step(program)
+        with program.line(21), program.range("backward"):
+            for _ in range(TIMES):
+                for _ in range(launches):
+                    with program.line(69):
+                        program.host(HOST_US)
+                        program.launch(2, kernel)
+                with program.line(37, "Exchange.backward"):
+                    program.host(HOST_US)
+                    program.launch(10, EXCHANGE)
+
+    finding = next(
+        f for f in Lined(SOURCE).run(body).found(folder, "NSX127") if f.evidence[0]["setting"] == "exchanges in a loop"
+    )
+    return finding.saving_ns_per_step or 0
+
+
+def test_copies_between_exchanges_are_made_once_for_all(tmp_path: Path) -> None:
+    """A gradient goes back through a stack: a copy of its forward's line makes it contiguous for each exchange."""
+    folders = [tmp_path / name for name in ("copies", "sums", "many")]
+    for folder in folders:
+        folder.mkdir()
+    copies, sums = saving(folders[0], "direct_copy_kernel"), saving(folders[1], "sum_kernel")
+    many = saving(folders[2], "direct_copy_kernel", 6)
+    least = (TIMES - 1) * HOST_US * 1_000
+    assert 0.8 * least <= copies - sums <= 1.2 * least and abs(many - sums) < 0.1 * least
+
+
 @pytest.mark.parametrize(
     ("source", "how"),
     [
