@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import polars as pl
+
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events import bare
@@ -188,11 +191,25 @@ def _shrunk(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled, mu
 
 
 def _longer(profile: Profile, recorded: WindowLimits, window: int) -> int:
-    """Return what of the window (ns) is in none of the recorded steps: some steps without the profiler take longer than the usual one."""
+    """Return what of the window (ns) is in none of the recorded steps: some steps without the profiler take longer than the usual one.
+
+    Recorded steps may be longer than the usual one because of tracing, too; what any of them takes longer than the others is recorded.
+    """
     if profile.steps.in_rounds:
         return 0
     more = round(bare.excess_ns(profile.trace.capture, recorded.process)) - _more_loading_ns(profile)
-    return max(0, min(more * recorded.steps, window - recorded.window_ns))
+    more = more * recorded.steps - _recorded_excess_ns(profile, recorded)
+    works = sum(recorded.parts[p] for p in (StepPart.WORK, StepPart.COPY))
+    return max(0, min(more, window - works))
+
+
+def _recorded_excess_ns(profile: Profile, recorded: WindowLimits) -> int:
+    """Return how much longer than the usual one the long ones of the recorded steps take together (ns)."""
+    first, last = profile.steps.steady or (0, -1)
+    of_device = (pl.col("process") == recorded.process) & (pl.col("device") == recorded.device)
+    tiles = profile.steps.gpu.filter(of_device & pl.col("index").is_between(first, last))
+    ns = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
+    return int((ns - np.median(ns))[bare.long_steps(ns)].sum()) if len(ns) else 0
 
 
 def _to_sum(parts: dict[StepPart, int], whole: int) -> dict[StepPart, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,13 @@ LATE = (3, 11, 12, 20, 25, 33, 34, 41, 47, 56)
 
 
 def summary(
-    folder: Path, late: tuple[int, ...] = LATE, *, workers: int = 12, usual_ms: float = 4, **noted: object
+    folder: Path,
+    late: tuple[int, ...] = LATE,
+    *,
+    workers: int = 12,
+    usual_ms: float = 4,
+    body: Callable[[Program, int], None] = healthy,
+    **noted: object,
 ) -> Summary:
     """Return the summary of equal recorded steps of 4 ms, and of steps without the profiler of which some are long."""
     lengths = [round(usual_ms * MS) + MORE * (i in late) for i in range(60)]
@@ -25,7 +32,7 @@ def summary(
     settings = {"loaders": [{"workers": workers, "iterators": 1}]} if workers else {}
     record = {"pid": 100, "unrecorded_steps": timed, "window_pauses_ns": [MS, MS], "settings": settings, **noted}
     (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
-    return Program().steps(healthy, 12).summary(folder)
+    return Program().steps(body, 12).summary(folder)
 
 
 def test_long_steps_that_no_window_holds_are_those_of_a_loader_that_falls_behind(tmp_path: Path) -> None:
@@ -42,6 +49,24 @@ def test_what_only_long_steps_take_is_no_gap_between_kernels(tmp_path: Path) -> 
     assert parts["longer"] == pytest.approx(10 * MORE / 60, rel=0.1)
     assert sum(parts.values()) == pytest.approx(4 * MS + 10 * MORE / 60, rel=0.01)
     assert parts.get("pause", 0) < MS
+
+
+def launching(program: Program, number: int) -> None:
+    """A step of 4 ms that the host limits: 40 launches with 95 us of Python before each."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(40):
+            program.host(95)
+            program.launch(10)
+
+
+@pytest.mark.parametrize("usual_ms", [3.5, 2.0], ids=["a shorter mean", "a mean below the recorded step"])
+def test_steps_that_tracing_stretches_take_nothing_from_what_long_ones_add(usual_ms: float, tmp_path: Path) -> None:
+    """The recorded steps take 4 ms, and as many of the others are long as ever."""
+    found = summary(tmp_path, usual_ms=usual_ms, body=launching)
+    assert found.verdict.parts["longer"] == pytest.approx(10 * MORE / 60, rel=0.1)
+    assert sum(found.verdict.parts.values()) == pytest.approx(found.step.shown_ns or 0, rel=0.01)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert finding.saving.likely_ns == pytest.approx(10 * MORE / 60, rel=0.01)
 
 
 @pytest.mark.parametrize(
