@@ -281,7 +281,13 @@ def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) ->
     # Host code after the last call at such a line comes before a call elsewhere.
     called = set(code.places_of(code.call[calls["call"].to_numpy()]).tolist())
     silent = sum(line.cost for line in group if line.place not in called)
-    return replace(worth, likely_ns=min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns))
+    likely = min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns)
+    if not group[0].meets or any(line.row["waits"] for line in group):
+        return replace(worth, likely_ns=likely)
+    # The others wait for this rank while its host is there, in collectives on the GPU: no idle time holds that, and the replay of one rank
+    # keeps what the others are late by. At most the whole of it goes, as recorded.
+    most = min(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), case.step_ns)
+    return replace(worth, likely_ns=likely, most_ns=max(most, likely))
 
 
 def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:

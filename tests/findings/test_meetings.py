@@ -219,6 +219,23 @@ def test_whole_weights_in_a_host_bound_step_are_kept_as_parts(text: str, remedy:
     whole = 40 * 106_000  # of each step, what is not behind the forward
     gone = not found.saving.bound and found.saving.likely_ns == pytest.approx(whole, rel=0.15)
     assert gone == (remedy == "shards-kept")
+    if gone:  # no more than the host is there, which the others wait for, too
+        assert found.saving.likely_ns is not None and found.saving.most_ns is not None
+        assert found.saving.likely_ns <= found.saving.most_ns <= 1.1 * whole
+
+
+def test_what_a_line_of_all_ranks_saves_at_most_is_no_wait_for_values(tmp_path: Path) -> None:
+    """A host that reads what it gathers waits for whatever is queued: that says nothing of what goes."""
+
+    def reading(program: Lined, number: int) -> None:
+        gathering(program, number)
+        with program.line(30):
+            program.copy(2, "DtoH", bytes=64)
+
+    found = [
+        f for f in Lined({30: "full = p.full_tensor()"}).run(reading).found(tmp_path, "NSX123") if f.where["line"] == 30
+    ]
+    assert found and all(f.saving.most_ns is None for f in found)
 
 
 def exchanging(program: Lined, number: int) -> None:
