@@ -1,7 +1,9 @@
 """What nsysx predicts of programs whose change was measured, blind or after a fault was planted.
 
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, or in the processes of one job,
-blocks in turn, on an H100; from "basket" on on an H200, as their recordings are but that of "estuary".
+blocks in turn, on an H100; from "basket" on on an H200, as their recordings are but that of "estuary". From "orchard" on on an H100 again;
+"drone" was measured on another GPU than it was recorded on, which works for 5 % of its step. Others of its set, whose GPU sets their step
+before or after the change, are none of these rows for that reason.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
 no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
 than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
@@ -48,21 +50,21 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %; 43 of 48 lie inside. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %; 44 of 49 lie inside. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 48 and len(out) <= 5
+    assert len(PREDICTED) >= 49 and len(out) <= 5
 
 
 def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 32
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 36
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:
