@@ -16,7 +16,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import report_totals, step_record, timeline_data
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
+from nsysx.events import attribute, compiled_parts, correlate, ledger, nvtx_ranges, profile, sampling, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
@@ -311,7 +311,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
         message = f"--time-range {options.time_range}: nothing was recorded then"
         raise NsysxError(message, slug="time-range-empty", hint=hint, exit_code=EXIT_EMPTY)
     say("correlating API calls and GPU work")
-    named = nvtx_ranges.read(trace)
+    named = compiled_parts.by_region(nvtx_ranges.read(trace))
     correlated = correlate.correlate(trace)
     # Drop the raw frames once they have become ranges, calls and GPU ops: less memory is faster.
     trace = trace.without("nvtx", "runtime", "kernel", "memcpy", "memset", "graph")

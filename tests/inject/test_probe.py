@@ -1165,6 +1165,49 @@ def test_ddp() -> None:
 
 
 @as_one_rank
+def test_parts_of_a_region_that_ddp_cuts_at_its_buckets_have_the_name_of_the_region() -> None:
+    """DDP's optimizer cuts each block's graph in two: torch calls the parts as modules of its own, of which no program knows."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(640, 640), nn.Linear(640, 640)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(self.up(x).relu())
+
+    with armed() as lab:
+        net = nn.Sequential(Block(), Block(), nn.Linear(640, 4))
+        for block in net[:2]:
+            block.compile(backend="aot_eager", dynamic=False)
+        job = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)
+        with parts_of_regions() as parts:
+            for _ in range(2):
+                job(torch.randn(2, 640)).sum().backward()
+    assert len(parts) >= 2, "torch cut no graph"
+    inside = [":DistributedDataParallel", ":Sequential", "0:Block compiled", "1:Block compiled", "2:Linear"]
+    assert lab.tape.texts("module") == inside * 2
+    assert lab.tape.texts("backward_module") == ["bwd 2:Linear", "bwd 1:Block compiled", "bwd 0:Block compiled"] * 2
+
+
+@contextlib.contextmanager
+def parts_of_regions() -> Iterator[list[object]]:
+    """The parts of graphs that DDP's optimizer of torch.compile makes meanwhile."""
+    from torch._dynamo.backends import distributed
+
+    made: list[object] = []
+    compile_part = distributed.SubmodCompiler.compile_submod
+
+    def noted(*given: Any, **more: Any) -> object:
+        made.append(compile_part(*given, **more))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed.SubmodCompiler, "compile_submod", noted)
+        yield made
+
+
+@as_one_rank
 def test_fsdp2() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -170,7 +170,7 @@ class Naming:
         cls = type(module)
         if not self._inside() or self.walks < MOST_WALKS or _children(module) or held(module).get("_is_replica"):
             return None
-        if cls.__module__.startswith("torch.fx.") or held(module).get("_compiled_call_impl") is not None:
+        if _is_of_region(module) or held(module).get("_compiled_call_impl") is not None:
             return None
         prefix = self._prefix(module)
         self._remember(module, prefix, None, 0, False)
@@ -188,7 +188,7 @@ class Naming:
         """Find the path of an unknown module, in a root that has grown since it was walked, or make the module a root."""
         inside = self._inside()
         # torch.compile made it from a region that already has a range.
-        if inside and type(module).__module__.startswith("torch.fx."):
+        if inside and _is_of_region(module):
             self._remember(module, "GraphModule", None, 1, True)
             return
         if inside and self.walks < MOST_WALKS:
@@ -293,6 +293,16 @@ class Naming:
             again.text = text(ranges.module(name.path, cls, *flags, "recompute"))
             entry.backward_text = again.backward_text = text(ranges.module(name.path, cls, *flags, backward=True))
         return entry
+
+
+def _is_of_region(module: Any) -> bool:
+    """Return whether torch.compile made a module: a graph, a part of one that is cut at the buckets of DistributedDataParallel, or one
+    that it compiles in turn.
+    """
+    kind = type(module)
+    if kind.__name__ == "OptimizedModule":
+        kind = type(held(module).get("_modules", {}).get("_orig_mod"))
+    return kind.__module__.startswith(("torch.fx.", "torch._dynamo.backends."))
 
 
 def class_name(module: Any) -> str:

@@ -37,9 +37,9 @@ class Roots:
                 token = self.phases.root(entry, module, given) << 5
                 if nested:
                     calls.losses.add(type(module))
-            if calls.marks and out.recording:
+            if calls.marks and out.recording and not (entry.quiet and nested):
                 token |= 2 if calls.backward else 0
-                if entry.text is not None and not (entry.quiet and nested):
+                if entry.text is not None:
                     token |= 1
                     out.backend.push(entry.text)
                     next(out.counts["module"])
