@@ -50,7 +50,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         whole=answer.whole,
         share_head=view.share_head(answer),
         heads=view.HEADS,
-        parts=[view.part_line(p, 84, answer.before_ns) for p in answer.parts],
+        parts=view.part_lines(answer, len(answer.parts), 84),
         tables=tables,
         checks=[(x.status, clean(x.detail, 600)) for x in answer.comparability],
         ticket=compare_text.markdown(answer, top=8, redact=redact),

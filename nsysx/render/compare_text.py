@@ -68,10 +68,7 @@ def terminal(answer: Comparison, console: Console) -> None:
         if "cannot be known" in line:
             out.text(f"? {line}", "dim")
     out.text("")
-    single, others, others_ns = view.shown_parts(answer, TERMINAL_PARTS)
-    shown = [_cells_without_interval(view.part_line(p, 40, answer.before_ns)) for p in single]
-    if others:
-        shown.append((others, "", "", view.signed(others_ns), "", ""))
+    shown = [_cells_without_interval(part) for part in view.part_lines(answer, TERMINAL_PARTS, 40)]
     name = "part" if answer.whole else "part of the step"
     out.rows((name, "before", "after", "difference", view.share_head(answer), "verdict"), shown)
     lines = [
@@ -96,11 +93,7 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
     out += [f"- Not known: {escape(line)}" for line in view.unknowns(answer)]
     out += ["", escape(view.basis(answer)), "", "**What the difference is made of**", ""]
     heads = ("part", "before", "after", "difference", "interval", view.share_head(answer), "verdict")
-    single, others, others_ns = view.shown_parts(answer, top)
-    parts = [view.part_line(p, 70, answer.before_ns).cells for p in single]
-    if others:
-        parts.append((others, "", "", view.signed(others_ns), "", "", ""))
-    out += _table(heads, parts)
+    out += _table(heads, [part.cells for part in view.part_lines(answer, top, 70)])
     out += ["", "<details><summary>Row by row</summary>"]
     unchanged = []
     for key, every in answer.tables.items():

@@ -96,6 +96,14 @@ def shown_parts(answer: Comparison, most: int) -> tuple[list[DifferencePart], st
     return shown, f"other parts{below}" if others else "", sum(p.difference_ns for p in others)
 
 
+def part_lines(answer: Comparison, most: int, width: int) -> list[ComparedLine]:
+    """Return what the difference is made of: the shown parts, at most so many, and one line for all others, so that the lines sum to it."""
+    shown, others, others_ns = shown_parts(answer, most)
+    lines = [part_line(p, width, answer.before_ns) for p in shown]
+    rest = ComparedLine((others, "", "", signed(others_ns), "", "", ""), others, (0, 0, others_ns))
+    return [*lines, rest] if others else lines
+
+
 def without_profiler(answer: Comparison) -> Real | None:
     """Return both steps without the profiler where they tell whether the step changed, else None: those as recorded do."""
     return answer.real if answer.real is not None and answer.real.verdict == answer.verdict else None

@@ -127,13 +127,14 @@ def test_what_changes_the_step_by_less_than_one_percent_is_one_row(tmp_path: Pat
         answer = compare(before, summary(tmp_path, after, f"a{more}"))
         file = io.StringIO()
         terminal(answer, Console(file=file, width=80))
-        cards = compare_page.render(answer).partition('<section class="more"')[0]
+        cards, _, tables = compare_page.render(answer).partition('<section class="more"')
+        every_part = tables.partition("</details>")[0]
         waterfall = [row.label for row in compare_charts.waterfall(answer).rows]
         parts = markdown(answer).partition("<details>")[0]
-        for text in (answer.sentence, file.getvalue(), cards, "\n".join(waterfall), parts):
+        for text in (answer.sentence, file.getvalue(), cards, "\n".join(waterfall), parts, every_part):
             assert ("m5" in text) is named and not re.search(r"m[78]\b", text), text
-        for text in (file.getvalue(), "\n".join(waterfall), parts):
-            assert "other parts, each below 1 %" in text
+        for text in (file.getvalue(), "\n".join(waterfall), parts, every_part):
+            assert "other parts, each below 1\N{NO-BREAK SPACE}%" in text or "other parts, each below 1 %" in text
         shown, _, others_ns = shown_parts(answer, 8)
         assert sum(p.difference_ns for p in shown) + others_ns == answer.difference_ns
     small = compare(before, summary(tmp_path, program({**nets, "m3": MS + 150 * US, "m5": MS + 50 * US}), "small"))
