@@ -14,9 +14,9 @@ from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, calls_of
 from nsysx.findings._finding_bounds import HELD_BY_GROUP_SHARE
-from nsysx.findings._lines import by_line
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveCalls, RemoveExposedComm, RemoveHost
+from nsysx.replay.idle_lines import by_line
 
 #: Collectives of a process group, and those of mpi4py: lower case pickles, upper case takes buffers.
 _OF_MPI = re.compile(

@@ -90,8 +90,6 @@ ONE_CALL_SHARE, FEW_CALLS = 0.8, 8
 #: Letters of a line that a title quotes; launches in a step from which a line is a loop over something.
 QUOTED_LINE_LETTERS, LOOP_LAUNCHES = 60, 20
 # ---- _lines -----------------------------------------------------------------------------------------------------
-#: With more pieces of idle time than this their lines are told for all together.
-MOST_IDLE_PIECES = 200_000
 #: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched. A line below which
 #: so much of all work is launched says nothing: of one that launches most of what is asked the place is known.
 OF_ONE_LINE_SHARE, BELOW_ONE_LINE_SHARE, BELOW_ALL_WORK_SHARE = 0.8, 0.6, 0.9

@@ -30,8 +30,8 @@ from nsysx.findings._finding_bounds import (
     ONE_CALL_SHARE,
 )
 from nsysx.findings._line_remedies import fix_by_package
-from nsysx.findings._lines import by_line
 from nsysx.model import Row
+from nsysx.replay.idle_lines import by_line
 
 
 class LineCause(NamedTuple):

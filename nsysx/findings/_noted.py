@@ -35,12 +35,13 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
-from nsysx.findings._lines import OF_MODULE, by_line, calls_networks, in_forward, share_of
+from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
+from nsysx.replay.idle_lines import by_line
 
 _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).

@@ -13,7 +13,6 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.device_activity import CLASSES
-from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -24,6 +23,8 @@ from nsysx.judging.judging_bounds import (
     MUCH_OF_FUNCTION_SHARE,
     WHOLE_AT_LINE_SHARE,
 )
+from nsysx.replay.engine import idle_of
+from nsysx.replay.idle_lines import by_line
 
 #: What Python calls the code of a file outside of functions.
 TOP_OF_FILE = "<module>"
@@ -63,16 +64,16 @@ Place = LineShare | FunctionShare
 
 
 def idle(profile: Profile) -> Place | None:
-    """Return the line at which the device idles most, of all its idle time; else the function.
+    """Return the line at which the device idles most, of all its idle time without tracing; else the function.
 
     None where neither has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):
         return None
-    divided = profile.once(shares)
-    stack, ns = divided.idle["stack"].to_numpy(), divided.idle["ns"].to_numpy()
-    return _place_with_share(lines, stack, ns, int(ns.sum()) + divided.own_idle_ns, IDLE_AT_LINE_SHARE)
+    idle_by_line, whole = by_line(profile), int(profile.once(idle_of)["real_ns"].sum())
+    stack, ns = idle_by_line["stack"].to_numpy(), np.rint(idle_by_line["real_ns"].to_numpy()).astype(np.int64)
+    return _place_with_share(lines, stack, ns, whole, IDLE_AT_LINE_SHARE)
 
 
 def gpu_work(profile: Profile, process: int, device: int) -> Place | None:

@@ -46,6 +46,10 @@ LARGE_COPY_BYTES = 1 << 20
 #: If the unchanged replay is off by more than this, the model does not describe the program and makes no claims.
 TRUSTED_ERROR = 0.05
 
+# ---- idle_lines -------------------------------------------------------------------------------------------------
+#: With more pieces of idle time than this their lines are told for all together.
+MOST_IDLE_PIECES = 200_000
+
 # ---- job_changes ------------------------------------------------------------------------------------------------
 #: What is worth a change comes at least so often in a step.
 FEWEST_CHANGES_PER_STEP = 2

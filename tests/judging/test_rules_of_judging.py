@@ -835,15 +835,20 @@ LEAST = int(np.ceil(1_000 * IDLE_AT_LINE_SHARE))
         ({1: LEAST + 1, 0: 300, -1: 699 - LEAST}, 0, "net.py:7"),
     ],
 )  # fmt: skip
-def test_the_line_with_much_of_the_idle_time_is_named(stacks: dict[int, int], own_ns: int, line: str | None) -> None:
+def test_the_line_with_much_of_the_idle_time_is_named(
+    monkeypatch: pytest.MonkeyPatch, stacks: dict[int, int], own_ns: int, line: str | None
+) -> None:
+    """Without tracing: as recorded, the first line has all of it."""
+    ns, real = [stack == 0 for stack in stacks], [float(each) for each in stacks.values()]
     idle = pl.DataFrame(
-        {"stack": list(stacks), "ns": list(stacks.values())}, schema={"stack": pl.Int64, "ns": pl.Int64}
+        {"stack": list(stacks), "ns": ns, "real_ns": real},
+        schema={"stack": pl.Int64, "ns": pl.Int64, "real_ns": pl.Float64},
     )
+    monkeypatch.setattr(line_of_most, "by_line", lambda _: idle)
     places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7], "function": ["f", "g"]})
     code = SimpleNamespace(places=places, places_of=lambda stack: stack)
-    profile: Any = SimpleNamespace(
-        code=lambda: code, recorded=lambda _: True, once=lambda _: SimpleNamespace(idle=idle, own_idle_ns=own_ns)
-    )
+    pieces = pl.DataFrame({"real_ns": [*stacks.values(), own_ns]})
+    profile: Any = SimpleNamespace(code=lambda: code, recorded=lambda _: True, once=lambda _: pieces)
     share = max(stacks.values(), default=0) / 1_000
     found = line_of_most.idle(profile)
     assert found == line or (found is not None and (found.short, found.share) == (line, share))
