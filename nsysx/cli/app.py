@@ -26,7 +26,7 @@ COMMANDS = {
     "whatif": "Say what a change would save.",
     "try": "Make changes in the running CMD and measure their gain.",
     "export": "Hand a report to other tools: Parquet, Perfetto.",
-    "ncu": "Print the Nsight Compute command for what could go.",
+    "ncu": "Print the Nsight Compute command for kernels with time to gain.",
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
     "mcp": "Answer the questions of an agent over MCP, on stdin and stdout.",

@@ -27,7 +27,7 @@ EXAMPLES = (
 class NcuWanted:
     """Which kernels, and what is done with the command."""
 
-    kernels: Annotated[int, Option("Kernels: those from which most could go.", "N", least=1, most=50)] = 5
+    kernels: Annotated[int, Option("So many kernels: those with most time to gain.", "N", least=1, most=50)] = 5
     run: Annotated[bool, Option("Run the command, too; each run starts the program anew.", typed_only=True)] = False
 
 

@@ -5,12 +5,12 @@ What it means
     and augmenting; otherwise there are too few workers or they are too slow. A wait while the GPU has work costs nothing.
 
 In the trace
-    The range of the data phase, with the device idle under it. In the window it may be missing: that opens with batches that workers
-    made while the program stood still. Then the time in the loader's next() of the steps without the profiler shows it.
-    One forked worker is followed for one batch: the line with most of its time is named, and a function that runs several times for each
-    sample that is handed out, as where each worker decodes all of a stream and keeps its share.
-    What takes most of its time leads where something is known that can be done about it: lists made into tensors, files read for little,
-    a crop that comes last, loops over single items; more workers would only share that work.
+    The range of the data phase, with the device idle under it. A recorded window may lack it, because it opens with batches that
+    workers had made before. The time in the loader's next() of steps without the profiler then shows it.
+    One forked worker is followed for one batch. The line with most of its time is named, and so is a function that runs several times
+    for each sample it returns: each worker may decode a whole stream and keep only its share.
+    The line with most of the worker's time comes first where it has a known remedy: lists made into tensors, whole files read for a few
+    values, a crop that comes last, loops over single items. More workers would only share that work.
     Ranks of DistributedDataParallel that draw the same samples are told so: each loads what the others load, too.
 
 Bad

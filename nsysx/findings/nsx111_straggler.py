@@ -3,7 +3,7 @@
 What it means
     A collective ends when its last rank has arrived. The time that the others spend in it until then is waiting, not transfer;
     faster links change nothing. A rank is named only when its own time per step, without its waiting, exceeds the median of
-    its peers in step after step, and by more than the host code of two healthy processes may differ; a rank that is late
+    its peers in step after step, and by more than two healthy processes differ in host code; a rank that is late
     in host code also has to come last in an earlier window, where there is one. The saving comes from a replay of all ranks
     together, in which this rank takes no longer than its peers.
 
@@ -12,11 +12,10 @@ In the trace
 
 Bad
     sampler = RandomSampler(data)                      # rank 3 gets the long sequences
+    if rank == 0: evaluate(model)                      # all others wait in the next collective
 
 Good
     sampler = DistributedSampler(data, shuffle=True)   # and batches of equal length on every rank
-
-    Or between steps one rank evaluates, and all others wait in the next collective.
 
 Harmless when
     A different rank is last in each step: that is noise, and fewer collectives reduce it. In a pipeline the stages wait for

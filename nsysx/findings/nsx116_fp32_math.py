@@ -21,7 +21,7 @@ Good
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
 Harmless when
-    The result needs FP32, as what is factorized does, or these kernels are so short that launching them takes longer.
+    The result needs FP32, as a factorization does, or these kernels are so short that launching them takes longer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """NSX118 unfused-attention: attention as two products with a softmax between them, written out to memory.
 
 What it means
-    Attention scores grow with the square of the sequence length. Written as matmul, softmax, matmul they go to memory and
-    back for every scale, mask, softmax and dropout. scaled_dot_product_attention keeps them on the chip (FlashAttention, or
-    cuDNN's kernel). The saving shown is the time of the kernels between the
-    two products; a fused kernel makes the products faster, too, or slower.
+    Attention scores grow with the square of the sequence length. Written as matmul, softmax, matmul they go to memory and back for
+    every scale, mask, softmax and dropout. scaled_dot_product_attention keeps them on the chip (FlashAttention, or cuDNN's kernel). The
+    saving shown is the time of the kernels between the two products; inside a fused kernel the products themselves may take more or
+    less time.
 
 In the trace
     In each layer a product, then scale, mask and softmax kernels, then another product; no flash or fmha kernel.

@@ -1,10 +1,10 @@
 """NSX121 page-migration: unified memory moves between CPU and GPU because both sides touch it.
 
 What it means
-    Memory from cudaMallocManaged lives where it was last touched. A kernel that touches pages on the other side stalls until
-    they have moved, a few pages at a time: far slower than one copy, and no call in the program asks for it. Data that is
-    prefetched, or advised to stay, does not move then. The cost shown is the time in which only pages
-    move to either side, and in which kernels wait for pages to come. What the host reads or writes meanwhile is its own code.
+    Memory from cudaMallocManaged lives where it was last touched. A kernel that touches pages on the other side stalls until they have
+    moved, a few pages at a time: far slower than one copy, and no call in the program asks for it. Data that is prefetched, or advised
+    to stay, does not move then. The cost shown is the time in which only pages move to either side, and in which kernels wait for pages
+    to come. What the host reads or writes meanwhile is its own code.
 
 In the trace
     Copies of the kind "UM HtoD" and "UM DtoH" without an API call, before kernels or in the middle of them.

@@ -1,15 +1,15 @@
 """NSX123 python-line: one line of Python runs while the GPU has nothing to do.
 
 What it means
-    While the GPU idled for host code, the program was at this line: the X-ray of `nsysx run` noted it, or samples of Python's stack
-    are on it again and again. The line costs the idle time that it explains, not the time that it takes: while the GPU is busy it
-    costs nothing. A line that mostly launches is none of these: what it costs are its launches. Where its time is operators of torch on
-    the CPU and torch has one thread of many cores, as under torchrun unless OMP_NUM_THREADS is set, more threads are advised. Lines
-    whose results no gradient needs, such as metrics of each step, cost their launches and waits, too. What another thread runs in Python
-    costs as well: only one thread of a process runs Python at a time. The X-ray counts how often lines run: thousands in a step are a
-    loop over single items, for which arrays are meant; one run of a millisecond and more is one call of native code or Python's library,
-    which can run ahead, or have more threads where a variable of the environment holds it to one. A line that holds the loop of steps,
-    such as a trainer's fit, is told only with what its callbacks and loggers cost.
+    While the GPU idled for host code, the program was at this line: the X-ray of `nsysx run` noted it, or samples of Python's stack are
+    on it again and again. The line costs the idle time that it explains, not the time that it takes: while the GPU is busy it costs
+    nothing. A line that mostly launches kernels is not told here: its cost is its launches. Where its time goes to operators of torch
+    on the CPU, and torch has one thread although there are many cores (torchrun's default unless OMP_NUM_THREADS is set), more threads
+    are advised. Lines whose results no gradient needs, such as metrics of each step, cost their launches and waits, too. What another
+    thread runs in Python costs as well: only one thread of a process runs Python at a time. The X-ray counts how often lines run.
+    Thousands of runs in a step are a loop over single items, which operations on arrays replace. One run of a millisecond or more is
+    one call of native code or of Python's library: it can run ahead, or have more threads where an environment variable holds it to
+    one. A line that holds the loop of steps, such as a trainer's fit, is told only with what its callbacks and loggers cost.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.

@@ -16,7 +16,7 @@ Good
     torch.autograd.set_detect_anomaly(False)
 
 Harmless when
-    You need it: runs alike bit for bit, a NaN that is looked for.
+    You need it: for runs that are alike bit for bit, or while you look for a NaN.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NSX128 far-from-limits: kernels of your own that use neither the memory's bandwidth nor the tensor cores.
 
 What it means
-    What the kernel moves and multiplies while it runs is a small part of what the device could. The rest of its
+    The kernel moves and multiplies a small part of what the device could in the same time. The rest of its
     time it waits: for addresses that lie apart and are fetched one by one, for one block after another, for numbers that the next
     instruction needs. A kernel that waits less does the same in the time that its bytes take at the memory bandwidth: that is the
     saving at best. Kernels of libraries are left out, because nobody rewrites them.
@@ -18,8 +18,8 @@ Good
     v = tl.load(x + row * columns + i)                 # neighbors lie side by side: one fetch for all
 
 Harmless when
-    The kernel computes much on few bytes without tensor cores, such as simulations and random numbers, or reads a tensor of its own
-    results again and again because it must. A kernel with fewer blocks than the device has SMs is NSX122's.
+    The kernel computes much on few bytes without tensor cores, such as simulations and random numbers, or has to read its own results
+    again and again. A kernel with fewer blocks than the device has SMs is NSX122's.
 """
 
 from __future__ import annotations

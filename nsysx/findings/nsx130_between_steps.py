@@ -15,7 +15,7 @@ Good
     if step % 500 == 0: validate(model, shard(rank))    # rarer, a part of it on each rank
 
 Harmless when
-    The program records a stretch with more of it than usual, such as the first epoch.
+    The recorded stretch holds more of it than usual, such as the first epoch.
 """
 
 from __future__ import annotations

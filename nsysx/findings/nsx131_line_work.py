@@ -8,8 +8,8 @@ What it means
     is read, or channels that are resampled before they are mixed.
 
 In the trace
-    Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. Of lines
-    inside a network only those count of which a better form is known by what they call.
+    Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
+    inside a network counts only if what it calls has a better form that is known.
 
 Bad
     target = F.one_hot(target, classes).float()            # rows of zeros, in int64 and once more in float32

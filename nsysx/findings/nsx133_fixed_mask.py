@@ -16,7 +16,7 @@ Good
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 Harmless when
-    The mask adds a bias that differs from place to place (ALiBi, relative positions), or discards little.
+    The mask adds a bias that differs from place to place (ALiBi, relative positions), or masks few of the scores.
 """
 
 from __future__ import annotations

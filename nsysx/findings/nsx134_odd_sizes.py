@@ -2,8 +2,8 @@
 
 What it means
     The fast kernels of cuBLAS load 16 bytes at once, 8 numbers of bfloat16. Where a size is no multiple of that, as a vocabulary of
-    50257, rows begin in between, and an older kernel that loads number by number takes several times as long, forward and in both
-    gradients. A size that is a little larger costs nothing: what is added is never asked for.
+    50257, rows begin between those multiples, and an older kernel that loads number by number takes several times as long, forward and
+    in both gradients. A size that is a little larger costs nothing: what is added is never asked for.
 
 In the trace
     Products in a format of tensor cores, with a size that is no multiple of 16 bytes, far below the fastest products of the device.

@@ -1,11 +1,11 @@
 """NSX135 weights-in-calls: each call computes its weights anew, from tensors that no step changes.
 
 What it means
-    Weights that are normalized, converted, dequantized or put together in forward are needed so while they are trained. A program that
-    only answers computes the same each time: weight normalization that was left in, autocast over float32 weights, stored vectors that
+    Weights that are normalized, converted, dequantized or put together in forward have to be made anew while they are trained. In
+    inference the same comes out each time: weight normalization that was left in, autocast over float32 weights, stored vectors that
     a search normalizes for each question. Once, after loading, is enough.
-    The same in training: what several layers make in each step from tensors that nothing changes, such as a graph that each layer of a
-    graph network normalizes anew.
+    In training it is so with what layers make from tensors that nothing changes: a graph that each layer of a graph network normalizes
+    anew.
 
 In the trace
     Operators of an X-ray step whose arguments are all older than the step, and whose result is the second factor of a product or the

@@ -7,8 +7,8 @@ What it means
     worth lies between nothing and that limit.
 
 In the trace
-    Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device
-    has for them, or work of which no limit is known and that other operators often replace; together a fifth of the step or more.
+    Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device has for
+    them, or that do work without a known limit which other operators often replace. Together they take a fifth of the step or more.
     Kernels that a compiler fuses are NSX112's, and attention by a fused kernel of 16 bits is in its best form.
 
 Bad

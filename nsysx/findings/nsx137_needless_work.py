@@ -2,11 +2,11 @@
 
 What it means
     A network that is called twice on the same input in one step (for the loss and for a metric, by a helper that does not hand its
-    result on) computes the same twice. So does one that converts a tensor again: autocast keeps the weights that it has converted
-    until the outermost ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each.
-    What begins with nothing that a step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the
-    same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where nobody looks at them;
-    metrics are needed when they are shown.
+    result on) computes the same twice. So does one that converts a tensor again: autocast keeps the weights that it has converted until
+    the outermost ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only
+    of what no step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the same in each step. Second
+    outputs, auxiliary heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when
+    they are shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace

@@ -54,8 +54,8 @@ class RunOptions:
     limit: Annotated[
         str | None,
         Option(
-            "Record at most S seconds or about EVENTS events of what has no steps, or (none) without a limit. CMD goes on. "
-            "Default: 120:5000000, with --steps all none.",
+            "Where there are no steps, record at most S seconds or about EVENTS events; none: no limit. CMD goes on. "
+            "Default: 120:5000000, or none with --steps all.",
             "S[:EVENTS]",
         ),
     ] = None
@@ -104,8 +104,8 @@ class RunOptions:
     gpu_metrics: Annotated[
         bool,
         Option(
-            "Sample the GPU's counters ten times as often as by default, keep all of them, and do so whatever is recorded. If "
-            "refused, the run goes on without them.",
+            "Sample the GPU's counters ten times as often as by default and keep all of them, with any --steps. If refused, the "
+            "run goes on without them.",
             hidden=True,
         ),
     ] = False

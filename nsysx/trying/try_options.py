@@ -28,7 +28,7 @@ class TryOptions:
     pairs: Annotated[
         int | None,
         Option(
-            "Pairs of runs, without and with a change that cannot be turned on and off within one run; any other has one run. "
+            "Pairs of runs, without and with the change, where it cannot be turned on and off within one run; any other has one run. "
             "Default: 3, then more until it is decided.", "N", least=2,
         ),
     ] = None  # fmt: skip
