@@ -309,13 +309,20 @@ def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pa
     assert near[1] - near[0] == pytest.approx((end - start) / 2, abs=2)
     turn = (
         f"{TIMELINE} const r = c.getBoundingClientRect(); c.dispatchEvent(new WheelEvent('wheel',"
-        " {deltaY: -1, clientX: r.left + 600, clientY: r.top + 40, cancelable: true}))"
+        " {deltaY: -100, clientX: r.left + 600, clientY: r.top + 40, cancelable: true}))"
     )
     js(browser, turn)
     assert window(browser) == near, "a page that is scrolled does not zoom"
     js(browser, "document.querySelector('#timeline canvas').focus()")
     js(browser, turn)
-    assert window(browser)[1] - window(browser)[0] < near[1] - near[0], "after a click the wheel zooms"
+    zoomed = window(browser)
+    assert zoomed[1] - zoomed[0] == pytest.approx(0.8 * (near[1] - near[0]), abs=2), "after a click the wheel zooms"
+    js(browser, turn.replace("deltaY: -100", "deltaY: 10"))
+    wider = window(browser)
+    assert zoomed[1] - zoomed[0] < wider[1] - wider[0] < 1.03 * (zoomed[1] - zoomed[0]), "a touchpad zooms smoothly"
+    js(browser, turn.replace("deltaY: -100", "deltaX: 50, deltaY: 5"))
+    aside = window(browser)
+    assert aside[0] > wider[0] and aside[1] - aside[0] == pytest.approx(wider[1] - wider[0], abs=2), "sideways it moves"
     browser.find_element("xpath", "//section[@id='timeline']//button[.='Whole window']").click()
     browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
     near = window(browser)

@@ -168,7 +168,12 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     canvas.addEventListener("wheel", function (event) {
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;  /* after a click, or with Ctrl */
       event.preventDefault();
-      zoom(event.deltaY > 0 ? 1.25 : 0.8, time(event));
+      /* A notch of a mouse's wheel is one step of zoom; a touchpad sends many small parts of one, and what it sends sideways moves. */
+      var notches = function (by) { return Math.max(-1, Math.min(1, by / (event.deltaMode ? 3 : 100))); };
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+        var part = notches(event.deltaX) * (to - from) / 10;
+        look(from + part, to + part);
+      } else zoom(Math.pow(1.25, notches(event.deltaY)), time(event));
     }, { passive: false });
     canvas.addEventListener("click", function (event) {
       if (event.clientY - canvas.getBoundingClientRect().top > flags) {
