@@ -59,11 +59,11 @@ def _renamed(calls: pl.DataFrame, regions: pl.DataFrame, marks: pl.DataFrame) ->
         called.setdefault((process, name), []).append((end, row))
     backward = marks.with_row_index("row").filter(pl.col("kind") == "backward_module")
     of_part: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    for row, process, name, at in backward.select(
+    for row, process, name, marked_ns in backward.select(
         "row", "process", pl.col("name").cast(pl.String), "start_ns"
     ).iter_rows():
         if (process, name) in called:
-            of_part.setdefault((process, name), []).append((at, row))
+            of_part.setdefault((process, name), []).append((marked_ns, row))
     named: dict[int, int] = {}
     for key, theirs in of_part.items():
         pairs = _last_first(called[key], theirs)
