@@ -34,6 +34,15 @@ def share(part: float | None, whole: float | None) -> str:
     return f"{percent:.1f} %" if 0 < abs(percent) < 10 else f"{percent:.0f} %"
 
 
+#: Factors from which no digit and one digit follow the point: 1.2x would stand for a saving of 13 % as for one of 20 %.
+_WHOLE_FACTOR, _ONE_DIGIT_FACTOR = 10, 1.3
+
+
+def times(factor: float) -> str:
+    """Return a factor of speed with as many digits as say something: "1.24x", "2.1x", "14x"."""
+    return f"{factor:.{0 if factor >= _WHOLE_FACTOR else 1 if factor >= _ONE_DIGIT_FACTOR else 2}f}x"
+
+
 def bound(share: float) -> str:
     """Return a share that something was compared with as it is told: 0.05 as "5 %"."""
     return f"{100 * share:g} %"

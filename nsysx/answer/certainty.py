@@ -72,9 +72,9 @@ _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
     cause = _cause(summary, chosen)
-    parts: tuple[Sure, ...] = (
-        (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
-    )
+    parts: tuple[Sure, ...] = (cause,)
+    if chosen is not None and (chosen.saving.likely_ns is not None or _of_the_loop(chosen)):
+        parts = (cause, _size(summary, chosen))
     if chosen is not None and cause.about == _LIMIT and _for_whatever_stands_there(chosen):
         parts = (replace(cause, about=LOST), *(replace(part, about=GAINED) for part in parts[1:]))
     least = min(parts, key=lambda s: _ORDER.index(s.level))
@@ -138,6 +138,10 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         # The first clause is what a terminal shows.
         reason = f"Rank {late['rank']} {longer} without waiting, and comes last in {share} of the collectives."
         return Sure(about, level, f"{reason}{more}")
+    if chosen is not None and _of_the_loop(chosen):
+        read = any(row.get("set_in_program") for row in chosen.evidence)
+        why = "The program's settings were read" if read else "It was timed between steps, without the profiler"
+        return Sure("What the loop loses", "certain" if read and not warned else "likely", f"{why}.{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
     name, columns = _share_of(summary)
@@ -159,6 +163,11 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
     return _of_all_steps(summary, steady, spread, more, is_set=_is_set(chosen))
+
+
+def _of_the_loop(chosen: Finding) -> bool:
+    """Return whether a change is one of what runs between steps, which was timed: no step shows it."""
+    return any(row.get("loop_then_ns") is not None for row in chosen.evidence)
 
 
 def _is_set(chosen: Finding | None) -> bool:
@@ -239,6 +248,8 @@ def _added_up(chosen: Finding) -> bool:
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.step.estimate
+    if _of_the_loop(chosen):
+        return Sure(about, "likely", "The loop was timed without the profiler; how much of that can go is not known.")
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
         how = "The replay made exactly this change. Nine in ten of the changes that were tried lie in such an interval."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nsysx import units
 from nsysx.advice import Answer
@@ -14,6 +14,9 @@ from nsysx.cli.shared_options import Reports, files_of, schema_option
 from nsysx.option import Option
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
+
+if TYPE_CHECKING:
+    from nsysx.answer.loop_worth import LoopWorth
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (
@@ -55,6 +58,7 @@ def whatif(
         outputs.check_apart([target], files)
     parallel_reading.limit_threads()
     from nsysx import pipeline
+    from nsysx.answer import loop_worth
     from nsysx.ranks import job_whatif
     from nsysx.reading import report_files
     from nsysx.render import json_text
@@ -66,14 +70,15 @@ def whatif(
     of_ranks = changes == Changes() or of_job != JobChanges()
     of_ranks_alone = changes == Changes() and of_job != JobChanges()
 
-    def answer() -> Answer:
-        return pipeline.summary_of(job, replace(options, every_table=False)).answer
+    def answered() -> tuple[Answer, LoopWorth | None]:
+        summary = pipeline.summary_of(job, replace(options, every_table=False))
+        return summary.answer, loop_worth.of_advised(summary)
 
     if wanted.json is not None:
         values: dict[str, Any] = {"schema": whatif_json.WHATIF_SCHEMA}
         if not of_ranks_alone:
             values |= whatif_json.values(job.profile, changes)
-            values["advised"] = whatif_json.advised(answer()) if changes == Changes() else None
+            values["advised"] = whatif_json.advised(*answered()) if changes == Changes() else None
         prices = job_whatif.prices(job.ranks, of_job) if of_ranks else None
         values["job"] = None if prices is None else prices.to_json()
         deliver(wanted.json, json_text.text_of(values), force=handling.force)
@@ -82,17 +87,24 @@ def whatif(
     if of_ranks_alone:
         emit("\n".join(harmless(line) for line in together))
         return
-    first = _of_page(answer()) if changes == Changes() else ""
+    first = _of_page(*answered()) if changes == Changes() else ""
     told = room.lines(job.profile, changes, first) + ["", *together] * bool(together)
     emit("\n".join(harmless(line) for line in told))
 
 
-def _of_page(answer: Answer) -> str:
-    """Return what the page advises as a row of the list, with the page's figures; "" where it gives none."""
+def _of_page(answer: Answer, loop: LoopWorth | None) -> str:
+    """Return what the page advises as a row of the list, with the page's figures; "" where it gives none.
+
+    Of a change between steps, which no step holds, the loop per step stands for the step.
+    """
+    do, what = answer.do[-1], "page's change".ljust(WHATIF_OPTIONS)
+    if answer.then_ns is None and loop is not None:
+        saves = units.share(loop.now_ns - loop.then_ns, loop.now_ns)
+        return (
+            f"{what}  loop at best {units.duration(loop.then_ns)}, {saves} less: {do.code}, {do.text[:WHATIF_ADVICE]}"
+        )
     if answer.then_ns is None or answer.now_ns is None:
         return ""
-    do = answer.do[-1]
-    what = "page's change".ljust(WHATIF_OPTIONS)
     low, high = answer.then_low_ns, answer.then_high_ns
     between = f" ({units.duration(low)} to {units.duration(high)})" if low is not None and high is not None else ""
     saves = units.share(answer.now_ns - answer.then_ns, answer.now_ns)

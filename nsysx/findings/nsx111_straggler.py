@@ -31,7 +31,7 @@ from typing import Literal
 from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.events.sampled_clocks import WorkingClock
-from nsysx.findings import _line_remedies
+from nsysx.findings import _line_remedies, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
@@ -69,7 +69,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
         waiting = units.several(longest["ranks"], "rank")
         steps = max(int((case.profile.steps.gpu["process"] == case.process).sum()), 1)
         each = sum(t["ns"] for t in times) / steps
-        less = each * (1 - 1 / len(rows))
+        less, shared = each * (1 - 1 / len(rows)), None
         leads = less >= RANK_WORK_LEADS_SHARE * (case.step_ns + each)
         size = (
             f"as recorded it runs {units.several(len(times), 'time')} in {steps} steps, {units.duration(each)} for each of them: shared by "
@@ -78,10 +78,8 @@ def _evaluating_alone(case: Case) -> list[Finding]:
         if between and not isinstance(real, Withheld) and real.loop_ns is not None:
             then = real.loop_ns - round(between * (1 - 1 / len(rows)))
             leads = real.loop_ns - then >= RANK_WORK_LEADS_SHARE * real.loop_ns
-            size = (
-                f"a step with what runs between steps takes {units.duration(real.loop_ns)} on average: "
-                f"{units.duration(then)} where {len(rows)} ranks share it, {real.loop_ns / then:.2f}x faster"
-            )
+            shared = _loop_worth.of_loop(real, real.loop_ns - then)
+            size = f"{_loop_worth.in_words(real, real.loop_ns - then)}, where {len(rows)} ranks share it"
         findings.append(
             _answer(
                 "found",
@@ -93,7 +91,9 @@ def _evaluating_alone(case: Case) -> list[Finding]:
                 saving=Saving(None, size),
                 fix=Fix.by_name("shared-evaluation"),
                 where={**(collective or line_of_one_rank(case, row["process"])), "near": f"rank {row['rank']}"},
-                evidence=({"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads},),
+                evidence=(
+                    {"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads, **(shared or {})},
+                ),
             )
         )
     return findings

@@ -34,6 +34,7 @@ from nsysx.events.between_parts import (
 )
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.events.recorded_settings import file_and_line, settings_of
+from nsysx.findings import _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
 from nsysx.findings._finding_bounds import (
@@ -79,7 +80,6 @@ def check(case: Case) -> list[Finding]:
     code = "other code" if line is None or line.enters else line.function
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
     what = f"a loop of {rounds} calls of a network" if rounds else what
-    loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
@@ -89,10 +89,7 @@ def check(case: Case) -> list[Finding]:
     if restarted is not None:
         detail += f" The loader starts its {restarted['workers']} workers anew every {restarted['every']:.0f} steps."
     title = f"Between steps {what} takes {units.duration(between)} per step, {units.share(between, real.loop_ns)} of the loop"
-    worth = Saving(
-        None,
-        f"up to {units.duration(between)} of the {loop}, if that runs less often, elsewhere or in parallel",
-    )
+    worth = Saving(None, f"up to {_loop_worth.in_words(real, between)}")
     near = (
         "a loop between steps"
         if rounds
@@ -103,7 +100,11 @@ def check(case: Case) -> list[Finding]:
         else "where an epoch begins"
     )
     # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
-    evidence: list[Row] = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
+    evidence: list[Row] = [
+        {"step_ns": real.step_ns, "between_ns": between, **(_loop_worth.of_loop(real, between) or {})}
+    ]
+    if restarted is not None:
+        evidence.append({"set_in_program": "persistent_workers=False"})
     evidence += _evidence(recorded)
     kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)

@@ -22,8 +22,6 @@ from nsysx.render.render_bounds import (
     CLOSE_SHARE,
     HEADLINE_LETTERS,
     MOST_OVER_LEAST,
-    ONE_DIGIT_FACTOR,
-    WHOLE_FACTOR,
     WIDE_FACTOR,
 )
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
@@ -151,31 +149,21 @@ def _head(text: str) -> str:
     return both if _SAME_IDEA.match(second) and len(both) <= HEADLINE_LETTERS else first
 
 
-def _times(factor: float) -> str:
-    return (
-        f"{factor:.0f}x"
-        if factor >= WHOLE_FACTOR
-        else f"{factor:.1f}x"
-        if factor >= ONE_DIGIT_FACTOR
-        else f"{factor:.2f}x"
-    )
-
-
 def factor(answer: Answer) -> str:
     """Return what the change is worth as a factor, with its range: "1.8x faster (1.5 to 2.2)"; "" where it is not known."""
     now, then, low, high = answer.now_ns, answer.then_ns, answer.then_low_ns, answer.then_high_ns
     if not now or not then or then >= now:
         return ""
     if answer.bound:
-        return f"up to {_times(now / then)} faster"
+        return f"up to {units.times(now / then)} faster"
     ends = answer.times or ((now / high, now / low) if low and high else ())
     between = _factor_range(ends)
-    return f"{_times(now / then)} faster{f' ({between})' if between else ''}"
+    return f"{units.times(now / then)} faster{f' ({between})' if between else ''}"
 
 
 def _factor_range(ends: tuple[float, ...]) -> str:
     """Return the least and the most factor: "1.1 to 2.7", "1.1 or more"; "" where they are told as the same."""
-    least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
+    least, most = (units.times(end)[:-1] for end in ends or (1.0, 1.0))
     if ends and ends[1] >= MOST_OVER_LEAST * ends[0]:
         return f"{least} or more"
     return "" if least == most else f"{least} to {most}"
@@ -196,7 +184,7 @@ def _replayed(answer: Answer) -> str:
         return f"{_with_signs(answer.times)}, depending on the unprofiled step time."
     if not now or not alone:
         return ""
-    times = f" ({_times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
+    times = f" ({units.times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
     fused = any("compile" in action.paste or "compile" in action.text for action in answer.do)
     return f"Replay: {units.duration(alone)}{times}; anything below {'assumes kernel fusion' if fused else 'is an upper bound'}."
 
@@ -291,7 +279,7 @@ def _worth(answer: Answer) -> str:
     """Return the remark on the worth; where only the length of the step is not known, with the factors that its bounds give."""
     if answer.then_ns is not None or not answer.times:
         return answer.worth
-    between = f"up to {_times(answer.times[1])}" if answer.bound else _with_signs(answer.times)
+    between = f"up to {units.times(answer.times[1])}" if answer.bound else _with_signs(answer.times)
     between = f"at least {between.removesuffix(' or more')}" if between.endswith(" or more") else between
     return f"{between} faster; {answer.worth[:1].lower()}{answer.worth[1:]}"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from nsysx.advice import Action, Also
 from nsysx.analyses.helpers.step_record import rows_of
+from nsysx.answer import loop_worth
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
 from nsysx.render import answer_words as answers
@@ -120,8 +121,11 @@ def _step(summary: Summary) -> Json:
 
 def _step_after(worded: Worded, summary: Summary, room: float) -> Json:
     """Return the step once the first advice is followed, and how sure that is."""
-    answer = summary.answer
+    answer, loop = summary.answer, loop_worth.of_advised(summary)
+    # Of a change between steps, which no step holds, the loop per step is told.
+    of_loop = {} if loop is None else {"loop_now_ns": loop.now_ns, "loop_ns": loop.then_ns}
     return {
+        **of_loop,
         "step_ns": answer.then_ns,
         "low_ns": answer.then_low_ns,
         "high_ns": answer.then_high_ns,

@@ -76,7 +76,7 @@ def _brief() -> dict[str, Any]:
         "after": _object({
             "step_ns": _NS, "low_ns": _NS, "high_ns": _NS, "at_best_ns": _NS, "bound": _FLAG,
             "sure": {"enum": ["certain", "likely", "unknown"]}, "reason": _TEXT,
-        }),
+        }, {"loop_now_ns": _NS, "loop_ns": {**_NS, "description": "the loop per step, with what runs between steps"}}),
         "care": _TEXTS,
         "not_recorded": list_of(_object({"what": _TEXT, "record_with": _TEXT})),
         "commands": _COMMANDS,

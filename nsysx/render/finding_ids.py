@@ -107,7 +107,8 @@ def _is_first(summary: Summary, finding: Finding) -> bool:
 
 def saving_reason(summary: Summary, finding: Finding) -> str:
     """Return how sure a saving is, or why none is claimed."""
-    if _is_first(summary, finding) and summary.answer.then_ns is None and summary.answer.now_ns is not None:
+    of_step = finding.saving.likely_ns is not None
+    if of_step and _is_first(summary, finding) and summary.answer.then_ns is None and summary.answer.now_ns is not None:
         return summary.answer.certainty.reason or summary.answer.worth
     return finding.saving.confidence or "no replay holds this change"
 

@@ -22,8 +22,6 @@ MOST_OVER_LEAST = 10
 WIDE_FACTOR = 1.15
 #: A step at best that is this near the likely one is no figure of its own.
 CLOSE_SHARE = 0.95
-#: Factors from which no digit and one digit follow the point: 1.2x would stand for a saving of 13 % as for one of 20 %.
-WHOLE_FACTOR, ONE_DIGIT_FACTOR = 10, 1.3
 
 # ---- brief ----------------------------------------------------------------------------------------------------------
 #: Causes, warnings and reasons for what was not recorded where there is all the room. Chosen: an assistant reads the answer

@@ -170,3 +170,6 @@ MOST_CODE_OF_LAUNCH_NS = 100_000
 #: Pauses between steps take this many times as long as a usual step; they count from this share of the mean step on. Chosen: epochs begin
 #: with one of them, and clocks that change make no step three times as long.
 PAUSED_STEP_TIMES, BETWEEN_PAUSES_SHARE = 3.0, 0.05
+#: Pauses with at most so many steps between them are one that comes back; it has a period where its distances differ by this share at
+#: most. Chosen: workers that start anew pause the fetch of the first batch and of a few of the next ones.
+STEPS_OF_ONE_PAUSE, PERIOD_SPREAD = 4, 0.1

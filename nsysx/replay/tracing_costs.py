@@ -28,6 +28,8 @@ from nsysx.replay.replay_bounds import (
     LEAST_MEASURED_BAR_SHARE,
     LONGEST_COST_NS,
     PAUSED_STEP_TIMES,
+    PERIOD_SPREAD,
+    STEPS_OF_ONE_PAUSE,
 )
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
@@ -239,7 +241,27 @@ def _loop_ns(profile: Profile) -> int | None:
     paused = sum(_pauses_ns(loop) - _pauses_ns(steps) for steps, loop in timed) / counts.sum()
     if min(more, recurs) <= differ and min(more, paused) <= BETWEEN_PAUSES_SHARE * float(means.mean()):
         return None
+    regular = min(more, max(float(paused), 0.0))
+    more += regular * (_share_by_period([loop for _, loop in timed if loop]) - 1)
     return round(float(np.mean([ns for steps, _, _ in stretches for ns in steps])) + more)
+
+
+def _share_by_period(stretches: Sequence[Sequence[int]]) -> float:
+    """Return how many of the pauses of loops (ns a step) come in so many steps, for each one that was seen; 1 where no period is known.
+
+    What comes back every 48 steps costs a 48th of itself per step, whether a stretch of 100 happens to hold two or three of them.
+    """
+    seen, distances = 0, list[int]()
+    for loop in stretches:
+        ns = np.asarray(loop, np.int64)
+        at = np.flatnonzero(ns > PAUSED_STEP_TIMES * float(np.median(ns)))
+        begins = at[np.diff(at, prepend=-STEPS_OF_ONE_PAUSE - 1) > STEPS_OF_ONE_PAUSE]
+        seen += len(begins)
+        distances += np.diff(begins).tolist()
+    period = float(np.median(distances)) if distances else 0.0
+    if not period or max(distances) - min(distances) > PERIOD_SPREAD * period:
+        return 1.0
+    return sum(map(len, stretches)) / period / seen
 
 
 def _pauses_ns(lengths: Sequence[int]) -> float:

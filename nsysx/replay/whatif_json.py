@@ -60,8 +60,22 @@ def values(profile: Profile, changes: Changes) -> dict[str, Any]:
     }
 
 
-def advised(answer: Answer) -> dict[str, Any] | None:
-    """Return what the page advises, with the page's figures; None where it gives none. ``bound``: it saves at most that."""
+def advised(answer: Answer, loop: tuple[int, int] | None = None) -> dict[str, Any] | None:
+    """Return what the page advises, with the page's figures; None where it gives none. ``bound``: it saves at most that.
+
+    ``loop``: of a change between steps, the loop per step now and after it (ns), which then stands for the step.
+    """
+    if answer.then_ns is None and loop is not None:
+        now, then = loop
+        return {
+            "finding": answer.do[-1].code,
+            "change": answer.do[-1].text,
+            "step_ns": None,
+            "loop_ns": now,
+            "loop_then_ns": then,
+            "saving_ns": now - then,
+            "bound": True,
+        }
     if answer.then_ns is None or answer.now_ns is None:
         return None
     return {

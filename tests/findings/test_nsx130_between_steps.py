@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.answer import first_action
+from nsysx.answer import as_if_chosen, first_action, loop_worth
 from nsysx.catalogue import StepLimit
 from nsysx.events.between_parts import (
     COPIES_IN_PAGEABLE,
@@ -23,13 +24,18 @@ from nsysx.events.between_parts import (
     between_steps,
 )
 from nsysx.events.coverage import BETWEEN, EVALUATION
+from nsysx.findings import _loop_worth
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
 from nsysx.pipeline import ReadingOptions, gather_job
+from nsysx.replay import whatif_json
 from nsysx.replay.engine import Withheld, unprofiled_of
+from nsysx.saving import Saving
+from nsysx.step_time import Unprofiled
 from tests.answer.test_first_action import finding, led
 from tests.builder import Report
 from tests.findings import Program, healthy
+from tests.render import factory
 
 US, MS = 1_000, 1_000_000
 #: Workers that start anew every 32 steps.
@@ -87,6 +93,53 @@ def test_workers_that_start_anew_between_steps_are_kept(
     assert [way.name for way in finding.remedies] == [remedy]
     assert ("num_workers=12, persistent_workers=True" in finding.paste) == (remedy == "persistent-workers")
     assert ("every 32 steps" in finding.fix) == (remedy == "persistent-workers")
+
+
+def test_what_goes_between_steps_is_a_factor_of_the_loop(found: Callable[..., Finding]) -> None:
+    """As long again as a step: twice as fast over the loop, whose time per step then is the step's."""
+    finding = found(2.0, BETWEEN, {})
+    row = next(row for row in finding.evidence if "loop_then_ns" in row)
+    assert (row["loop_ns"], row["loop_then_ns"]) == (2 * row["step_ns"], row["step_ns"])
+    worth = finding.saving.confidence
+    assert worth.startswith("up to 2.0x faster over the loop")
+    assert worth.endswith(
+        f": {units.duration(row['loop_ns'])} → {units.duration(row['step_ns'])} a step with what runs between steps"
+    )
+
+
+def real_loop(rest_ns: int | None, step_ns: int = 28 * MS, low_ns: int = 24 * MS, high_ns: int = 32 * MS) -> Unprofiled:
+    return Unprofiled(
+        step_ns, low_ns, high_ns, "in_process", 90, step_ns, 1, 0, 20, 1.0, step_ns, 0, {}, {}, 0, 37 * MS, rest_ns, 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("rest_ns", "spread"),
+    [(None, " (1.28 to 1.4, by the length of a step)"), (50 * MS, " (1.22 to 1.4, by the length of a step)")],
+)
+def test_the_same_pause_is_a_smaller_factor_of_longer_steps(rest_ns: int | None, spread: str) -> None:
+    """9 ms beside steps of 24 to 32 ms, and of 41 ms in all that followed."""
+    words = _loop_worth.in_words(real_loop(rest_ns), 9 * MS)
+    assert words == f"1.3x faster over the loop{spread}: 37.00 ms → 28.00 ms a step with what runs between steps"
+    alike = _loop_worth.in_words(real_loop(None, low_ns=28 * MS, high_ns=28 * MS), 9 * MS)
+    assert alike.startswith("1.3x faster over the loop: 37.00 ms")
+
+
+def test_a_pause_is_told_of_the_loop_and_how_sure_by_the_setting() -> None:
+    """Workers that start anew: the answer, its certainty, `whatif` and the brief have the loop's figures, which no step holds."""
+    evidence = [{"step_ns": 28 * MS, "between_ns": 9 * MS, "loop_ns": 37 * MS, "loop_then_ns": 28 * MS}]
+    saving = Saving(None, "up to 1.3x faster over the loop")
+    for more, level in (({"set_in_program": "x"}, "certain"), ({}, "likely")):
+        given = replace(finding("NSX130", 9), saving=saving, evidence=(*evidence, more))
+        summary = replace(factory.summary(), findings=(given,))
+        summary = replace(summary, answer=as_if_chosen(summary, given))
+        assert summary.answer.worth == "Up to 1.3x faster over the loop."
+        assert [half.level for half in summary.answer.certainty.parts] == [level, "likely"]
+        worth = loop_worth.of_advised(summary)
+        assert worth == (37 * MS, 28 * MS)
+        told = whatif_json.advised(summary.answer, worth)
+        assert told is not None and (told["loop_then_ns"], told["saving_ns"]) == (28 * MS, 9 * MS)
+    assert loop_worth.of_advised(replace(summary, findings=(replace(given, evidence=()),))) is None
 
 
 @pytest.mark.parametrize(("made", "line"), [("train.py:9", 9), (None, None)])

@@ -17,6 +17,7 @@ from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.reading import report_files
 from nsysx.reading.load import load
 from nsysx.render import answer_words
+from nsysx.replay import tracing_costs
 from tests.builder import Report
 from tests.events.test_steps import PERIOD
 from tests.events.test_unsteady import rollouts
@@ -268,6 +269,24 @@ def test_what_runs_between_steps_is_told_beside_the_step(tmp_path: Path) -> None
     assert (summary.unprofiled.step_ns, summary.unprofiled.loop_ns) == (1_500 * US, 2_000 * US)
     facts = answer_words.build(summary).facts
     assert any("2.00 ms a step with what runs between steps" in fact for fact in facts)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "held"),
+    [
+        ((5, 25, 45), 3 / 50 * 20),  # each 20 steps: 2.5 of them in 50 steps, of which three fell into these
+        ((5, 25, 50), 1.0),  # at no regular distance: as they were seen
+        ((5, 45), 2 / 50 * 40),
+    ],
+)
+def test_a_pause_that_comes_back_counts_by_its_period(pauses: tuple[int, ...], held: float) -> None:
+    """Not by how many of them fell into a stretch of steps that begins or ends anywhere."""
+    loop = [1_500 * US] * 51
+    for step in pauses:
+        loop[step] = 100 * MS
+        loop[step + 2 if step + 2 < 51 else step] = 20 * MS  # the second batch is late, too
+    share = tracing_costs._share_by_period([loop[: 50 + (50 in pauses)]])
+    assert share == pytest.approx(1 / held)
 
 
 @pytest.mark.parametrize("bare_grow", [False, True])

@@ -1,0 +1,22 @@
+"""What the advised change is worth of the loop, where it is one of what runs between steps: no step holds that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nsysx.model import Summary
+
+
+class LoopWorth(NamedTuple):
+    """The measured loop per step, with what runs between steps, and the least that it is after the change (ns)."""
+
+    now_ns: int
+    then_ns: int
+
+
+def of_advised(summary: Summary) -> LoopWorth | None:
+    """Return what the first advice is worth of the loop, None where it is for the step, or the loop was not measured."""
+    place = summary.answer.do[-1].finding if summary.answer is not None and summary.answer.do else None
+    rows = () if place is None else (summary.findings or ())[place].evidence
+    found = next((row for row in rows if row.get("loop_then_ns") is not None), None)
+    return None if found is None else LoopWorth(found["loop_ns"], found["loop_then_ns"])
