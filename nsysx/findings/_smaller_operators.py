@@ -20,7 +20,8 @@ from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import NotRecorded
-from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
@@ -171,4 +172,22 @@ def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
         made, picked = (place_of_operator(code, flow, flow.start_ns[[row]]) for row in (longest, max(narrowed.by)))
         title = f"{in_short(picked) or 'One line'} keeps {units.share(share_of[longest], 1)} of what "
         title += f"{in_short(made)} computes" if made != picked and made else "it computes"
-        yield _Smaller(title, Fix.by_name("narrowed-first"), tuple(edits), made)
+        heads = [row for row in share_of if flow.names[row] == "aten::linear"]
+        if heads and _keeps_logits(case):
+            made = place_of_operator(code, flow, flow.start_ns[[max(heads, key=lambda row: taken[row])]]) or made
+            yield _Smaller(
+                title, Fix.by_name(way("narrowed-first", _FEWER_LOGITS, _LOGITS_TO_KEEP)), tuple(edits), made
+            )
+        else:
+            yield _Smaller(title, Fix.by_name("narrowed-first"), tuple(edits), made)
+
+
+_FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): it projects all positions to the vocabulary without"
+_LOGITS_TO_KEEP = "out = model(input_ids=ids, logits_to_keep=n)  # n: so many last positions, or a tensor of the positions that are read"
+
+
+def _keeps_logits(case: Case) -> bool:
+    """Return whether all networks that are called are language models of transformers whose forward takes ``logits_to_keep``."""
+    settings = settings_of(case.profile)
+    rows = () if settings is None else settings.rows("networks") or ()
+    return bool(rows) and all(r.get("package") == "transformers" and r.get("logits_to_keep") is True for r in rows)

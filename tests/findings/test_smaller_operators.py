@@ -159,6 +159,25 @@ def test_rows_that_nothing_reads_need_not_be_computed(reads: str, kept: float, t
     assert found.saving_ns_per_step == pytest.approx(1_000_000 * (1 - kept), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ({"package": "transformers", "logits_to_keep": True}, True),
+        ({"package": "transformers", "logits_to_keep": False}, False),
+        ({"package": "mine", "logits_to_keep": True}, False),
+        ({}, False),  # the probe did not ask
+    ],
+)
+def test_a_language_model_of_transformers_is_told_which_logits_to_make(
+    network: dict[str, object], told: bool, tmp_path: Path
+) -> None:
+    settings = {"networks": [{"class": "LlamaForCausalLM", **network}]}
+    program = Lined(SOURCE, settings).run(lambda program, step: answering(program, step, reads="last"))
+    (found,) = [f for f in program.found(tmp_path, "NSX131") if "narrowed-first" in [way.name for way in f.remedies]]
+    assert ("model(input_ids=ids, logits_to_keep=n)" in found.paste) is told is ("logits_to_keep" in found.fix)
+    assert found.where["line"] == LINE
+
+
 @pytest.mark.parametrize("reads", ["all", "written"])
 def test_rows_that_something_reads_are_computed(reads: str, tmp_path: Path) -> None:
     assert not narrowed_first(tmp_path, reads)

@@ -178,6 +178,7 @@ def test_an_optimizer_its_parameters_and_its_gradients() -> None:
     assert optimizer["gradients"] == {"dtypes": {"float64": 2}, "without": 0}
     assert found["networks"][0]["dtypes"] == {"float64": 36}
     assert found["networks"][0]["float64_in"] == ["Linear"]
+    assert (found["networks"][0]["package"], found["networks"][0]["logits_to_keep"]) == ("torch", False)
     assert found["step"] == 1
 
 
@@ -941,3 +942,13 @@ def test_what_the_driver_says_of_the_card() -> None:
     }
     assert {name: value for name, value in found.items() if value is not None} == known
     assert settings_card.card(torch) is None, "this process has started no CUDA"
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_network_says_whether_it_makes_only_the_logits_that_are_asked_for(keeps: bool) -> None:
+    class Speaks(nn.Linear):
+        def forward(self, x: Any, logits_to_keep: int = 0) -> Any:
+            return super().forward(x)[:, -logits_to_keep:]
+
+    network = Speaks(4, 4) if keeps else nn.Linear(4, 4)
+    assert settings_objects.network(torch, network)["logits_to_keep"] is keeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -121,6 +122,8 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
                     dims.add(4)
     return {
         "class": type(root).__name__,
+        "package": str(type(root).__module__).partition(".")[0],
+        "logits_to_keep": asked(lambda: "logits_to_keep" in inspect.signature(type(root).forward).parameters),
         "parameters": len(seen),
         "dtypes": dtypes,
         "float64_in": sorted(set(unlike))[:MOST_OBJECTS],
