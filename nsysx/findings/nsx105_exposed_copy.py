@@ -36,7 +36,7 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _copied_weights
+from nsysx.findings import _copied_tables, _copied_weights
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
@@ -143,9 +143,10 @@ def check(case: Case) -> list[Finding]:
         cause = (*RULE.cause, *_HOST) if case.notable(held) or not case.notable(exposed) else RULE.cause
         rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
         weights = _of_weights(case, row)
-        fix = _copied_weights.ON_GPU if weights else _fix(case, row, at_site)
+        kept = None if weights else _copied_tables.kept_on_gpu(case, row, at_site)
+        fix = _copied_weights.ON_GPU if weights else kept or _fix(case, row, at_site)
         edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
-        if weights or fix is _MAKE or fix.text.startswith(_SELECT):
+        if weights or kept is not None or fix is _MAKE or fix.text.startswith(_SELECT):
             # No copy is left, nor what the CPU does to make the data, or with all that it gets.
             edits = (
                 RemoveOps(ops_of(at_site)),
