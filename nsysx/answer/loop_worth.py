@@ -16,7 +16,7 @@ class LoopWorth(NamedTuple):
 
 def of_advised(summary: Summary) -> LoopWorth | None:
     """Return what the first advice is worth of the loop, None where it is for the step, or the loop was not measured."""
-    place = summary.answer.do[-1].finding if summary.answer is not None and summary.answer.do else None
-    rows = () if place is None else (summary.findings or ())[place].evidence
-    found = next((row for row in rows if row.get("loop_then_ns") is not None), None)
-    return None if found is None else LoopWorth(found["loop_ns"], found["loop_then_ns"])
+    index = summary.answer.do[-1].finding if summary.answer is not None and summary.answer.do else None
+    rows = () if index is None else (summary.findings or ())[index].evidence
+    of_loop = next((row for row in rows if row.get("loop_then_ns") is not None), None)
+    return None if of_loop is None else LoopWorth(of_loop["loop_ns"], of_loop["loop_then_ns"])

@@ -28,15 +28,15 @@ _SAME_BYTES = "Nothing may change it between steps: the recording shows the size
 def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     """Return the advice to keep on the GPU what the copies of a place (``row``, with ``op``) bring there in each step, None for others."""
     source = texts(case.profile)
-    found = _MOVED.search(text_of(source, row["file"], row["line"]) or "") if row["direction"] == "HtoD" else None
-    if found is None or _OF_A_STEP.search(found[1].rpartition(".")[2]):
+    moved = _MOVED.search(text_of(source, row["file"], row["line"]) or "") if row["direction"] == "HtoD" else None
+    if moved is None or _OF_A_STEP.search(moved[1].rpartition(".")[2]):
         return None
     sizes = case.ops.filter(case.ops["op"].is_in(copies["op"].implode())).group_by("bytes").len()
-    if not sizes.height or (sizes["len"] % case.steps != 0).any() or _is_written(source, found[1]):
+    if not sizes.height or (sizes["len"] % case.steps != 0).any() or _is_written(source, moved[1]):
         return None
-    name = found[1].rpartition(".")[2].lower()
+    name = moved[1].rpartition(".")[2].lower()
     paste = f'self.register_buffer("{name}", {name}, persistent=False)  # once, in __init__; model.to(device) moves it'
-    text = f"Keep {found[1]} on the GPU: it is copied there in each step, and no line of a step changes it"
+    text = f"Keep {moved[1]} on the GPU: it is copied there in each step, and no line of a step changes it"
     return Fix.by_name(way("kept-constant", text, paste, _SAME_BYTES))
 
 

@@ -254,8 +254,8 @@ def _share_by_period(stretches: Sequence[Sequence[int]]) -> float:
     seen, distances = 0, list[int]()
     for loop in stretches:
         ns = np.asarray(loop, np.int64)
-        at = np.flatnonzero(ns > PAUSED_STEP_TIMES * float(np.median(ns)))
-        begins = at[np.diff(at, prepend=-STEPS_OF_ONE_PAUSE - 1) > STEPS_OF_ONE_PAUSE]
+        paused = np.flatnonzero(ns > PAUSED_STEP_TIMES * float(np.median(ns)))
+        begins = paused[np.diff(paused, prepend=-STEPS_OF_ONE_PAUSE - 1) > STEPS_OF_ONE_PAUSE]
         seen += len(begins)
         distances += np.diff(begins).tolist()
     period = float(np.median(distances)) if distances else 0.0
