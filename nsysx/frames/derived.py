@@ -121,6 +121,7 @@ OPERATORS = (
     column("why_not", "String", "", "why flops is null; null for operators that do not multiply"),
     column("gradient_flops", "Int64", "", "flops of one gradient, if it is unknown which ones a backward computed"),
     column("tensor_bytes", "Int64", "bytes", "what the tensors of a Triton kernel hold, null for all others"),
+    column("kind", "Int64", "", "number of all operators that are alike in every column before"),
 )
 #: ``Lines.rows``: idle time of the shown device by the Python line that kept it waiting; ``Lines.seen``: the samples behind it.
 HOST_LINES = (

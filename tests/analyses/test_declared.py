@@ -32,7 +32,7 @@ def test_the_columns_that_a_table_shows_exist() -> None:
 
 def test_what_a_rank_adds_up_over_its_steps_is_shown_per_step() -> None:
     """A sum is shown over the row's own steps; what is no sum is a number, of one step already, or a moment."""
-    of_one_step = "late|price|even|transfer_usual|reduced_once"
+    of_one_step = "late|price|even|turn|transfer_usual|reduced_once"
     no_sums = f"^(rank|process|pid|device|host|steps|step_ns|clock_correction_ns|bubble_ns|({of_one_step})(_.*)?_ns)$"
     for column in rank_table.COLUMNS:
         if column.dtype == "Int64":

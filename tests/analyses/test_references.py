@@ -277,6 +277,10 @@ def test_kernels_by_name() -> None:
         assert same(table, told)
 
 
+#: The row of a step in which the counters were sampled.
+SAMPLED_STEP = pl.DataFrame([{"by": "step", "total_ns": 1, "samples": 1}], schema=gpu_metrics._SCHEMA)
+
+
 def test_counters_are_means_by_time() -> None:
     """A counter stands for a group where it was sampled for most of its time; samples are shared by time."""
     for source in rounds():
@@ -300,8 +304,8 @@ def test_counters_are_means_by_time() -> None:
         device = source.choice((None, 0))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_metrics.gpu_counters, "of_kernels", always(shares))
-            patch.setattr(gpu_metrics, "_step", always(pl.DataFrame(schema=gpu_metrics._SCHEMA)))
-            table = rows(gpu_metrics.table(profile(steady_ops=ops, device=device)))
+            patch.setattr(gpu_metrics, "_step", always(SAMPLED_STEP))
+            table = rows(gpu_metrics.table(profile(steady_ops=ops, device=device)))[1:]
         known = {(n, g, b): (s, c) for n, g, b, s, c in counters}
         of_kernels = [r | {"ns": r["end_ns"] - r["start_ns"]} for r in rows(ops)
                       if r["op_kind"] == "kernel" and (device is None or r["device"] == device)]  # fmt: skip
@@ -341,7 +345,7 @@ def test_only_so_many_names_have_counters() -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_counters, "of_kernels", always(shares))
-        patch.setattr(gpu_metrics, "_step", always(pl.DataFrame(schema=gpu_metrics._SCHEMA)))
+        patch.setattr(gpu_metrics, "_step", always(SAMPLED_STEP))
         table = rows(gpu_metrics.table(profile(steady_ops=ops, device=0)))
     assert [r["name"] for r in table if r["by"] == "kernel"] == [f"k{i:02}" for i in range(39, 9, -1)]
     assert analysis_bounds.MOST_METRIC_ROWS == 30
