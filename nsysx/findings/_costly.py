@@ -189,11 +189,11 @@ SETTINGS = (
     ),
     Costly(
         "clocks",
-        _held_clocks.in_settings,
+        _held_clocks.held_down,
         "The GPU's clocks are held down",
         way("cool-gpu"),
         worth=_held_clocks.at_full_clocks,
-        seen=_held_clocks.by_samples,
+        seen=_held_clocks.held_down,
         worded=_held_clocks.worded,
         at=_held_clocks.gpu,
         place="the driver",

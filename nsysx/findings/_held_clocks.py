@@ -67,13 +67,8 @@ def is_held(profile: Profile) -> bool:
     return bool(profile.once(_words))
 
 
-def in_settings(case: Case, settings: RecordedSettings) -> str:
-    """Return how low the clocks are and what holds them down, "" where they are not held."""
-    return case.profile.once(_words)
-
-
-def by_samples(case: Case) -> str:
-    """Return the same of a capture whose settings were not read."""
+def held_down(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return how low the clocks are and what holds them down, "" where they are not held: by samples where no settings were read."""
     return case.profile.once(_words)
 
 

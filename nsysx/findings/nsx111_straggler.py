@@ -30,7 +30,6 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
-from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.findings import _line_remedies, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE
@@ -138,7 +137,7 @@ def of_ranks(table: Table | None) -> Finding:
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it"
-        + (f": its GPU runs at {_clock(late)}" if cause is Late.HELD_CLOCK else ""),
+        + (f": its GPU runs at {rank_waiting.gpu_clock(late)}" if cause is Late.HELD_CLOCK else ""),
         detail,
         cost_ns=late["late_ns"],
         saving=Saving(
@@ -161,12 +160,7 @@ def _clocks(late: Row, rows: Sequence[Row]) -> str:
     """Return a sentence on the clock of a rank's GPU beside those of the others."""
     there = [r["clock_mhz"] for r in rows if r is not late and r["clock_mhz"] is not None]
     span = f"{min(there):.0f}" + (f" to {max(there):.0f}" if max(there) - min(there) >= 1 else "")
-    return f"Its GPU worked at {_clock(late)}, the others at {span} MHz."
-
-
-def _clock(late: Row) -> str:
-    """Return at which clock the GPU of a rank worked, of the highest that it has."""
-    return WorkingClock(late["clock_mhz"], late["most_clock_mhz"]).text
+    return f"Its GPU worked at {rank_waiting.gpu_clock(late)}, the others at {span} MHz."
 
 
 def _holds(late: Row) -> Row | None:

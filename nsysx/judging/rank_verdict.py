@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.catalogue import Late, StepLimit, Surplus
-from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
 from nsysx.judging.limit_words import pair, short
-from nsysx.judging.rank_waiting import per_step
+from nsysx.judging.rank_waiting import gpu_clock, per_step
 from nsysx.judging.schedule import schedule_of
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
@@ -49,13 +48,8 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     return (
         f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded). Without the profiler the "
         f"work of rank {late['rank']} is all of a step of {units.duration(verdict.step_ns or 0)}, and the others wait for it."
-        + (f" Its GPU runs at {_clock(late)}." if late["late_cause"] == Late.HELD_CLOCK else "")
+        + (f" Its GPU runs at {gpu_clock(late)}." if late["late_cause"] == Late.HELD_CLOCK else "")
     )
-
-
-def _clock(late: Row) -> str:
-    """Return at which clock the GPU of a rank worked, of the highest that it has."""
-    return WorkingClock(late["clock_mhz"], late["most_clock_mhz"]).text
 
 
 def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:

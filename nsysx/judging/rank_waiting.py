@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
+from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_PART_SHARE
 from nsysx.judging.schedule import Schedule
 from nsysx.model import Row, Scope
@@ -14,6 +15,11 @@ def per_step(row: Row, column: str) -> float:
     """Return a sum over the steps of a rank as the part of one (ns); all of it where the rank has no steps."""
     steps = int(row["steps"] or 0)
     return float(Scope("steady" if steps else "capture", (), steps=steps).per_step(row[column] or 0))
+
+
+def gpu_clock(row: Row) -> str:
+    """Return at which clock the GPU of a rank worked, of the highest that it has; both have to be known."""
+    return WorkingClock(row["clock_mhz"], row["most_clock_mhz"]).text
 
 
 def waited_for(rows: Sequence[Row]) -> Row | None:
