@@ -17,6 +17,7 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
@@ -91,7 +92,9 @@ def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I
     calls = profile.steady_calls.select("call", "thread", "start_ns").sort("start_ns")
     stacks, ids = code.call[calls["call"].to_numpy()], calls["call"].to_numpy()
     gone = [ids[code.passing(stacks, frozenset({exchange_row}))], ids[code.passing(stacks, frozenset(backward))]]
-    rounds = [(these, _behind_first_round(these, times, profile.scope.steps or 1)) for these in gone if len(these)]
+    rounds = [
+        (these, these[behind_first_round(len(these), profile.scope.steps or 1, times)]) for these in gone if len(these)
+    ]
     later = frozenset(np.concatenate([each for _, each in rounds]).tolist())
     copying = frozenset[int]().union(*(_copying_between(profile, calls, *each) for each in rounds))
     return _ExchangeLoop(exchange_row, caller, times, later, copying - later)
@@ -119,10 +122,14 @@ def _copying_between(profile: Profile, calls: pl.DataFrame, every: I64, later: I
     return frozenset(made)
 
 
-def _behind_first_round(calls: I64, times: float, steps: int) -> I64:
-    """Return the calls of a loop, in their order, without those of its first round in each step."""
-    each = max(round(len(calls) / steps), 1)
-    return calls[np.arange(len(calls)) % each >= max(round(each / times), 1)]
+def behind_first_round(count: int, steps: int, times: float | None = None) -> Flags:
+    """Return which of ``count`` calls of a loop, in their order, are not of its first round in each step.
+
+    The loop has ``times`` rounds in a step; None: each call is one.
+    """
+    each = max(round(count / steps), 1)
+    first = 1 if times is None else max(round(each / times), 1)
+    return np.arange(count) % each >= first
 
 
 def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:

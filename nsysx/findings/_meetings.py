@@ -28,6 +28,7 @@ from nsysx.findings._finding_bounds import (
     SLOW_NVLINK_SHARE,
     SLOWER_GROUP_TIMES,
 )
+from nsysx.findings._looped_exchanges import behind_first_round
 from nsysx.findings._once import edits_without
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -149,8 +150,7 @@ def _trained_alike(case: Case) -> bool:
 
 def _behind_first(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of a line without the first of each step, in which the ranks wait for each other however much is sent."""
-    each = max(round(calls.height / case.steps), 1)
-    return calls.sort("start_ns").filter(pl.int_range(pl.len()) % each > 0)
+    return calls.sort("start_ns").filter(pl.Series(behind_first_round(calls.height, case.steps), dtype=pl.Boolean))
 
 
 def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
