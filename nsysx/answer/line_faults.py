@@ -62,5 +62,6 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "larger-batches": "each call has few inputs",
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",
+    "persistent-workers": "each epoch starts new workers",
     "vectorized": "a loop of Python over single items",
 }

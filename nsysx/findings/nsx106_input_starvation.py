@@ -11,6 +11,7 @@ In the trace
     for each sample it returns: each worker may decode a whole stream and keep only its share.
     The line with most of the worker's time comes first where it has a known remedy: lists made into tensors, whole files read for a few
     values, a crop that comes last, loops over single items. More workers would only share that work.
+    Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept.
     Ranks of DistributedDataParallel that draw the same samples are told so: each loads what the others load, too.
 
 Bad
@@ -33,7 +34,8 @@ from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare, batch_waits, sampled_stacks
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import file_and_line, settings_of
+from nsysx.findings import _new_workers
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import (
     LATE_BATCH_TIMES,
@@ -71,6 +73,9 @@ _WORKERS = Fix.by_name(
     needs=(LOADER,),
 )
 
+#: Where a loader is waited for.
+_PLACE: dict[str, object] = {"module": "DataLoader", "phase": "data"}
+_OTHERWISE = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
 _HANDED_OVER = Fix.by_name(
     "loader-workers-8",
     "cheaper-samples",
@@ -220,10 +225,37 @@ def _of_stock(case: Case, rate: _Rate) -> Found:
         f"{rate.followed.sentence()}"
     )
     title = f"The loader cannot keep up for long: {rate.workers} workers give a batch every {every}"
-    where: dict[str, object] = {"module": "DataLoader", "phase": "data", **place_in_worker(case, rate.followed)}
+    where = _PLACE | place_in_worker(case, rate.followed)
     evidence: list[Row] = [{"leads": True, "batch_every_ns": round(rate.ns), "made_ahead": rate.stock}]
     fix = of_loader(case, slower)
     return Found(RULE, title, detail, worth=Saving(None, why), cost_ns=None, where=where, fix=fix, evidence=evidence)
+
+
+def _fix(case: Case, worth: Saving) -> Fix:
+    """Return how the next batch comes earlier, by what hands it over: a loader, another thread or process, or nothing that is known."""
+    if case.program.loader:
+        return of_loader(case, worth)
+    return _HANDED_OVER if _handed_over(case) and case.program.python else _OTHERWISE
+
+
+def _handed_over(case: Case) -> bool:
+    """Return whether another thread or process hands a batch over: no range of the program marks the waits."""
+    return not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
+
+
+def _where(case: Case, fix: Fix, busiest: LoaderLineRow | None, followed: WorkerBatch | None) -> dict[str, object]:
+    """Return the place of what the advice changes: the sampled line, where the loader is made, or where its samples are."""
+    where: dict[str, object] = {**_PLACE, "module": _PLACE["module"] if case.program.loader else None}
+    settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
+    if busiest:
+        return where | {"file": busiest["file"], "line": busiest["line"]}
+    if settings and advised in ("own-samples", "loader-workers-8"):
+        return where | settings.place("loader", "loop")
+    if followed:
+        return where | place_in_worker(case, followed)
+    if settings and case.program.loader and advised == "cheaper-samples":
+        return where | settings.place("samples", "loader", "loop")
+    return where
 
 
 def check(case: Case) -> list[Finding]:
@@ -280,26 +312,19 @@ def check(case: Case) -> list[Finding]:
     detail += _busiest_line(busiest) if busiest else ""
     followed = worker_batch(case) if case.program.loader else None
     detail += followed.sentence() if followed else ""
-    handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
-    fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
-    if case.program.loader:
-        fix = of_loader(case, worth)
+    restarted = _new_workers.waited_for(case, rows) if case.program.loader else None
+    if restarted is not None:
+        title += ", nearly all of it where an epoch starts new workers"
+        evidence.append({"set_in_program": "persistent_workers=False", "epoch_steps": round(restarted["every"])})
+        fix, where = _new_workers.kept(restarted), _PLACE | file_and_line(restarted["made"])
+    else:
+        fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
-    elif handed_over:
-        fix = _HANDED_OVER if case.program.python else fix
+        where = _where(case, fix, busiest, followed)
+    if not case.program.loader and _handed_over(case):
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."
         )
-    where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
-    settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
-    if busiest:
-        where |= {"file": busiest["file"], "line": busiest["line"]}
-    elif settings and advised in ("own-samples", "loader-workers-8"):
-        where |= settings.place("loader", "loop")
-    elif followed:
-        where |= place_in_worker(case, followed)
-    elif settings and case.program.loader and advised == "cheaper-samples":
-        where |= settings.place("samples", "loader", "loop")
     return [
         Found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence).as_finding(case)
     ]

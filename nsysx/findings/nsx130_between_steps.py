@@ -33,10 +33,9 @@ from nsysx.events.between_parts import (
     between_steps,
 )
 from nsysx.events.coverage import BETWEEN, EVALUATION
-from nsysx.events.recorded_settings import file_and_line, settings_of
-from nsysx.findings import _loop_worth
-from nsysx.findings._case import Case, Fix, Rule, Saving, way
-from nsysx.findings._costly_when import restarted_loader
+from nsysx.events.recorded_settings import file_and_line
+from nsysx.findings import _loop_worth, _new_workers
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import (
     BETWEEN_STEPS_SHARE,
     COPIED_BETWEEN_SHARE,
@@ -72,7 +71,7 @@ def check(case: Case) -> list[Finding]:
     seen = covered.parts.get(EVALUATION, 0), covered.parts.get(BETWEEN, 0)
     forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
     evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
-    restarted = None if evaluates else _restarted_loader(case)
+    restarted = None if evaluates else _new_workers.started_anew(case, fewest=2)
     line = line_of_long_steps(case) if restarted is None else None
     named = line is not None and line.evaluates
     rounds = _rounds(case, recorded) if evaluates and not named else 0
@@ -107,7 +106,7 @@ def check(case: Case) -> list[Finding]:
         evidence.append({"set_in_program": "persistent_workers=False"})
     evidence += _evidence(recorded)
     kept = _copied_out(recorded)
-    fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
+    fix = _EVALUATES if evaluates else _OTHER if restarted is None else _new_workers.kept(restarted)
     where: dict[str, object] = {"near": near}
     if line is not None:
         where |= line.where
@@ -202,19 +201,3 @@ def _reduced_on_gpu(case: Case, copied: int) -> Fix:
         return fix.but(text=text)
     paste = "Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1))"
     return fix.but(text=f"{text}: preprocess_logits_for_metrics of the Trainer", paste=paste)
-
-
-def _restarted_loader(case: Case) -> Row | None:
-    """Return the loader whose workers start anew between steps, None where there is none or the settings were not read."""
-    settings = settings_of(case.profile)
-    return None if settings is None else restarted_loader(settings, 2)
-
-
-def _kept_workers(restarted: Row) -> Fix:
-    """Return the advice to keep the workers of a loader."""
-    text = (
-        f"Keep the {restarted['workers']} workers of the loader from one epoch to the next (persistent_workers=True): they are started "
-        f"anew every {restarted['every']:.0f} steps"
-    )
-    paste = f"loader = DataLoader(data, num_workers={restarted['workers']}, persistent_workers=True)"
-    return Fix.by_name(way("persistent-workers", text, paste))

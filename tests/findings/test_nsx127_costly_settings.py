@@ -997,6 +997,34 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
 
 
 @pytest.mark.parametrize(
+    ("wait_us", "options", "kept"),
+    [
+        ((60_000, 100), {}, True),
+        ((30_000, 30_000), {}, False),  # each batch is late: the workers are slow
+        ((60_000, 100), {"persistent_workers": True}, False),
+        ((60_000, 100), {"iterators": 1}, False),
+        ((60_000, 100), {"last_step": 50_000}, False),  # long epochs
+    ],
+)
+def test_waits_in_which_epochs_begin_are_for_workers_that_start_anew(
+    tmp_path: Path, wait_us: tuple[int, int], options: dict[str, Any], kept: bool
+) -> None:
+    def waiting(program: Program, number: int) -> None:
+        with program.range("data DataLoader"):
+            program.host(wait_us[number % 5 != 0])
+        healthy(program, number)
+        program.sync()
+
+    loader = {**LOADER, "made": "train.py:30", "first_step": 0, "last_step": 45, "iterators": 10, **options}
+    finding = alone(tmp_path, changed(CLEAN, {"loaders": [loader]}), waiting, "NSX106")[0]
+    assert ("from one epoch to the next" in finding.fix) == kept
+    assert ("where an epoch starts new workers" in finding.title) == kept
+    if kept:
+        assert (finding.where["file"], finding.where["line"]) == ("train.py", 30)
+        assert finding.paste == "loader = DataLoader(data, num_workers=4, persistent_workers=True)"
+
+
+@pytest.mark.parametrize(
     ("fault", "places", "line"),
     [
         ({"switches": {"autograd_profiler": True}}, {"profiler": "train.py:7"}, 7),
