@@ -225,7 +225,7 @@ def _of_stock(case: Case, rate: _Rate) -> Found:
         f"{rate.followed.sentence()}"
     )
     title = f"The loader cannot keep up for long: {rate.workers} workers give a batch every {every}"
-    where = _PLACE | place_in_worker(case, rate.followed)
+    where = {**_PLACE, **place_in_worker(case, rate.followed)}
     evidence: list[Row] = [{"leads": True, "batch_every_ns": round(rate.ns), "made_ahead": rate.stock}]
     fix = of_loader(case, slower)
     return Found(RULE, title, detail, worth=Saving(None, why), cost_ns=None, where=where, fix=fix, evidence=evidence)
@@ -248,13 +248,13 @@ def _where(case: Case, fix: Fix, busiest: LoaderLineRow | None, followed: Worker
     where: dict[str, object] = {**_PLACE, "module": _PLACE["module"] if case.program.loader else None}
     settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
     if busiest:
-        return where | {"file": busiest["file"], "line": busiest["line"]}
+        return {**where, "file": busiest["file"], "line": busiest["line"]}
     if settings and advised in ("own-samples", "loader-workers-8"):
-        return where | settings.place("loader", "loop")
+        return {**where, **settings.place("loader", "loop")}
     if followed:
-        return where | place_in_worker(case, followed)
+        return {**where, **place_in_worker(case, followed)}
     if settings and case.program.loader and advised == "cheaper-samples":
-        return where | settings.place("samples", "loader", "loop")
+        return {**where, **settings.place("samples", "loader", "loop")}
     return where
 
 
@@ -316,7 +316,7 @@ def check(case: Case) -> list[Finding]:
     if restarted is not None:
         title += ", nearly all of it where an epoch starts new workers"
         evidence.append({"set_in_program": "persistent_workers=False", "epoch_steps": round(restarted["every"])})
-        fix, where = _new_workers.kept(restarted), _PLACE | file_and_line(restarted["made"])
+        fix, where = _new_workers.kept(restarted), {**_PLACE, **file_and_line(restarted["made"])}
     else:
         fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth

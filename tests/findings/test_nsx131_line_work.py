@@ -171,6 +171,9 @@ def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
         ("distances-by-product", "d = (x[:, None, :] - y[None, :, :]) ** 2"),
         ("distances-by-product", "d = (a.unsqueeze(1) - b.unsqueeze(0)).norm(dim=-1)"),
         ("views-for-copies", "k = k.repeat_interleave(groups, dim=1)"),
+        ("views-for-copies", "return x[:, :, None].expand(b, h, groups, t, d).reshape(b, h * groups, t, d)"),
+        # Where nothing is repeated a reshape is a view.
+        ("compile-function", "return x[:, :, None].reshape(b, h, t * d)"),
         ("fused-loss", "logp = torch.log_softmax(logits, -1)"),
         ("fused-loss", "nll = -torch.log(softmax(logits))[rows, target]"),
         ("foreach-parameters", "for e, p in zip(ema, net.parameters()): e.mul_(d).add_(p, alpha=1 - d)"),
