@@ -49,7 +49,8 @@ KINDS = (
     WorkKind("largest-for-sort", r"\b(arg)?sort\(", beside=False),
     WorkKind("one-layout", r"(permute|transpose|movedim|rearrange)\([^()]*\)\.contiguous\(\s*\)", beside=False),
     WorkKind("kept-constant", r"\b(tril|triu|arange|meshgrid|linspace|hann_window|hamming_window|eye)\(", beside=False),
-    WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone|reshape|flatten)\(", beside=False),
+    WorkKind("views-for-copies",
+             r"\brepeat_interleave\(|\.(repeat|tile)\(|\.expand\([^)]*\)\.(contiguous|clone|reshape|flatten)\(", beside=False),
     WorkKind("library-normalization",
              r"\brsqrt\(|\bsqrt\([^=]*(var|eps)|/\s*\(?\s*(std|sigma)\b|\.std\([^)]*keepdim", stays=None, needs=_KEPT,
              also=r"\.(mean|var|std|square|pow|float|type_as)\(|\bsqrt\(|\*\*\s*2|\beps\b|"
