@@ -44,12 +44,20 @@ def steps_of_probe(probes: Sequence[Row], process: int) -> Row:
 
 
 def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
-    """Leave out the steps that began and held nothing, as the probe knows: a fetch that found its loader exhausted."""
+    """Leave out the steps that were none, as the probe knows.
+
+    Those that began and held nothing (a fetch that found its loader exhausted), and those before the first: networks that were called
+    before training, in a program of which the report holds training, too.
+    """
     for process in steps["process"].unique().to_list():
-        empty = steps_of_probe(probes, process).get("empty")
+        told = steps_of_probe(probes, process)
+        empty, first = told.get("empty"), told.get("first")
         numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
+        of_process = pl.col("process") == process
         if numbers:
-            steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))
+            steps = steps.filter(~(of_process & pl.col("number").is_in(numbers)))
+        if isinstance(first, int) and first > 0 and steps.filter(of_process & (pl.col("number") >= first)).height:
+            steps = steps.filter(~of_process | (pl.col("number") >= first))
     return steps
 
 

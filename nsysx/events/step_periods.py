@@ -44,8 +44,9 @@ def grouped(
     """Return the steps of each process, with those of several parts as one, and process -> how many parts where that is so.
 
     ``cpu``: process, index, number, thread, start_ns, end_ns, cut. A step of several parts begins with what lies before them, has
-    the number of the first, and is cut if it has too few. Before the first step it is as much work as before the others; parts
-    before which there is less are no step. ``seams``: where the later parts of the capture begin; no step lies across.
+    the number of the first, and is cut if it has too few; there are none where another part of the capture shows none. Before the first
+    step it is as much work as before the others; parts before which there is less are no step. ``seams``: where the later parts of the
+    capture begin; no step lies across.
     """
     made, parts = [], {}
     launches = ops.select(
@@ -61,7 +62,7 @@ def grouped(
         )
         windows = [_ProposedWindow(within, behind, launched) for within, launched in of_part if within.height]
         sizes = {size for window in windows if (size := window.size()) is not None}
-        if len(sizes) != 1:
+        if len(sizes) != 1 or any(window.shows_none(max(sizes)) for window in windows):
             made.append(steps)
             continue
         parts[int(str(process))] = size = sizes.pop()
@@ -91,6 +92,10 @@ class _ProposedWindow:
     def size(self) -> int | None:
         """Return of how many proposed steps a step is made, None if they are steps themselves."""
         return _parts(self.start, self.end, self.behind, self.works) if len(self.behind) else None
+
+    def shows_none(self, size: int) -> bool:
+        """Return whether nothing runs between so many steps here that it would, had a step ``size`` parts."""
+        return not len(self.behind) and self.steps.height > FEWEST_PERIODS * size
 
     def in_parts(self, size: int) -> pl.DataFrame:
         """Return the steps of ``size`` parts each; none if it is not seen where one begins."""

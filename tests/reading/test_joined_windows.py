@@ -183,6 +183,27 @@ def test_steps_of_several_parts_are_found_in_each_window(tmp_path: Path, skip: i
     assert steps.cpu.filter("steady")["start_ns"].min() > joined
 
 
+def test_parts_that_only_the_cold_start_shows_make_no_step(tmp_path: Path) -> None:
+    """Passes with something behind each, and then training without: those of the second window stay as they are."""
+    rollouts(12, 4, 6).write(tmp_path / "r.cold.sqlite")
+    path = rollouts(1, 30, 0, kernels=0).write(tmp_path / "r.sqlite")
+    (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": "r.cold.sqlite"}}))
+    given = gather(path, ReadingOptions())
+    assert (given.steps.parts, given.steps.cpu.height) == (1, 12 * 4 + 30)
+    assert given.steps.cpu.filter("steady")["start_ns"].min() >= given.trace.seams[0]
+
+
+@pytest.mark.parametrize(("first", "numbers"), [(0, [0, 100]), (8, [100]), (200, [0, 100])])
+def test_what_came_before_the_first_step_was_none(tmp_path: Path, first: int, numbers: list[int]) -> None:
+    """The probe knows that only training made steps; without one of those in the report, the others stay."""
+    path = written(tmp_path)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0]["steps"] = {"first": first}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    steps = gather(path, ReadingOptions()).steps.cpu
+    assert steps.filter(pl.col("number").is_in([0, 100]))["number"].to_list() == numbers
+
+
 @pytest.mark.traced
 @pytest.mark.parametrize("told", [False, True])
 def test_a_step_of_several_parts_takes_the_mean_of_the_whole_loop(tmp_path: Path, told: bool) -> None:
