@@ -12,9 +12,9 @@ socket, each process of the program asks in one line and gets one line (``inject
   because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
 * ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
   of another process that still runs. The ranks of a job have one key, at each start of them another one.
-* ``begin``: whoever has the windows wants the second one. It is opened from here, too: nsys takes the range of one process only. With
-  nsys 2025.3 (H100) it ended the program (SIGTERM) and lost the first report where another process had the second range, with 2023.4
-  at the third.
+* ``begin``: whoever has the windows wants the second one, or one more. They are opened from here, too: nsys takes the range of one process
+  only. With nsys 2025.3 (H100) it ended the program (SIGTERM) and lost the first report where another process had the second range,
+  with 2023.4 at the third.
 * ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit ``nsysx run`` asks for it, by a file.
 
 Where who had the windows ended before its second one, whoever comes next gets a first window of its own; ranks that their launcher
@@ -117,10 +117,10 @@ class CaptureWindows:
             return self._claim(pid, key)
         if asked == "end" and pid in self._of:
             return str(int(self.end()))
-        if pid not in self._of or self._over:
+        if pid not in self._of:
             return "0"
         opened = asked == "begin" and self.begin()
-        self._second = self._second or opened
+        self._second, self._over = self._second or opened, self._over and not opened
         return str(int(opened))
 
     def _end_left(self, key: str) -> None:

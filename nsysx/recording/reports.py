@@ -8,8 +8,9 @@ import re
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nsysx.errors import NsysxError
 from nsysx.outputs import move_into_place
@@ -42,12 +43,15 @@ def keep(folder: Path, recording: Recording, options: RunOptions, nsys: Nsys, in
         return
     for stale in result.outputs.all():  # with --force: no page of an earlier run may stay beside this capture
         stale.unlink(missing_ok=True)
-    # With two windows nsys numbers its reports: the last goes by the run's name, the one before is the cold start. Any before those
-    # are of processes that ended before their second window.
-    cold = made[-2] if options.steps == window_plan.WINDOWS and len(made) > 1 else None
-    if cold is not None and len(made) > 2:
+    # With two windows nsys numbers its reports: the last goes by the run's name, the first of the same process is the cold start. Any
+    # before that are of processes that ended before their second window, any between of steps that took less time than others later.
+    cold = None
+    if options.steps == window_plan.WINDOWS and len(made) > 1:
+        of_process = min(max(2, *map(_windows, read_probe(folder / "probe"))), len(made))
+        cold = made[-of_process]
         what = "a process that ended before its steps were measured, and others came after it"
-        result.notes.append(f"left out: {len(made) - 2} of {len(made)} recordings, of {what}")
+        _leave_out(result, len(made) - of_process, made, what)
+        _leave_out(result, of_process - 2, made, "steps of another kind, which took less of the run's time")
     _publish(made[0] if cold is None else made[-1], result.outputs.report, options, result)
     result.report = result.outputs.report
     if cold is not None:
@@ -63,6 +67,17 @@ def keep(folder: Path, recording: Recording, options: RunOptions, nsys: Nsys, in
             left = (result.outputs.cold[0], result.outputs.sqlite)
             result.sqlite = _export(nsys, folder, options, inbox, result, left)
             result.notes += [f"{left[1].name} is the export of {left[0].name}"] if result.sqlite else []
+
+
+def _windows(probe: Mapping[str, Any]) -> int:
+    """Return how many windows a process opened, as its probe says."""
+    count = probe.get("windows")
+    return count if isinstance(count, int) else 0
+
+
+def _leave_out(result: RunResult, count: int, made: Sequence[Path], what: str) -> None:
+    if count:
+        result.notes.append(f"left out: {count} of {len(made)} recordings, of {what}")
 
 
 def _number(report: Path) -> int:

@@ -35,10 +35,13 @@ class Borders:
             self.odometer,
             self.xray,
             self.long_steps,
+            self.later,
         ) = parts
         self.calls = calls
         self.status = status
         self.steps = StepFollower(self.begin, self.end, self._states)
+        self.steps.restarted = self._restarted
+        self.step_aside: Callable[[], None] = out.disarm  # all but what shows that optimizers step leaves the program
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self.settings = SettingsReader(torch, out, self.optimizers)
         self._settings_due = True  # they are read in this window
@@ -49,6 +52,7 @@ class Borders:
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Remember an optimizer for as long as it lives."""
+        self.later.made(optimizer)
         self.settings.places.made(optimizer)
         key, optimizers = id(optimizer), self._optimizers
 
@@ -61,6 +65,10 @@ class Borders:
     def optimizers(self) -> list[weakref.ref[Any]]:
         """Return weak references to all optimizers that live."""
         return list(self._optimizers.values())
+
+    def _restarted(self) -> None:
+        """What came before the step that is open, or the next one, was no step."""
+        self.later.begins(recorded=self.window.restart(self.steps.first))
 
     def _states(self) -> int:
         """Return the number of parameters for which optimizers hold state."""
@@ -106,6 +114,8 @@ class Borders:
         if self._step_end is not None or self._main_open:
             self._end_open()
         out, window = self.out, self.window
+        if not index:
+            self.later.begins(recorded=False)
         if self.steps.closed_by != "border":
             self.pauses.send()
         if window.wanted and window.opens(index):
@@ -239,6 +249,9 @@ class Borders:
 
     def _start_capture(self) -> None:
         self.long_steps.stop()
+        self.status.kept = None
+        stepped = [self._optimizers.get(key) for key in self.steps.keys]  # type: ignore[call-overload]
+        self.later.opens([optimizer for ref in stepped if ref is not None and (optimizer := ref()) is not None])
         self.window.open(self.torch)
         self.window.opened = self._settings_due = True
         self.out.recording = True
@@ -246,6 +259,8 @@ class Borders:
         self.xray.start()
         self.status.hello()
         self.calls.turn(self.marking.on)
+        if self.later.earlier:
+            self.status.write()  # which recordings are whose must be known if the program is killed
 
     def _stop_capture(self) -> None:
         self.xray.turn_off()
@@ -262,10 +277,33 @@ class Borders:
         self._leave()
 
     def _leave(self) -> None:
-        """Nothing is left to do: the rest of the program runs without the probe, which at most counts its steps."""
+        """Nothing is left to do: the rest of the program runs without the probe, which at most counts its steps.
+
+        It may come back for steps of another kind.
+        """
         self.long_steps.stop()
-        self.out.disarm()
+        if self.later.left and not self.steps.user and self.window.may_reopen():
+            self.step_aside()
+            self.later.leaves(sum(self.window.pauses_ns or ()))
+        else:
+            self.out.disarm()
         self.status.closed()
         if self.window.after and self.steps.alone and self.steps.done == 1:
             ref = self._optimizers.get(self.steps.key)  # type: ignore[call-overload]
-            self.odometer.start(ref and ref())
+            self.odometer.start(ref and ref(), told=self.later.on)
+
+    def comes_back(self, optimizer: Any) -> bool:
+        """The probe has stepped aside, and an optimizer is about to step: return whether it shows steps of another kind, to be followed."""
+        self.odometer.step(optimizer)
+        if not self.later.goes_over(optimizer):
+            return False
+        self.status.kept = self.status.record()
+        self.later.come(self.steps.count, self.steps.rule)
+        self.window.reopen(self.steps.index + 1)
+        return True
+
+    def begin_anew(self, optimizer: Any) -> None:
+        """All is followed again."""
+        self.steps.restart()
+        self.steps.made_optimizer(id(optimizer))
+        self.long_steps.start()

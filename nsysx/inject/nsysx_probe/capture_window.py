@@ -24,6 +24,7 @@ class CaptureWindow:
 
     two = cold = after = over = together = False
     pauses_ns: list[int] | None = None
+    count = 0  # windows that were opened, where a run has several
     others = ""
     rank: str | None = None
 
@@ -110,6 +111,17 @@ class CaptureWindow:
         draining.drain(self.clock.longest_ns())
         self.profiler(torch, "cudaProfilerStop")
         return False
+
+    def restart(self, index: int) -> bool:
+        """Steps of another kind begin with ``index``. Return whether those before have had their window."""
+        return self.opened
+
+    def may_reopen(self) -> bool:
+        """Return whether one more window may open after the last one."""
+        return False
+
+    def reopen(self, index: int) -> None:
+        """Time bare steps from ``index`` on, and then open a window again."""
 
     def unrecorded(self) -> dict[str, Any] | None:
         """Return the steps before the window, as `StepClock.unrecorded` does."""

@@ -32,13 +32,17 @@ class Odometer:
         """Note who exchanges code, and what writes the record."""
         self._patcher, self.written = patcher, written
 
-    def start(self, optimizer: Any) -> None:
-        """Count the steps of an optimizer from now on."""
+    def start(self, optimizer: Any, *, told: bool) -> None:
+        """Count the steps of an optimizer from now on. ``told``: all steps of optimizers are told (``step``) without our doing."""
+        self._key, self._steps, self._due_ns = None, -1, 0
+        self._marks.clear()
         if self._patcher is not None and optimizer is not None:
             self._key = id(optimizer)
-            self._patcher.around(type(optimizer).step, "rest", "args[0]", self._step, nothing)
+            if not told:
+                self._patcher.around(type(optimizer).step, "rest", "args[0]", self.step, nothing)
 
-    def _step(self, optimizer: Any) -> None:
+    def step(self, optimizer: Any) -> None:
+        """An optimizer's step begins."""
         try:
             if id(optimizer) != self._key:
                 return

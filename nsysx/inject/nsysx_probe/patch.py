@@ -245,6 +245,11 @@ class Patch:
         self.function.__globals__.update(self.names)
         self.function.__code__ = self.new
 
+    def on_again(self) -> None:
+        """Install it where the function still has its own code."""
+        if self.function.__code__ is self.old:
+            self.on()
+
     def off(self) -> None:
         """Put the original code back, unless someone else has replaced it meanwhile."""
         if self.function.__code__ is self.new:
@@ -263,8 +268,10 @@ class Patcher:
         self._compiling = compiling
         self._note = note
 
-    def around(self, function: Any, what: str, first: str, enter: Any, leave: Any, *, each_step: bool = False) -> None:
-        """Put ``enter(first)`` and ``leave(token)`` around the body of a function; ``each_step``: see `Patch`."""
+    def around(
+        self, function: Any, what: str, first: str, enter: Any, leave: Any, *, each_step: bool = False
+    ) -> list[Patch]:
+        """Put ``enter(first)`` and ``leave(token)`` around the body of a function; ``each_step``: see `Patch`. Return how, [] if not."""
         names = {
             "_nsysx_compiling": self._compiling,
             f"_nsysx_enter_{what}": enter,
@@ -275,9 +282,10 @@ class Patcher:
             patch = Patch(function, template.replace("FIRST", first), names, each_step=each_step)
         except Exception as error:
             self._note(what, error)  # raises what is the program's
-            return
+            return []
         patch.on()
         self.patches.append(patch)
+        return [patch]
 
     def off(self) -> None:
         """Give every function its own code back. Running calls still end their ranges."""

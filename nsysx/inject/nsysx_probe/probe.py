@@ -39,9 +39,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-from . import at_limit, capture_range, draining, dynamo, patch, probe_parts, worker_lines
+from . import at_limit, capture_range, draining, dynamo, engine, patch, probe_parts, worker_lines
 from . import backend as backends
 from .backward import BackwardMarks
 from .borders import Borders
@@ -87,6 +87,8 @@ class Probe:
         self.patcher = patch.Patcher(torch.compiler.is_dynamo_compiling, self.out.wrong)
         self._removers: list[Callable[[], object]] = []
         self._optimizer_steps: set[int] = set()
+        self._of_optimizers: list[patch.Patch] = []  # see that optimizers are made and step
+        self.borders.step_aside = self.step_aside
 
     # ---- failure, exit, fork ----------------------------------------------------------------------------------------
 
@@ -101,6 +103,27 @@ class Probe:
         for remove in self._removers:
             remove()
         self._removers.clear()
+
+    def step_aside(self) -> None:
+        """Do the same, but go on to see that optimizers are made and step."""
+        self.disarm()
+        for kept in self._of_optimizers:
+            kept.on_again()
+
+    def _come_back(self, optimizer: Any) -> bool:
+        """An optimizer is about to step while nothing else is followed: return whether everything is from here on."""
+        try:
+            if not self.borders.comes_back(optimizer):
+                return False
+            self.calls.turn(False)
+            for exchanged in self.patcher.patches:
+                exchanged.on_again()
+            self.calls.armed = self.armed = self.resting.possible = True
+            self._follow_more()
+            self.borders.begin_anew(optimizer)
+        except BaseException as error:
+            self.out.fail("later kind", error)
+        return self.armed
 
     def forked(self) -> None:
         """Disarm in a forked child, which nsys does not record, and leave the parent's probe file alone.
@@ -158,9 +181,8 @@ class Probe:
             self.out.wrong("dynamo", error)
         self.calls.arm(self.patcher, self.roots.enter, self.roots.leave, self.backward)
         self._arm_loader()
-        engine = torch.autograd.graph._engine_run_backward
-        around(engine, "backward", "t_outputs", phases.enter_backward, phases.leave_backward, each_step=True)
-        self._arm_engine()
+        backward = torch.autograd.graph._engine_run_backward
+        around(backward, "backward", "t_outputs", phases.enter_backward, phases.leave_backward, each_step=True)
         around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.naming.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             around(
@@ -183,9 +205,8 @@ class Probe:
         self.settings.arm(self.patcher)
         self._arm_optimizers()
         self._arm_graphs()
-        launches = self.parts.xray.launches
-        launches.follow(phases.sole_work.enter_launch, phases.sole_work.leave)
-        around(self.torch.cuda.get_device_capability, "capability", "None", launches.look, patch.nothing)
+        look = self.parts.xray.launches.look
+        around(self.torch.cuda.get_device_capability, "capability", "None", look, patch.nothing)
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
@@ -203,11 +224,21 @@ class Probe:
             )
             if self.operators.wanted == "names":
                 self.operators.turn(True)
+        self._follow_more()
+        self.armed = True
+
+    def _follow_more(self) -> None:
+        """Follow what needs no exchange of code."""
+        phases = self.phases
+        self.parts.xray.launches.follow(phases.sole_work.enter_launch, phases.sole_work.leave)
+        try:
+            self._removers.append(engine.follow(self.torch, phases.enter_backward, phases.leave_backward))
+        except Exception as error:
+            self.out.wrong("engine", error)
         if self.parts.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
             end = self.parts.pauses.arm()
             if end is not None:
                 self._removers.append(end)
-        self.armed = True
 
     def _arm_loader(self) -> None:
         """Follow the DataLoader, if the program has one."""
@@ -250,71 +281,42 @@ class Probe:
         except Exception as error:
             self.out.fail("capture", error)
 
-    def _arm_engine(self) -> None:
-        """Follow callers that use the engine without ``torch.autograd`` (Megatron); all others get the engine itself."""
-        variable = self.torch.autograd.Variable
-        engine = variable._execution_engine
-        runner = self.torch.autograd.graph._engine_run_backward.__name__
-        enter, leave = self.phases.enter_backward, self.phases.leave_backward
-
-        class Engine(type(engine)):  # type: ignore[misc]
-            @property
-            def run_backward(self) -> Any:
-                if sys._getframe(1).f_code.co_name == runner:
-                    return engine.run_backward
-
-                def run_backward(*args: Any, **kwargs: Any) -> Any:
-                    level = enter(args[0] if args else None)
-                    try:
-                        return engine.run_backward(*args, **kwargs)
-                    finally:
-                        leave(level)
-
-                return run_backward
-
-        try:
-            variable._execution_engine = Engine()
-        except Exception as error:
-            self.out.wrong("engine", error)
-            return
-
-        def remove() -> None:
-            if type(variable._execution_engine) is Engine:
-                variable._execution_engine = engine
-
-        self._removers.append(remove)
-
     def _arm_optimizers(self) -> None:
-        phases, resting = self.phases, self.resting
+        phases, resting, later = self.phases, self.resting, self.parts.later
 
-        def begin(optimizer: Any) -> tuple[int, Any] | None:
+        def begin(optimizer: Any) -> tuple[int, Any] | Literal[""] | None:
+            if later.on and not self._come_back(optimizer):
+                return ""
             if resting.on and resting.enters(optimizer):
                 return None
             return phases.enter_optimizer(optimizer), optimizer
 
         @shielded
-        def end(token: tuple[int, Any] | None) -> None:
+        def end(token: tuple[int, Any] | Literal[""] | None) -> None:
             if token is None:
                 resting.leaves()
-                return
-            phases.leave_optimizer(*token)
-            if resting.possible and not resting.on:
-                resting.look()
+            elif token:
+                phases.leave_optimizer(*token)
+                if resting.possible and not resting.on:
+                    resting.look()
 
         def made(optimizer: Any) -> None:
             """Patch the step of a new optimizer's class, once; by now torch has put its own wrapper around that step."""
             try:
                 self.borders.made_optimizer(optimizer)
-                self.steps.made_optimizer(id(optimizer))
+                if not later.on:
+                    self.steps.made_optimizer(id(optimizer))
                 step = type(optimizer).step
                 if id(step) not in self._optimizer_steps:
-                    self.patcher.around(step, "optimizer", "args[0]", begin, end)
+                    self._of_optimizers += around(step, "optimizer", "args[0]", begin, end)
                     self._optimizer_steps.add(id(step))
             except Exception as error:
                 self.out.fail("optimizer", error)
 
         around = self.patcher.around
-        around(self.torch.optim.Optimizer.__init__, "made", "self", lambda optimizer: optimizer, made)
+        self._of_optimizers += around(
+            self.torch.optim.Optimizer.__init__, "made", "self", lambda optimizer: optimizer, made
+        )
         scaler = sys.modules.get("torch.amp.grad_scaler")
         if scaler is not None:
 

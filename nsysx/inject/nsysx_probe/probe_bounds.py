@@ -116,6 +116,10 @@ RANKS_LOOK_S, RANKS_ASK_S = 0.005, 0.25
 #: Functions of one kernel that are read for products, and kernels that are remembered.
 MOST_KERNEL_FUNCTIONS, MOST_KERNELS = 50, 2_000
 
+# ---- later_kind ----------------------------------------------------------------------------------------------------
+#: Steps of another kind than the recorded ones take at least this time (ns) before they get a window; a run has so many more windows.
+LATER_KIND_NS, MOST_LATER_KINDS = 2_000_000_000, 2
+
 # ---- line_ranges ----------------------------------------------------------------------------------------------------
 #: Most lines that a step begins, and how many of them may be those of packages.
 MOST_STEP_LINES, MOST_PACKAGE_LINES = 20_000, 10_000

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from . import capture_range
 from .capture_window import CaptureWindow
 from .clock import StepClock
+from .later_kind import LaterKind
 from .long_steps import LongSteps
 from .marking import Marking
 from .odometer import Odometer
@@ -31,6 +32,7 @@ class ProbeParts(NamedTuple):
     odometer: Odometer
     xray: Xray
     long_steps: LongSteps
+    later: LaterKind
 
 
 def make(torch: Any, out: Output) -> ProbeParts:
@@ -50,4 +52,6 @@ def make(torch: Any, out: Output) -> ProbeParts:
     operators = OperatorRanges(torch, out, "names" if names else "shapes" if wanted == "all" else "off")
     xray = Xray(torch, out, operators, clock, wanted)
     long_steps = LongSteps(clock, xray.sources)
-    return ProbeParts(window, marking, clock, Pauses(out), timing, operators, Odometer(out), xray, long_steps)
+    return ProbeParts(
+        window, marking, clock, Pauses(out), timing, operators, Odometer(out), xray, long_steps, LaterKind()
+    )

@@ -2,7 +2,8 @@
 
 The first holds the cold start: it opens before the command starts (``capture_range``) and closes when warm-up is over and enough steps were
 alike. Then steps run without the profiler, and the clock times them. The second holds steps like those. After it bare steps are
-timed once more, because a host's speed drifts, and then the probe leaves.
+timed once more, because a host's speed drifts, and then the probe leaves. Where most time goes to steps of another kind later, it comes
+back for them (`later_kind`).
 
 That holds where nsys takes CUPTI out of the program at a window's end (``recording.window_plan.detaching``). Where CUPTI stays, steps
 are up to a third longer from the first window on: those between the windows are noted as such, those after them not at all.
@@ -51,6 +52,7 @@ class TwoWindows(CaptureWindow):
     def __init__(self, out: Output, clock: StepClock) -> None:
         super().__init__(out, clock)
         self.wanted = self.cold = self.two = True
+        self.count = 1
         self.after = False  # the second window has closed, and bare steps are timed once more
         self._detached = capture_range.DETACHED in out.environ.get("NSYS_CONFIG_DIRECTIVES", "")
         self._between: dict[str, Any] | None = None
@@ -59,6 +61,7 @@ class TwoWindows(CaptureWindow):
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
         self._ending = False  # the limit is reached
+        self._from = 0  # the first step of this kind
         self._several = False  # the program is one of several processes
         self._roll: RollCall | None = None  # of the ranks of its job, as long as not all have come
         self._meeting: Meeting | None = None  # of these ranks, once they are known
@@ -134,8 +137,8 @@ class TwoWindows(CaptureWindow):
             self._alike = 0
         return (
             (self._alike >= FIRST_WINDOW_ALIKE and self._as_long())
-            or index >= FIRST_WINDOW_STEPS
-            or (index >= FIRST_WINDOW_LEAST and (over or now - self._since_ns > FIRST_WINDOW_NS))
+            or index - self._from >= FIRST_WINDOW_STEPS
+            or (index - self._from >= FIRST_WINDOW_LEAST and (over or now - self._since_ns > FIRST_WINDOW_NS))
         )
 
     def _as_long(self) -> bool:
@@ -229,6 +232,7 @@ class TwoWindows(CaptureWindow):
         if self._begun:
             return
         self._begun, self._in_window = True, 0
+        self.count += 1
         tracing = CallTracing()
         if self._meeting is None:
             capture_range.begin()
@@ -250,6 +254,31 @@ class TwoWindows(CaptureWindow):
                 self.pauses_ns.append(time.perf_counter_ns() - begin if stood else 0)
         self.after = not was_cold and self._detached and self.out.environ.get("NSYSX_THEN") != "stop"
         return was_cold or self.after
+
+    def restart(self, index: int) -> bool:
+        """Steps of another kind begin with ``index``: those before tell nothing of them. Return whether those have had their window.
+
+        Ranks of a job go by the number of the step.
+        """
+        if self.others or self._several or self.opened:
+            return self.opened
+        self._from, self._alike = index, 0
+        self._lengths.clear()
+        if not self.cold and not self._begun:
+            self.first = self.last = None
+            self.clock.start_bare(index)
+        return False
+
+    def may_reopen(self) -> bool:
+        """Return whether one more window may open after the last one: for a single process that goes on."""
+        return self._claimed and not self._several and self.out.environ.get("NSYSX_THEN") != "stop"
+
+    def reopen(self, index: int) -> None:
+        """Time bare steps from ``index`` on, and then open a window again."""
+        self.first = self.last = None
+        self.opened = self.after = self.over = self._begun = self._ending = False
+        self._between = self._marks_cost = None
+        self.restart(index)
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window; return whether the program stood still for it."""

@@ -146,8 +146,7 @@ class Resting:
         if not self.on:
             return
         for patch in self._removed:
-            if patch.function.__code__ is patch.old:
-                patch.on()
+            patch.on_again()
         self.calls.use()
         self.clock.stop()
         self.steps.expected = set(self.steps.pending)

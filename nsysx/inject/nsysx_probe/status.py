@@ -42,6 +42,9 @@ class Status:
         self.lacks = ""  # the missing package without which there are no ranges
         self.pair_cost_ns: int | None = None
         self.forks = 0  # children of this process that are not followed
+        self.kept: dict[str, Any] | None = (
+            None  # the record of the kind of steps that has a window, until another one has
+        )
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
         self.settings: SettingsReader | None = None
         self.profilers = 0  # how often the program started torch's profiler
@@ -126,6 +129,8 @@ class Status:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_pauses_ns": window.pauses_ns,
+            "windows": window.count,
+            "earlier_kinds": parts.later.earlier,
             "windows_of": window.others or capture_range.had_by() or None,
             "device_waits": draining.waits,
             "tracing_waits": at_work.waits,
@@ -168,7 +173,7 @@ class Status:
         try:
             path = Path(bootstrap.record_file(folder))
             scratch = path.with_suffix(".tmp")
-            record = self.record()
+            record = self.record() if self.kept is None else {**self.kept, "ended": self.ended}
             if self.parts.timing is not None and self.parts.timing.ended:
                 record["timing"] = self.parts.timing.record()
             scratch.write_text(json.dumps(record) + "\n", encoding="utf-8")

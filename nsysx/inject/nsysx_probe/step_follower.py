@@ -38,6 +38,7 @@ class StepFollower:
     ) -> None:
         self._begin, self._end = begin, end
         self.related: Related = lambda _key, _ends: None
+        self.restarted: Callable[[], object] = lambda: None  # what came before was no step
         self.compilations: Callable[[], int | None] = lambda: None  # how much torch.compile has compiled; None: unknown
         self._compiled: int | None = None  # that number when backward ended
         self._states = states  # returns the number of parameters for which optimizers hold state
@@ -282,6 +283,7 @@ class StepFollower:
         self.first = self.index if self.is_open else self.index + 1
         self.correction, self.unfinished, self._skipped = 0, 0, False
         self.calls = Calls()
+        self.restarted()
 
     def backward_end(self) -> None:
         """Backward has returned."""
