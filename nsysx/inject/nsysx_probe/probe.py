@@ -41,7 +41,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
-from . import at_limit, capture_range, draining, dynamo, engine, patch, probe_parts, worker_lines
+from . import at_limit, capture_range, draining, dynamo, engine_calls, patch, probe_parts, worker_lines
 from . import backend as backends
 from .backward import BackwardMarks
 from .borders import Borders
@@ -232,7 +232,7 @@ class Probe:
         phases = self.phases
         self.parts.xray.launches.follow(phases.sole_work.enter_launch, phases.sole_work.leave)
         try:
-            self._removers.append(engine.follow(self.torch, phases.enter_backward, phases.leave_backward))
+            self._removers.append(engine_calls.follow(self.torch, phases.enter_backward, phases.leave_backward))
         except Exception as error:
             self.out.wrong("engine", error)
         if self.parts.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
