@@ -160,8 +160,12 @@ def _own_time(window: ReplayedWindow) -> tuple[tuple[list[Any], ...], int]:
 def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
     """Return the state of the streams at the first call: what was launched before it, and the events that a stream then waits for."""
     called = pl.coalesce("call_start_ns", "start_ns").alias("called_ns")
-    before = window.ops.select(called, "stream", "end_ns").filter(pl.col("called_ns") < window.start_ns)
+    before = window.ops.select(called, "stream", "start_ns", "end_ns").filter(pl.col("called_ns") < window.start_ns)
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
+    # What has not begun by now fills the launch queue, too.
+    waiting = before.filter(pl.col("start_ns") > window.start_ns).sort("called_ns", "start_ns")
+    queues.begun += np.maximum.accumulate(waiting["start_ns"].to_numpy()).tolist()
+    before = before.drop("start_ns")
     late = before.filter(pl.col("end_ns") > window.start_ns)  # an event behind other work is done by now
     if not late.height:
         return queues

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -212,6 +213,34 @@ def test_full_launch_queue_moves_with_the_gpu(tmp_path: Path) -> None:
     assert made.error < 0.01
     half = made.saving(ScaleOps(frozenset(given.attributed.gpu_ops["op"].to_list()), 0.5))
     assert half.step_ns == pytest.approx(12_000 * US, rel=0.02)
+
+
+@pytest.mark.parametrize("host_us", [0, 30_000])
+def test_work_from_before_the_steps_fills_the_launch_queue_too(tmp_path: Path, host_us: int) -> None:
+    """A launch that stalls behind work of before the window costs no host time in each round; host code at the same place does."""
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at, free, starts = 0, 40_000, [40_000]  # the first of all waits for 40 ms on the GPU
+    main.launch(at * US, 2 * US, gpu_start=5 * US, gpu_dur=39_995 * US)
+    borders = []
+    for number in range(12):
+        borders.append(at)
+        if number == 5:
+            at += host_us
+        for _ in range(300):
+            stall = max(starts[-1024] - at, 0) if len(starts) >= 1024 else 0
+            start = max(free, at + stall + 10)
+            main.launch(at * US, (stall + 2) * US, gpu_start=start * US, gpu_dur=20 * US)
+            free, at = start + 20, at + stall + 3
+            starts.append(start)
+    for number, (begin, end) in enumerate(itertools.pairwise([*borders, at])):
+        main.add_range(f"step {number}", begin * US, end * US, domain="nsysx")
+    main.sync(at=at * US, dur=(free + 2 - at) * US)
+    given, made = replayed(report, tmp_path)
+    gone = made.saving(ScaleOps(frozenset(given.attributed.gpu_ops["op"].to_list()), 0.1))
+    assert gone.step_ns == pytest.approx((900 + host_us / made.steps) * US, rel=0.05)
 
 
 def loop(report: Report, step: Callable[[int, Thread], int], count: int = 8) -> Report:
