@@ -230,6 +230,15 @@ COMPARED_SEQUENCES = 4
 #: A GPU works where this share of its SMs is active in a sample; fewer such samples tell no mean of its clock. Chosen.
 AT_WORK_SHARE, FEWEST_WORKING_SAMPLES = 0.05, 20
 
+# ---- time_slices ------------------------------------------------------------------------------------------------
+#: Kernels of a shape are compared from so many on, by the fastest tenth of them. What is longer by less than the shortest slice of time
+#: that the driver gives (1 to 2 ms by its documents; an H100 gave 2.5 ms) is another shape's work (ns).
+FEWEST_OF_SHAPE, UNDISTURBED_QUANTILE, LEAST_SLICE_NS = 8, 0.1, 1_000_000
+#: Kernels were interrupted if so many are longer, this share of them by the same time within this share of it, among so many shapes of
+#: which the longest takes so many times as long as the shortest: nothing of a kernel's own costs long and short ones the same.
+FEWEST_SLICES, ALIKE_SLICES_SHARE, SLICE_VARIES_SHARE = 20, 0.9, 0.25
+FEWEST_SLICED_SHAPES, SLICED_SHAPES_TIMES = 4, 3.0
+
 # ---- sm_clocks --------------------------------------------------------------------------------------------------
 #: Fewer samples say nothing.
 FEWEST_CLOCK_SAMPLES = 5

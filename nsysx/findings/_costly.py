@@ -11,6 +11,7 @@ from nsysx.findings import (
     _launch_blocking,
     _padding,
     _recomputed,
+    _shared_gpu,
     _transform_lengths,
     _unread,
 )
@@ -199,7 +200,14 @@ SETTINGS = (
         place="the driver",
     ),
     Costly(
-        "other processes", when.shared_card, "Other processes use the GPU, too", way("own-gpu"), place="the machine"
+        "other processes",
+        _shared_gpu.by_driver,
+        "Other processes use the GPU, too",
+        way("own-gpu"),
+        worth=_shared_gpu.alone,
+        seen=_shared_gpu.seen,
+        at=_held_clocks.gpu,
+        place="the machine",
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly(

@@ -306,13 +306,6 @@ def low_power(case: Case, settings: RecordedSettings) -> str:
     )
 
 
-def shared_card(case: Case, settings: RecordedSettings) -> str:
-    others = settings.card("others")
-    if not isinstance(others, int) or others < 1:
-        return ""
-    return f"{units.several(others, 'other process', 'other processes')} had work on this GPU: they take turns with this one"
-
-
 def one_core(case: Case, settings: RecordedSettings) -> str:
     allowed, cores, quota = (settings.cpu(n) for n in ("allowed", "cores", "quota"))
     if isinstance(allowed, int) and isinstance(cores, int) and allowed == 1 < cores:

@@ -33,7 +33,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.kernel_libraries import library_of
 from nsysx.events.kernel_names import computes
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _held_clocks
+from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
 from nsysx.findings._found import Found
@@ -51,8 +51,8 @@ REQUIRES = ("kernels",)
 
 def check(case: Case) -> list[Finding]:
     """Return one finding for the kernel of the program's own from which most could go."""
-    if _held_clocks.is_held(case.profile):
-        return case.cannot_tell(RULE, _held_clocks.NO_RATES)
+    if unknown := _shared_gpu.no_rates(case):
+        return case.cannot_tell(RULE, unknown)
     kernels = case.kernels
     by_program = kernels.filter(library_of(kernels["name"]).is_null())
     every = (

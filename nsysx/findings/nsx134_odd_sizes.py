@@ -27,7 +27,7 @@ from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _held_clocks
+from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
 from nsysx.findings._found import Found
@@ -43,8 +43,8 @@ _PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where slow products of odd sizes take 2 % of the step or more."""
-    if _held_clocks.is_held(case.profile):
-        return case.cannot_tell(RULE, _held_clocks.NO_RATES)
+    if unknown := _shared_gpu.no_rates(case):
+        return case.cannot_tell(RULE, unknown)
     try:
         operators = operator_work.numbered_operators(case.profile)
         done = case.profile.once(limits_of_work.executions)

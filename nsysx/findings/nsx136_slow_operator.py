@@ -35,7 +35,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _held_clocks
+from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
 from nsysx.findings._found import Found
@@ -86,8 +86,8 @@ def check(case: Case) -> list[Finding]:
     code = case.profile.code()
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
-    if _held_clocks.is_held(case.profile):
-        return case.cannot_tell(RULE, _held_clocks.NO_RATES)
+    if unknown := _shared_gpu.no_rates(case):
+        return case.cannot_tell(RULE, unknown)
     try:
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded as missing:

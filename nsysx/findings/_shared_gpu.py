@@ -1,0 +1,65 @@
+"""A GPU that another process uses, too: by the driver's count of them, or by kernels that its slices of time interrupt."""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.catalogue import StepPart
+from nsysx.events import time_slices
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _held_clocks
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import CLOCK_FACTOR_GRAIN, CLOCKS_AT_LOAD
+from nsysx.replay.edits import ScaleOps
+
+#: Why kernels that are far from the device's limits are no finding then.
+_NO_RATES = "another process interrupts the kernels: how near they are to the GPU's limits is not known (NSX127)"
+
+
+def by_driver(case: Case, settings: RecordedSettings) -> str:
+    """Return that another process has the GPU in turn: as kernels show it, else by how many the driver knows, "" where none is there."""
+    if text := seen(case):
+        return text
+    others = settings.card("others")
+    if not isinstance(others, int) or others < 1:
+        return ""
+    return f"{units.several(others, 'other process', 'other processes')} had work on this GPU: they take turns with this one"
+
+
+def seen(case: Case) -> str:
+    """Return how kernels show that another process has the GPU in turn, "" where they do not."""
+    slices = case.profile.once(time_slices.of_shown)
+    if slices is None:
+        return ""
+    count = units.count(max(1, round(slices.kernels.height / (case.steps or 1))))
+    return (
+        f"another process has the GPU in turn with this one: {count} kernels a step, short and long ones, take "
+        f"{units.duration(slices.slice_ns)} longer than others of their shape"
+    )
+
+
+def alone(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what kernels save that nobody interrupts, None where none were.
+
+    A GPU that works for one program all the time may draw all its power, and then its clock is lower: at least what is left at the clock
+    of a GPU at load. (H100: 174 ms a step beside another program, 79 without its slices, 90 alone, at 0.9 of the clock.)
+    """
+    slices = case.profile.once(time_slices.of_shown)
+    if slices is None:
+        return None
+    interrupted, full_clock = slices.kernels, CLOCKS_AT_LOAD[1]
+    others = case.ops.filter((case.ops["op_kind"] == "kernel") & ~case.ops["op"].is_in(interrupted["op"].implode()))
+    left = (1 - slices.slice_ns / interrupted["ns"]).clip(0)
+    grains = (left / CLOCK_FACTOR_GRAIN).round() * CLOCK_FACTOR_GRAIN
+    grouped = interrupted.group_by(left=grains, maintain_order=True).agg("op").select("left", "op").rows()
+    likely = [ScaleOps(frozenset(ops), factor, less_work=True) for factor, ops in grouped]
+    least = [ScaleOps(frozenset(ops), factor / full_clock, less_work=True) for factor, ops in grouped]
+    least.append(ScaleOps(frozenset(others["op"].to_list()), 1 / full_clock, less_work=True))
+    why = "replayed without the time that another process takes from kernels"
+    return case.worth_between(least, likely, likely, why, cause=(StepPart.WORK,))
+
+
+def no_rates(case: Case) -> str:
+    """Return why rates far below the card's own tell nothing of its kernels, "" where they do: a clock or another process holds it."""
+    if _held_clocks.is_held(case.profile):
+        return _held_clocks.NO_RATES
+    return _NO_RATES if case.profile.once(time_slices.of_shown) is not None else ""
