@@ -43,8 +43,8 @@ class RemoveWaits:
 class RemoveHost:
     """Host code before these API calls takes no time; None: no host code takes time.
 
-    ``leading``: nor does that before calls in front of them that launch nothing and wait for nothing (cudaStreamIsCapturing, queries of
-    a kernel's attributes): these are made for them.
+    ``leading``: nor does that before calls in front of them that launch nothing and hold no host (cudaStreamIsCapturing, queries of
+    a kernel's attributes, the events with which a collective's stream waits for the data): these are made for them.
     """
 
     calls: frozenset[int] | None = None
@@ -236,9 +236,13 @@ def _items_of_calls(cols: Columns, calls: frozenset[int] | None) -> Flags:
     return np.ones(len(cols.call), np.bool_) if calls is None else _are_among(cols.call, calls)
 
 
+#: Kinds of items that launch nothing and for which the host does not wait.
+_LAUNCH_NOTHING = (PLAIN, RECORD, WAIT_EVENT)
+
+
 def _leading_to(cols: Columns, fixed: Fixed, items: Flags) -> Flags:
-    """Return the plain calls in a row right before one of these items, in the same step and behind its first call."""
-    plain = (cols.kind == PLAIN) & (cols.call >= 0)
+    """Return the calls in a row right before one of these items that launch nothing, in the same step and behind its first call."""
+    plain = np.isin(cols.kind, _LAUNCH_NOTHING) & (cols.call >= 0)
     ends = np.flatnonzero(~plain | items)
     behind = np.searchsorted(ends, np.arange(len(plain)))
     step = np.cumsum(fixed.begins)
