@@ -61,12 +61,13 @@ def no_calls(items: list[ChainItem], calls: frozenset[int] | None, borders: froz
 
 
 def no_host_for(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
-    """Host code that leads to these calls goes, through calls before them that do nothing, up to the border of a step."""
+    """Host code that leads to these calls goes, through calls before them that launch nothing, up to the border of a step."""
     assert calls is not None
     leads = False
     for i in range(len(items) - 1, -1, -1):
         removed = items[i].call in calls or (items[i].call == -1 and 1 in calls)  # 1 is what follows the last host code
-        leads = removed or (leads and items[i].kind == PLAIN and items[i].call >= 0 and i not in borders)
+        nothing = items[i].kind in (PLAIN, RECORD, WAIT_EVENT)
+        leads = removed or (leads and nothing and items[i].call >= 0 and i not in borders)
         if leads:
             items[i] = items[i]._replace(gap=items[i].loading)
         leads = leads and i not in borders
