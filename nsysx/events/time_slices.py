@@ -26,7 +26,7 @@ from nsysx.events.profile import Profile
 
 
 @dataclass(frozen=True)
-class Slices:
+class TakenSlices:
     """What another process takes of the shown device in the steady steps.
 
     ``slice_ns``: the usual slice. ``kernels`` are those that it interrupted: op, usual_ns (undisturbed time of its shape), ns.
@@ -41,7 +41,7 @@ class Slices:
         return int((self.kernels["ns"] - self.kernels["usual_ns"]).sum())
 
 
-def of_shown(profile: Profile) -> Slices | None:
+def of_shown(profile: Profile) -> TakenSlices | None:
     """Return the slices of another process among the steady kernels of the shown device; None where none show."""
     if profile.device is None:
         return None
@@ -65,7 +65,7 @@ def of_shown(profile: Profile) -> Slices | None:
     lengths = longer.unique(shape)["usual_ns"].to_numpy()
     if len(lengths) < FEWEST_SLICED_SHAPES or lengths.max() < SLICED_SHAPES_TIMES * lengths.min():
         return None
-    return Slices(round(usual), longer.select("op", "usual_ns", "ns"))
+    return TakenSlices(round(usual), longer.select("op", "usual_ns", "ns"))
 
 
 def _beside(ops: pl.DataFrame) -> pl.Series:

@@ -45,6 +45,8 @@ _STYLES = {
 }  # fmt: skip
 #: Numbers of bars, other findings and lines of code to show, from most to fewest: the first that fit are taken.
 _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 0, 3))
+#: Those where ranks are drawn: what one of them does the others answer, so that each has its bar, and a sign is explained once.
+_LEFT_OF_RANKS = ((6, 5, 5), (6, 3, 5), (6, 3, 3), (3, 2, 3), (3, 1, 3), (3, 0, 3))
 
 
 def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
@@ -80,16 +82,23 @@ def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[s
     return line[:width], words
 
 
-def _bars(bars: Sequence[Bar], width: int, signs: Mapping[tuple[str, bool], str]) -> list[tuple[str, str]]:
-    """Return bars on one scale, one below the other, each with its words; (text, "bar") is a line with a bar."""
+def _bars(
+    bars: Sequence[Bar], width: int, signs: Mapping[tuple[str, bool], str], *, once: bool
+) -> list[tuple[str, str]]:
+    """Return bars on one scale, one below the other, each with its words; (text, "bar") is a line with a bar.
+
+    ``once``: words of a sign stand below the first bar that has it alone.
+    """
     longest = max(b.total_ns for b in bars) or 1
     label = min(30, max(len(b.label) for b in bars))
-    lines = []
+    lines, explained = [], set[str]()
     for bar in bars:
         room = max(10, width - label - 12)
         drawn, words = _bar(bar, max(1, round(room * bar.total_ns / longest)), signs)
+        words = [each for each in words if not (once and each[0] in explained)]
+        explained |= {each[0] for each in words}
         lines.append((f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}", "bar"))
-        if len(bar.parts) > 1:
+        if len(bar.parts) > 1 and words:
             lines += [(line, "bar") for line in answer_text.wrapped("   ".join(words), width, indent=label + 1)]
     return lines
 
@@ -111,8 +120,9 @@ def lines(
     width = max(40, min(width, TERMINAL_WIDEST))
     short = answer_text.changes(summary, CellTexts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
+    of_ranks = said.bars_title.startswith((RANKS, RANKS_BELOW))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
-        for bars, also, code in _LEFT:
+        for bars, also, code in _LEFT_OF_RANKS if of_ranks else _LEFT:
             out = _lines(worded, width, plain, bars, also, code)
             if len(out) <= TERMINAL_LINES:
                 return out
@@ -143,7 +153,8 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
             title = re.sub(r" \(\d+ of [\d,]+\)", "", title)  # here are fewer than the page has
             out += [(line, "dim") for line in wrapped(title, indent=0)]
         every = [_bar_of_first_parts(bar) for bar in said.bars]
-        out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain))
+        once = said.bars_title.startswith((RANKS, RANKS_BELOW)) and (bars, also, code) != _LEFT_OF_RANKS[0]
+        out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain), once=once)
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
     out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]

@@ -165,17 +165,25 @@ def test_a_place_is_that_of_a_change_or_of_most_time_and_is_named_once(
 
 
 @pytest.mark.parametrize(
-    ("title", "sentence", "shown"),
+    ("title", "ranks", "sentence", "shown"),
     [
-        (RANKS_BELOW, "Ranks wait: 85 % of it is waiting for other ranks.", ["rank 0", "rank 1"]),
-        (RANKS_BELOW, "Host-bound: the GPU idles half of the step, in train.py:12.", ["GPU 0", "rank 0"]),
-        ("One step on the GPU; below, single steps", "It waits for other ranks for 85 % of that.", ["GPU 0", "rank 0"]),
+        (RANKS_BELOW, 7, "Ranks wait: 85 % of it is waiting for other ranks.", [f"rank {r}" for r in range(6)]),
+        (RANKS_BELOW, 7, "Host-bound: the GPU idles half of it.", ["GPU 0", *(f"rank {r}" for r in range(5))]),
+        (RANKS_BELOW, 2, "Host-bound: the GPU idles half of the step, in train.py:12.", ["GPU 0", "rank 0", "rank 1"]),
+        (
+            "One step on the GPU; below, single steps",
+            2,
+            "It waits for other ranks for 85 % of that.",
+            ["GPU 0", "rank 0"],
+        ),
     ],
 )
-def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, sentence: str, shown: list[str]) -> None:
-    """All ranks of a job before the step of one of them, where the sentence is about them."""
+def test_ranks_stay_where_not_all_bars_fit(
+    full: Summary, title: str, ranks: int, sentence: str, shown: list[str]
+) -> None:
+    """All ranks of a job before the step of one of them, where the sentence is about them; a sign is then explained once."""
     parts = tuple(BarPart(name, 20_000_000, name, name == "idle") for name in ("compute", "communication", "idle"))
-    bars = tuple(Bar(name, 60_000_000, parts) for name in ("GPU 0", "rank 0", "rank 1"))
+    bars = tuple(Bar(name, 60_000_000, parts) for name in ("GPU 0", *(f"rank {r}" for r in range(ranks))))
     picture = Picture("ranks", f"{title}, as recorded", bars)
     verdict = replace(full.verdict, sentence=sentence)
     summary = replace(full, verdict=verdict, answer=replace(full.answer, picture=picture))
@@ -183,6 +191,7 @@ def test_ranks_stay_where_not_all_bars_fit(full: Summary, title: str, sentence: 
     labels = [bar.label for bar in bars if any(line.startswith(f"{bar.label} ") for line in text)]
     assert labels == shown
     assert any(line.startswith("One step, rank by rank, as recorded") for line in text) == ("GPU 0" not in shown)
+    assert "".join(text).count("compute 20.00 ms") == (1 if title == RANKS_BELOW else len(shown))
 
 
 def test_the_lines_that_are_seen_have_numbers_that_follow_each_other() -> None:
