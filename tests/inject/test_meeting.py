@@ -135,7 +135,7 @@ def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPat
 class RollOfOne:
     """The roll of a job of one rank, which has come at the second look."""
 
-    def __init__(self, _address: str) -> None:
+    def __init__(self, _address: str, _kind: str) -> None:
         self.looks = 0
 
     def look(self, *, last: bool) -> job_ranks.JobRanks | None:

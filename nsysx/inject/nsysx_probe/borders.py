@@ -42,6 +42,7 @@ class Borders:
         self.steps = StepFollower(self.begin, self.end, self._states)
         self.steps.restarted = self._restarted
         self.step_aside: Callable[[], None] = out.disarm  # all but what shows that optimizers step leaves the program
+        self.window.kind = lambda: self.steps.rule.partition("/")[0]
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self.settings = SettingsReader(torch, out, self.optimizers)
         self._settings_due = True  # they are read in this window
@@ -189,7 +190,7 @@ class Borders:
         if not self.out.recording:
             if window.opens(steps.index + 1):
                 window.begin()
-        elif window.is_last(steps.index):
+        elif window.is_last(steps.index) and window.comes_together(steps.index):
             self._end_open()
             self.settings.end()
             self.pauses.send()

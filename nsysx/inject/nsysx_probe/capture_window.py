@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from . import capture_range, draining
@@ -27,6 +27,8 @@ class CaptureWindow:
     count = 0  # windows that were opened, where a run has several
     others = ""
     rank: str | None = None
+    apart = ""  # why the ranks of its job are not at a step's end together by the number of the step
+    kind: Callable[[], str] = staticmethod(lambda: "")  # returns what completes a step
 
     def __init__(self, out: Output, clock: StepClock) -> None:
         self.out, self.clock = out, clock
@@ -81,6 +83,10 @@ class CaptureWindow:
     def is_last(self, index: int) -> bool:
         """Return whether step ``index`` is the last one of the open window, as far as that is known while the step is open."""
         return self.last is not None and index >= self.last
+
+    def comes_together(self, index: int) -> bool:
+        """Return whether all ranks of the job are at a step's end, so that the window can close with step ``index``."""
+        return True
 
     def left(self, index: int) -> int | None:
         """Return how many steps of the open window follow step ``index``, None while that is not known."""

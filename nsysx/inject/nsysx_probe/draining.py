@@ -69,13 +69,16 @@ def longest_wait_s(longest_ns: int, *, beside: bool = False, several: bool = Fal
     return min(DRAIN_S + DRAIN_STEPS * longest_ns / 1e9, DRAIN_LONGEST_S)
 
 
-def drain(longest_ns: int = 0) -> bool | None:
-    """Wait until the devices have done what was launched; return whether they have, None if there is no device in use."""
+def drain(longest_ns: int = 0, within_s: float | None = None) -> bool | None:
+    """Wait until the devices have done what was launched; return whether they have, None if there is no device in use.
+
+    ``within_s``: no longer than this, else as `longest_wait_s` has it.
+    """
     cuda = driver()
     if cuda is None or _captures():
         return None
     begin, answers = time.perf_counter_ns(), []
-    until = time.monotonic() + longest_wait_s(longest_ns)
+    until = time.monotonic() + (longest_wait_s(longest_ns) if within_s is None else within_s)
     ended = _thread.allocate_lock()
     ended.acquire()
 

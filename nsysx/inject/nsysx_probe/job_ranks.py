@@ -24,11 +24,20 @@ _PREFIX = "nsysx"
 class JobRanks:
     """``rank``; ``here``: those that the same nsys records, in order; ``runs``: each nsysx run of the job, by its lowest rank.
 
-    ``start`` differs where ranks are started anew.
+    ``start`` differs where ranks are started anew. ``kinds``: what completes a step of each rank that is here.
     """
 
-    def __init__(self, rank: int, here: Sequence[int], start: str, runs: Sequence[int] = (), store: Any = None) -> None:
-        self.rank, self.here, self.start = rank, list(here), start
+    def __init__(
+        self,
+        rank: int,
+        here: Sequence[int],
+        start: str,
+        runs: Sequence[int] = (),
+        store: Any = None,
+        kinds: Sequence[str] = (),
+    ) -> None:
+        self.rank, self.here, self.start, self.kinds = rank, list(here), start, list(kinds)
+        self.alike = len(set(kinds)) <= 1
         self.leads = rank == self.here[0]
         self.chooses = self.leads and (not runs or rank == runs[0])
         self.several_runs = len(runs) > 1
@@ -38,13 +47,13 @@ class JobRanks:
 class RollCall:
     """The roll of all ranks. Raises what the store raises, if there is none, or if it cannot be asked without waiting."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, kind: str = "") -> None:
         distributed: Any = sys.modules["torch.distributed"]
         self._store = distributed.distributed_c10d._get_default_store()
         self._rank, self._size = distributed.get_rank(), distributed.get_world_size()
         self._address = address
         self._store.check([self._key(self._rank)])
-        self._store.set(self._key(self._rank), f"{address} {os.getpid()}")
+        self._store.set(self._key(self._rank), f"{address} {os.getpid()} {kind or '-'}")
 
     def look(self, *, last: bool) -> JobRanks | None:
         """Return the ranks if all have come; ``last``: those of this node will do, if the launcher says which these are."""
@@ -52,13 +61,14 @@ class RollCall:
             words_of = {rank: self._store.get(self._key(rank)).decode().split() for rank in range(self._size)}
             here = [rank for rank, words in words_of.items() if words[0] == self._address]
             lowest: dict[str, int] = {}
-            for rank, (address, _) in words_of.items():
+            for rank, (address, *_) in words_of.items():
                 lowest.setdefault(address, rank)
-            return JobRanks(self._rank, here, words_of[0][1], list(lowest.values()), self._store)
+            kinds = [words_of[rank][2] for rank in here]
+            return JobRanks(self._rank, here, words_of[0][1], list(lowest.values()), self._store, kinds)
         of_node = _of_node(self._rank) if last else range(0)
         if of_node and self._have_come(of_node):
-            words = self._store.get(self._key(of_node[0])).decode().split()
-            return JobRanks(self._rank, of_node, words[1])
+            words = [self._store.get(self._key(rank)).decode().split() for rank in of_node]
+            return JobRanks(self._rank, of_node, words[0][1], kinds=[kind for *_, kind in words])
         return None
 
     def _have_come(self, ranks: Sequence[int]) -> bool:

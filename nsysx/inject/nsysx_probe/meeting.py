@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import draining
+from .gathering import Gathering
 from .interrupts import with_covered_jumps
 from .job_ranks import JobRanks
 from .probe_bounds import MEETING_LOOK_S, MEETING_S, MEETING_STEPS
@@ -31,6 +32,7 @@ class Meeting:
     def __init__(self, folder: str, job: JobRanks) -> None:
         self._folder, self._job = folder or os.devnull, job  # without a folder no file can be made
         self.number = 0
+        self.gathering = Gathering(folder, job)
 
     @property
     def chooses(self) -> bool:
@@ -41,6 +43,31 @@ class Meeting:
     def several_runs(self) -> bool:
         """Return whether several runs of nsysx record the job."""
         return self._job.several_runs
+
+    def comes_together(self, index: int) -> bool:
+        """Return whether all ranks are where the next meeting can be held, at the end of step ``index``; if so, they wait for it there.
+
+        Where several runs record the job, that is so with the number of the step.
+        """
+        return self.several_runs or self.gathering.come(self.number, index)
+
+    @property
+    def apart(self) -> str:
+        """Return why the number of a step does not say where all ranks are together, "" if it does."""
+        return self.gathering.apart if not self.several_runs and self.gathering.are_apart() else ""
+
+    def lead(self, act: Callable[[], Any]) -> None:
+        """Call ``act`` if this rank leads, and wait for nobody: what needs no meeting of ranks that are apart."""
+        number, self.number = self.number, self.number + 1
+        if self._job.leads:
+            try:
+                act()
+            finally:
+                self._sign("done", number, self._job.rank)
+
+    def led(self) -> bool:
+        """Return whether the leading rank has done what the others wait for, or this is that rank."""
+        return self._job.leads or os.path.exists(self._path("done", self.number, self._job.here[0]))  # noqa: PTH110
 
     @with_covered_jumps
     def hold(self, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:

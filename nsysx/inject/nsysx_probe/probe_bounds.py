@@ -108,9 +108,20 @@ DRAIN_LOOK_S, DRAIN_MOST_LOOK_S = 0.001, 0.01
 #: The same where the program's other threads are held back meanwhile (s). A switch interval that never ends (s).
 DRAIN_HELD_LOOK_S, NEVER_SWITCHES_S = 0.02, 1e6
 
+# ---- gathering ------------------------------------------------------------------------------------------------------
+#: So many of the last steps tell how long one takes, twice over. An offer to wait stands at least and at most this long (s), and what
+#: was waited for in vain is at most this, in all (s).
+GATHERING_STEPS, GATHERING_LEAST_S, GATHERING_MOST_S, GATHERING_LOST_S = 12, 0.02, 0.5, 2.0
+#: Ranks of one kind wait this long for each other, and twice as long as a step takes (s), before they are taken for ranks apart.
+GATHERING_TOGETHER_S = 3.0
+#: The leading rank renames a file for each other one, and so it decides within less than this (s).
+GATHERING_DECIDED_S = 1.0
+
 # ---- job_ranks ------------------------------------------------------------------------------------------------------
 #: How often a rank looks whether those of other nodes have come, and how often whether they have announced something (s).
 RANKS_LOOK_S, RANKS_ASK_S = 0.005, 0.25
+#: How long a rank looks whether all make steps (s): one of them may make its first when others have made hundreds.
+RANKS_COME_S = 60.0
 
 # ---- kernel_launches ------------------------------------------------------------------------------------------------
 #: Functions of one kernel that are read for products, and kernels that are remembered.

@@ -10,7 +10,8 @@ are up to a third longer from the first window on: those between the windows are
 
 Of a job, the windows are over the same steps on every rank, so that none waits for another more than once for each. What nsys records
 is decided for all processes of a node at once, so one rank of those opens and closes them; the others begin and stop with their ranges
-at the same steps, and each times its own bare steps. All of them stand still meanwhile (``meeting``).
+at the same steps, and each times its own bare steps. All of them stand still meanwhile (``meeting``). Ranks whose steps are of different
+kinds have no steps in common: each has enough of its own in a window, which closes where all are at a step's end (``gathering``).
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ from .probe_bounds import (
     FIRST_WINDOW_NS,
     FIRST_WINDOW_STEPS,
     RANKS_AHEAD,
+    RANKS_ASK_S,
+    RANKS_COME_S,
     RANKS_FIRST_WINDOW,
     RUNS_AHEAD_NS,
     SECOND_WINDOW_WHOLE,
 )
 
-#: With this step at the latest a rank knows the others, or closes no window.
+#: With this step at the latest a rank knows the others that make steps as it does.
 _RANKS_KNOWN = RANKS_FIRST_WINDOW - RANKS_AHEAD
 
 
@@ -65,8 +68,10 @@ class TwoWindows(CaptureWindow):
         self._several = False  # the program is one of several processes
         self._roll: RollCall | None = None  # of the ranks of its job, as long as not all have come
         self._meeting: Meeting | None = None  # of these ranks, once they are known
+        self._looks_at = self._looks_until = 0.0  # when to look for them again, and how long
         self._stranger = ""  # why they are not
         self._longest_ns = 0  # the longest step of a job
+        self._never = False  # they are never at a step's end together
         self._begun = False  # the second window was opened
         self._claimed = False  # the windows are this process's own
         # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
@@ -94,9 +99,13 @@ class TwoWindows(CaptureWindow):
 
     def _choose(self, index: int, ahead: int) -> None:
         """Choose the steps of the second window, from ``ahead`` after ``index`` on, once bare steps are known."""
-        if self._meeting is not None:
+        if self._meeting is not None and self._meeting.apart:
+            if self.clock.is_long_enough() if self._meeting.chooses else self._meeting.led():
+                self.first = index + ahead
+        elif self._meeting is not None:
             self.first = self._meeting.announced()
-        if self.first is None and self.clock.is_long_enough():
+        apart = self._meeting is not None and self._meeting.apart
+        if self.first is None and not apart and self.clock.is_long_enough():
             if self._meeting is None:
                 self.first = index + ahead
             elif self._meeting.chooses:
@@ -120,6 +129,8 @@ class TwoWindows(CaptureWindow):
         self._ended_ns = now
         if self._several and self._meeting is None:
             self._meet(index)
+        if self._given_up(self._meeting):
+            return False
         if self._meeting is not None:
             return self._closes_together(self._meeting, index, now - before if before else 0, over=over)
         if not self.cold:
@@ -157,18 +168,36 @@ class TwoWindows(CaptureWindow):
         """Return whether the window of all ranks closes with step ``index``, which took so long."""
         self._lengths.append(max(length_ns, 1))
         self._longest_ns = max(self._longest_ns, length_ns)
+        meeting.gathering.step_ended(length_ns)
         if (
             over
             and self._in_window >= (FIRST_WINDOW_LEAST if self.cold else SECOND_WINDOW_WHOLE)
             and meeting.announced() is None
         ):
             meeting.announce(index + RANKS_AHEAD)
-        return self.is_last(index)
+        return self.is_last(index) and self.comes_together(index)
+
+    def comes_together(self, index: int) -> bool:
+        """Return whether all ranks of the job are at a step's end, so that the window can close with step ``index``."""
+        if self._meeting is None:
+            return super().comes_together(index)
+        together = self._meeting.comes_together(index)
+        self.apart = self._meeting.apart
+        return together
+
+    def _given_up(self, meeting: Meeting | None) -> bool:
+        """Return whether the ranks are never together at a step's end: the open window stays open then."""
+        if meeting is not None and meeting.gathering.given_up():
+            self._meeting, self._never = None, True
+            self._stranger = f"its ranks, which make {self.apart}, were not at a step's end together"
+        return self._never
 
     def _meet(self, index: int) -> None:
         """Learn who the other ranks of the job are, if all of them have come."""
-        if self._roll is None:
+        late, now = index > _RANKS_KNOWN, time.monotonic()
+        if self._roll is None or (late and now < self._looks_at):
             return
+        self._looks_at, self._looks_until = now + RANKS_ASK_S, self._looks_until or now + RANKS_COME_S
         try:
             job = self._roll.look(last=index >= _RANKS_KNOWN)
         except Exception as error:
@@ -180,13 +209,15 @@ class TwoWindows(CaptureWindow):
             folder = self.out.environ.get("NSYSX_PROBE_DIR", "")
             self._meeting, self._roll, self.together = Meeting(folder, job), None, True
             self.rank = str(job.rank)
-        elif index >= _RANKS_KNOWN:
+            if late:  # some had made many steps before others made one
+                self._meeting.gathering.part()
+        elif now > self._looks_until:
             self._roll, self._stranger = None, "not all ranks make steps under nsysx"
 
     def _call_roll(self) -> None:
         """Say to the other ranks of the job which run records this one."""
         try:
-            self._roll = RollCall(self.out.environ.get(capture_range.ADDRESS, ""))
+            self._roll = RollCall(self.out.environ.get(capture_range.ADDRESS, ""), self.kind())
         except Exception as error:
             if of_program(error):
                 raise
@@ -198,13 +229,13 @@ class TwoWindows(CaptureWindow):
             return super().is_last(index)
         planned = index >= RANKS_FIRST_WINDOW - 1 if self.cold else super().is_last(index)
         announced = None if planned else self._meeting.announced()
-        return planned or (announced is not None and index >= announced)
+        return planned or (announced is not None and (index >= announced or bool(self._meeting.apart)))
 
     def left(self, index: int) -> int | None:
         """Return how many steps of the open window follow step ``index``, None while that is not known."""
         if self._meeting is None:
             return super().left(index)
-        if self.cold:
+        if self.cold or (self._meeting.apart and self.last is not None and index > self.last):
             return None
         announced, left = self._meeting.announced(), super().left(index)
         return left if announced is None or left is None else min(max(announced - index, 0), left)
@@ -236,6 +267,8 @@ class TwoWindows(CaptureWindow):
         tracing = CallTracing()
         if self._meeting is None:
             capture_range.begin()
+        elif self._meeting.apart or not self.comes_together(self.first or 0):
+            self._meeting.lead(capture_range.begin)
         else:
             self._meeting.hold(capture_range.begin, self._longest_ns)
         tracing.wait()

@@ -139,6 +139,7 @@ class Status:
             "own_profiler": {"times": self.profilers, "cuda": self.traces_cuda} if self.profilers else None,
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
+            "ranks_apart": window.apart or None,
             "rank": self.out.environ.get("RANK") or self.parts.window.rank,
             "xray": parts.xray.record(),
             "long_steps": parts.long_steps.record(),

@@ -1,0 +1,135 @@
+"""Where ranks whose steps are of different kinds are at a step's end together, and what they lose where they never are."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from nsysx_probe import gathering, job_ranks, meeting
+
+APART = ["optimizer", "forward", "forward"]
+
+
+def rank(folder: Path, number: int, kinds: list[str]) -> meeting.Meeting:
+    return meeting.Meeting(str(folder), job_ranks.JobRanks(number, range(len(kinds)), "1", kinds=kinds))
+
+
+def attending(ranks: list[meeting.Meeting], step_s: list[float], steps: int = 200) -> list[int | None]:
+    """Let each rank make steps, each so long; return with which step of each the first meeting came, None where it never did."""
+    came: list[int | None] = [None] * len(ranks)
+
+    def attend(number: int) -> None:
+        for index in range(steps):
+            time.sleep(step_s[number])
+            ranks[number].gathering.step_ended(round(1e9 * step_s[number]))
+            if ranks[number].comes_together(index):
+                came[number] = index
+                assert ranks[number].hold(lambda: None, 0)
+                return
+
+    threads = [threading.Thread(target=attend, args=(number,)) for number in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return came
+
+
+def test_ranks_of_different_kinds_meet_where_each_has_ended_a_step(tmp_path: Path) -> None:
+    began = time.monotonic()
+    came = attending([rank(tmp_path, number, APART) for number in range(3)], [0.03, 0.002, 0.005])
+    assert all(index is not None for index in came), came
+    assert came[1] > came[0] and time.monotonic() - began < 2  # type: ignore[operator]
+
+
+def test_ranks_at_different_rates_are_apart_once_they_did_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faster one waits in vain once: it gets no further before the other one has come."""
+    monkeypatch.setattr(gathering, "GATHERING_TOGETHER_S", 0.1)
+    ranks = [rank(tmp_path, number, ["optimizer"] * 2) for number in range(2)]
+    assert ranks[0].apart == "" and not ranks[0].comes_together(23)
+    assert [at.apart for at in ranks] == ["steps at different rates"] * 2
+    assert all(index is not None for index in attending(ranks, [0.004, 0.02]))
+
+
+def test_ranks_of_one_kind_meet_with_the_step_of_one_number(tmp_path: Path) -> None:
+    ranks = [rank(tmp_path, number, ["optimizer"] * 2) for number in range(2)]
+    assert attending(ranks, [0.05, 0.2]) == [0, 0] and not ranks[0].apart
+
+
+def test_a_rank_that_waits_elsewhere_costs_the_others_no_more_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "GATHERING_LOST_S", 0.2)
+    first, second = (rank(tmp_path, number, APART[:2]) for number in range(2))
+    began = time.monotonic()
+    assert not any(first.comes_together(index) for index in range(1_000))  # the other has not enough steps yet
+    assert time.monotonic() - began < 1 and not first.gathering.given_up()
+    assert not second.comes_together(0)  # nobody offers to wait now
+    began = time.monotonic()
+    assert not any(first.comes_together(index) for index in range(1_000, 2_000))
+    assert 0.2 <= time.monotonic() - began < 2
+    assert first.gathering.given_up() and second.gathering.given_up() and not second.comes_together(1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_rank_goes_on_for_whom_another_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Offers end just when they are taken: either all are together or none is."""
+    for name in ("GATHERING_LEAST_S", "GATHERING_MOST_S", "MEETING_LOOK_S"):
+        monkeypatch.setattr(gathering, name, 0.001)
+    monkeypatch.setattr(gathering, "GATHERING_LOST_S", 60.0)
+    chance = random.Random(seed)
+    ranks = [rank(tmp_path, number, APART) for number in range(3)]
+    came = attending(ranks, [chance.uniform(0.0005, 0.003) for _ in ranks], steps=100_000)
+    assert all(index is not None for index in came), came
+
+
+JOB = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo"); rank = dist.get_rank(); torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)); data = torch.zeros(32, 8)
+optimizer = torch.optim.Adam(net.parameters()) if rank == 0 else None
+longest = 0.0
+for _ in range(110):
+    began = time.perf_counter()
+    for t in range((8, 32)[rank]):
+        time.sleep((0.006, 0.0004)[rank])
+        if rank == 0:
+            optimizer.zero_grad(); net(data).sum().backward(); optimizer.step()
+        else:
+            with torch.no_grad():
+                data[t] = net(data)[t]
+    dist.broadcast(data, 1)
+    dist.broadcast_object_list([net.state_dict() if rank == 0 else None], 0)
+    longest = max(longest, time.perf_counter() - began)
+print("longest", longest, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_learner_and_an_actor_have_both_windows_and_lose_no_more_than_nsys_takes(tmp_path: Path) -> None:
+    """By meetings at the number of a step, an iteration took up to 20 s: each rank waited for the other in another place."""
+    (tmp_path / "job.py").write_text(JOB)
+    nsys = os.environ["NSYSX_TEST_NSYS"]
+    path = os.pathsep.join([str(Path(nsys).parent), os.environ["PATH"]])
+    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "job.py"]
+    command = [sys.executable, "-m", "nsysx", "run", "-o", "r", "--force", "--", *job]
+    folder = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PATH": path, **folder}, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    probes = {p["rank"]: p for p in json.loads((tmp_path / "r.run.json").read_text())["probe"] if p["rank"]}
+    assert all(len(p["window_pauses_ns"]) == 2 and not p["window_missed"] and not p["errors"] for p in probes.values())
+    assert {p["ranks_apart"] for p in probes.values()} == {"steps of different kinds: forward, optimizer"}
+    assert all(p["unrecorded_steps"]["count"] > 20 for p in probes.values())
+    longest = [float(line.split()[-1]) for line in done.stdout.splitlines() if "longest" in line]
+    assert len(longest) == 2 and max(longest) < 6
