@@ -31,6 +31,8 @@ PAUSED_WINDOW_SHARE = 0.02
 LEAST_REST_NS = 0.5
 
 # ---- certainty --------------------------------------------------------------------------------------------------
+#: A rank that is late by its work is told to come last where it does so in this share of the collectives: most of them.
+LAST_IN_MOST_SHARE = 0.5
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
 CLOSELY_KNOWN_SHARE = 0.03
 #: Letters of a check's detail that a reason quotes.

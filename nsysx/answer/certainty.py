@@ -14,6 +14,7 @@ from nsysx.answer import subject
 from nsysx.answer.answer_bounds import (
     ALL_BUSY_SHARE,
     CLOSELY_KNOWN_SHARE,
+    LAST_IN_MOST_SHARE,
     MOSTLY_BUSY_SHARE,
     QUOTED_DETAIL_LETTERS,
     UNEVEN_STEPS_TIMES,
@@ -49,6 +50,8 @@ _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     StepLimit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
+#: The work of the GPU without communication.
+_COMPUTING = ("GPU computing", ("gpu_compute_ns",))
 
 
 _LIMIT = "What limits it"
@@ -136,7 +139,10 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         level: Level = "certain" if beyond and not warned else "likely"
         longer = f"takes at least {units.duration(late.get('late_low_ns') or 0)} a step longer than its peers"
         # The first clause is what a terminal shows.
-        reason = f"Rank {late['rank']} {longer} without waiting, and comes last in {share} of the collectives."
+        reason = f"Rank {late['rank']} {longer} without waiting"
+        # One that is late by its work may come first while tracing holds its peers.
+        last = not late.get("late_by_work") or late["last_share"] >= LAST_IN_MOST_SHARE
+        reason += f", and comes last in {share} of the collectives." if last else "."
         return Sure(about, level, f"{reason}{more}")
     if chosen is not None and _of_the_loop(chosen):
         read = any(row.get("set_in_program") for row in chosen.evidence)
@@ -144,7 +150,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure("What the loop loses", "certain" if read and not warned else "likely", f"{why}.{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
-    name, columns = _share_of(summary)
+    name, columns = _share_of(summary, chosen)
     steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
     shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
     if not shares:
@@ -162,7 +168,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
-    return _of_all_steps(summary, steady, spread, more, is_set=_is_set(chosen))
+    return _of_all_steps(summary, steady, (name, columns, spread), more, is_set=_is_set(chosen))
 
 
 def _of_the_loop(chosen: Finding) -> bool:
@@ -189,9 +195,14 @@ def _for_whatever_stands_there(chosen: Finding) -> bool:
     return not subject.names_its_change(chosen) or chosen.remedies[0].name == _OUT_OF_THE_LOOP
 
 
-def _share_of(summary: Summary) -> tuple[str, tuple[str, ...]]:
-    """Return the share of a step in which the limit shows, and its columns: in communication on the host the GPU idles."""
-    parts = summary.verdict.parts
+def _share_of(summary: Summary, chosen: Finding | None) -> tuple[str, tuple[str, ...]]:
+    """Return the share of a step in which the limit shows, and its columns: in communication on the host the GPU idles.
+
+    Beside communication the GPU's work is what a change of that work is of.
+    """
+    parts, about = summary.verdict.parts, None if chosen is None else rule_of(chosen.code).about
+    if summary.verdict.code == StepLimit.COMM and about == StepLimit.GPU:
+        return _COMPUTING
     on_host = parts.get(StepPart.HOST_COMM, 0) > parts.get(StepPart.COMM, 0)
     return _IDLE if on_host else _SHARES.get(summary.verdict.code, _IDLE)
 
@@ -205,13 +216,16 @@ def _bare_wait(chosen: Finding | None) -> str:
     return f"Each wait for a batch was timed without the profiler, too: there it is {more} longer than the recorded {recorded}."
 
 
-def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str, *, is_set: bool) -> Sure:
-    """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of.
+def _of_all_steps(
+    summary: Summary, steady: Sequence[Row], share: tuple[str, tuple[str, ...], str], more: str, *, is_set: bool
+) -> Sure:
+    """Return how sure the cause is where it shows in every step; ``more`` is what the checks warn of.
 
-    ``is_set``: it is a setting of the program. That it acts is then no question of how long tracing makes ranks wait.
+    ``share``: what `_share_of` says, and its span. ``is_set``: it is a setting of the program. That it acts is then no
+    question of how long tracing makes ranks wait.
     """
     about, count, warned = _LIMIT, len(steady), bool(more)
-    name, columns = _share_of(summary)
+    name, columns, spread = share
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > UNEVEN_STEPS_TIMES * short
     level: Level = "likely" if warned or uneven else "certain"

@@ -145,6 +145,7 @@ OF_RANKS = (
         takes=norms.taken,
         phase="forward",
         place="SyncBatchNorm",
+        set_by=("SyncBatchNorm",),
     ),
     Costly(
         "exchanges in a loop",

@@ -197,3 +197,18 @@ def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_
     cause = certainty._cause(summary, CHOSEN)
     assert cause.level == level and f"Rank 3 takes at least {low_ns} ns a step longer than its peers" in cause.reason
     assert ("But: " in cause.reason) is warned
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "said"),
+    [
+        ("NSX131", StepLimit.COMM, "GPU computing"),
+        ("NSX110", StepLimit.COMM, "Exposed communication"),
+        ("NSX131", StepLimit.GPU, "GPU busy"),
+    ],
+)
+def test_a_change_of_the_gpus_work_beside_communication_rests_on_that_work(code: str, limit: str, said: str) -> None:
+    summary = known(9.8, 10.3)
+    summary = replace(summary, verdict=replace(summary.verdict, code=limit))
+    cause = certainty.certainty_of_advice(summary, replace(CHOSEN, code=code)).parts[0]
+    assert cause.reason.startswith(f"{said} ")

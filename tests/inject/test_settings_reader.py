@@ -879,11 +879,13 @@ def test_where_a_schedule_is_made_with_its_micro_batches_and_where_a_hook_of_gra
         ScheduleGPipe(stage, n_microbatches=4)
         made = line_here() - 1
         nn.parallel.DistributedDataParallel(nn.Linear(8, 8)).register_comm_hook(None, hook)
+        nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(8), nn.BatchNorm1d(8)))
         found = settings(lab)
     assert found["places"] == {
         "stage": f"{__file__}:{made - 1}",
         "schedule": f"{__file__}:{made}",
         "DDP": f"{__file__}:{made + 2}",
+        "SyncBatchNorm": f"{__file__}:{made + 3}",
         "comm_hook": f"{__file__}:{made + 2}",
         "comm_hook function": f"{__file__}:{hook.__code__.co_firstlineno}",
     }
