@@ -141,7 +141,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         # The first clause is what a terminal shows.
         reason = f"Rank {late['rank']} {longer} without waiting"
         # One that is late by its work may come first while tracing holds its peers.
-        last = not late.get("late_by_work") or late["last_share"] >= LAST_IN_MOST_SHARE
+        last = not late.get("late_by_work") or (late["last_share"] or 0) >= LAST_IN_MOST_SHARE
         reason += f", and comes last in {share} of the collectives." if last else "."
         return Sure(about, level, f"{reason}{more}")
     if chosen is not None and _of_the_loop(chosen):

@@ -739,7 +739,8 @@ def test_how_sure_the_cause_is_in_steps_that_were_not_profiled() -> None:
         summary = replace(summary, unprofiled=real, verdict=replace(summary.verdict, code=code.value))
         lengths = [source.choice((100, 110, 400)) for _ in range(8)]
         is_set = source.random() < 0.3
-        sure = certainty._of_all_steps(summary, [{"gpu_ns": ns} for ns in lengths], "40 %", more, is_set=is_set)
+        share, steady = (*certainty._share_of(summary, None), "40 %"), [{"gpu_ns": ns} for ns in lengths]
+        sure = certainty._of_all_steps(summary, steady, share, more, is_set=is_set)
         least, most = busy_ns / (high * MS), min(busy_ns / (low * MS), 1)
         assert ("whose lengths and perhaps work differ" in sure.reason) == (_spread(lengths) > 3)
         level = "likely" if more or _spread(lengths) > 3 else "certain"
