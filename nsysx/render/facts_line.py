@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import PurePath
 
 from nsysx import ids, units
 from nsysx.analyses import modules
@@ -74,8 +76,10 @@ def _what_a_step_is(summary: Summary) -> list[str]:
     scope = steps.scope
     if steps.source != "nsysx" or scope is None or len(scope.processes) != 1 or not scope.steps:
         return []
-    probed = (record.get("steps") for record in ids.records_of(summary.capture.probe, scope.processes[0]))
+    probed = [record.get("steps") for record in ids.records_of(summary.capture.probe, scope.processes[0])]
     rules = {str(made.get("rule")).partition("/")[0] for made in probed if isinstance(made, dict) and made.get("count")}
+    if rules == {"loop"}:
+        return [f"a step is a round of the main loop{_of_loop(probed)}"]
     if rules not in ({"forward"}, {"backward"}):
         return []
     networks = [r for r in summary.typed_rows(modules.ROWS) if r["depth"] == 0 and r["cls"] and r["calls"]]
@@ -88,6 +92,14 @@ def _what_a_step_is(summary: Summary) -> list[str]:
     passes = "a round of forward passes" if several else f"{number} {min(rules)} pass{'es' if calls > 1 else ''}"
     whose = f" of {clean(str(networks[0]['cls']), 60)}" if one_network else ""
     return [f"a step is {passes}{whose}{' and what comes before' if ';' in steps.rule else ''}"]
+
+
+def _of_loop(probed: Sequence[object]) -> str:
+    """Return where the loop is whose rounds are the steps, "" if that is not known."""
+    loop = next((made.get("loop") for made in probed if isinstance(made, dict)), None)
+    if not (isinstance(loop, list) and len(loop) == 2 and isinstance(loop[1], int)):
+        return ""
+    return f" in {clean(PurePath(str(loop[0])).name, 60)}:{loop[1]}"
 
 
 def _mean_of_rest(summary: Summary) -> list[str]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,3 +128,55 @@ def test_passes_before_training_spend_no_window(lab: Lab, switched: list[str], c
     if count == 5:
         cold, *_ = recorded(lab)
         assert cold[-1] >= first + 10
+
+
+PROGRAM = """
+import sys, time, torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 2)
+def seconds(work, s):
+    end, n = time.perf_counter() + s, 0
+    while time.perf_counter() < end:
+        work()
+        time.sleep(0.004)
+        n += 1
+    return n
+@torch.no_grad()
+def act():
+    net(torch.randn(64, 8))
+acted = seconds(act, float(sys.argv[1]))
+optimizer = torch.optim.SGD(net.parameters())
+def learn():
+    optimizer.zero_grad()
+    net(torch.randn(64, 8)).square().mean().backward()
+    optimizer.step()
+print(acted, seconds(learn, float(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("acts_s", "learns_s", "rule"),
+    [(8, 18, "optimizer/forward"), (8, 3, "forward/forward"), (1, 9, "optimizer/forward")],
+    ids=["mostly training, late", "mostly passes", "training begins between the windows"],
+)
+def test_with_nsys_the_report_is_of_what_took_most_time(tmp_path: Path, acts_s: int, learns_s: int, rule: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = [sys.executable, "-m", "nsysx", "run", "--nsys", os.environ["NSYSX_TEST_NSYS"], "-o", "r", "--no-report"]
+    words += ["--", sys.executable, "program.py", str(acts_s), str(learns_s)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (probe,) = json.loads((tmp_path / "r.run.json").read_text())["probe"]
+    over = acts_s > 5 and rule.startswith("optimizer")
+    assert probe["steps"]["rule"] == rule and probe["errors"] == []
+    assert probe["windows"] == len(probe["window_pauses_ns"]) == (3 if over else 2)
+    assert [kind["rule"] for kind in probe["earlier_kinds"]] == ["forward/forward"] * over
+    assert ("left out: 1 of 3 recordings, of steps of another kind" in done.stderr) == over
+    query = "SELECT coalesce(e.text, s.value) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId"
+    texts = []
+    for name in ("r.cold.sqlite", "r.sqlite"):
+        with closing(sqlite3.connect(tmp_path / name)) as connection:
+            texts.append([text for (text,) in connection.execute(query)])
+    assert texts[0].count("evaluation Linear") >= 10 and "optimizer SGD" not in texts[0]
+    steps = texts[1].count("step")
+    assert steps == 28 and texts[1].count("optimizer SGD") == steps * rule.startswith("optimizer")

@@ -73,6 +73,7 @@ def test_what_a_loop_does_beside_its_steady_steps_is_named(elsewhere_ns: int, to
             "steps by calls that repeat (the program's own may hold several, or be a part of one)",
         ),
         ("nsysx", "backward/forward", {"Net": 20}, "a step is one backward pass"),
+        ("nsysx", "loop/round", {}, "a step is a round of the main loop in solve.py:24"),
         (
             "kernels",
             "forward/forward",
@@ -93,7 +94,7 @@ def test_a_step_that_no_optimizer_ends_says_what_it_is(
     ]
     inner = {**dict.fromkeys(c.name for c in table.columns), "cls": "Linear", "depth": 1, "calls": 90}
     probe = (
-        {"pid": ids.pid_of(1), "steps": {"rule": rule, "count": 12}},
+        {"pid": ids.pid_of(1), "steps": {"rule": rule, "count": 12, "loop": ["/home/a/solve.py", 24]}},
         {"pid": 4243, "steps": {"rule": "user", "count": 3}},
     )
     summary = replace(

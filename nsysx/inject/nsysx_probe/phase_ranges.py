@@ -11,6 +11,7 @@ from typing import Any
 from .backward import BackwardMarks
 from .borders import Borders
 from .interrupts import shielded
+from .main_loop import MainLoop
 from .operator_ranges import OperatorRanges
 from .output import Output
 from .probe_bounds import CALLS_OF_SERVER, MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
@@ -46,6 +47,7 @@ class Phases:
         self.steps.related = self._related
         unfollow = borders.xray.launches.unfollow
         self.sole_work = SoleWork(torch, out, self.steps, lambda: self._drives(_CALLED), unfollow)
+        self.main_loop = MainLoop(torch, out, borders.xray.sources, self.sole_work)
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:

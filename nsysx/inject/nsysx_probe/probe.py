@@ -96,6 +96,7 @@ class Probe:
         """Give every function its own code back. Running calls still end their ranges."""
         self.armed = self.calls.armed = False
         self.resting.stop()
+        self.phases.main_loop.stop()
         self.patcher.off()
         self.parts.xray.turn_off()
         self.parts.xray.launches.unfollow()
@@ -185,23 +186,11 @@ class Probe:
         around(backward, "backward", "t_outputs", phases.enter_backward, phases.leave_backward, each_step=True)
         around(torch.nn.Module.compile, "compile", "self", lambda module: module, self.naming.recompiled)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            around(
-                _plain(getattr(torch.nn.utils, name)),
-                name,
-                "None",
-                phases.enter_clip,
-                phases.leave_simple,
-                each_step=True,
-            )
+            clip = _plain(getattr(torch.nn.utils, name))
+            around(clip, name, "None", phases.enter_clip, phases.leave_simple, each_step=True)
         for owner in (torch.optim.Optimizer, torch.nn.Module):
-            around(
-                _plain(owner.zero_grad),
-                "zero_grad",
-                "None",
-                phases.enter_zero_grad,
-                phases.leave_simple,
-                each_step=True,
-            )
+            zero_grad = _plain(owner.zero_grad)
+            around(zero_grad, "zero_grad", "None", phases.enter_zero_grad, phases.leave_simple, each_step=True)
         self.settings.arm(self.patcher)
         self._arm_optimizers()
         self._arm_graphs()
@@ -226,6 +215,8 @@ class Probe:
                 self.operators.turn(True)
         self._follow_more()
         self.armed = True
+        if self.parts.window.two:
+            phases.main_loop.start()
 
     def _follow_more(self) -> None:
         """Follow what needs no exchange of code."""

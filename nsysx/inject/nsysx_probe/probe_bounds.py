@@ -150,6 +150,16 @@ MOST_LINE_TEXTS = 20_000
 #: One of so many calls is timed.
 TIMED_CALLS = 64
 
+# ---- main_loop ------------------------------------------------------------------------------------------------------
+#: How often is looked whether something makes steps (s); for so long jumps are told (s). Looked for is a loop so many times.
+LOOP_LOOK_S, LOOP_WATCH_S, LOOP_MOST_TRIES = 1.0, 3.0, 5
+#: Looks at the stack in a second, and in which share of them a function has to be on it.
+LOOP_LOOKS, LOOP_CODE_SHARE = 20, 0.5
+#: The main loop has so many rounds while jumps are told, which take this long (ns): shorter ones are parts of something.
+LOOP_FEWEST_ROUNDS, LOOP_SHORTEST_NS = 8, 1_000_000
+#: The loop has ended once no round has begun for this long (s) and for so many rounds' time.
+LOOP_QUIET_S, LOOP_QUIET_TIMES = 3.0, 20
+
 # ---- marking --------------------------------------------------------------------------------------------------------
 #: Marked steps of one shape: one to learn from, one to check it, and one to spare.
 REFERENCE_STEPS = 3

@@ -89,6 +89,7 @@ class Status:
         steps = self.steps()
         return {
             "rule": steps.rule,
+            "loop": steps.loop,
             "count": steps.count,
             "ranges": steps.index + 1,
             "first": steps.first,

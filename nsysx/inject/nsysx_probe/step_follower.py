@@ -8,6 +8,7 @@ work is complete by the first of these rules that applies:
 ``optimizer``  the optimizer that ends a round has stepped. If several take turns (a GAN), a round contains them all.
 ``backward``   backward has ended, and there is no optimizer, or it steps inside backward, or it is compiled and cannot be seen.
 ``forward``    inference: a forward has ended. Which networks make one step, `call_periods` finds out.
+``loop``       there is nothing of all this, and the program's main loop begins its next round (`main_loop`).
 
 The next step begins with the next fetch from a DataLoader if there is one, else with the next forward, or with the next
 call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends a step and does not begin
@@ -57,6 +58,7 @@ class StepFollower:
         self.turns = 0  # how often the optimizer that ends a round has stepped in a held one
         self.is_open = False
         self.user = False
+        self.loop: list[Any] | None = None  # file and line of the loop whose rounds are the steps
         self.by_fetch = False  # steps begin with fetches, not with forwards
         self.optimizer_made = False
         self.optimizer_in_backward = False
@@ -94,8 +96,8 @@ class StepFollower:
     @property
     def rule(self) -> str:
         """Return what completes a step and what begins one, such as "optimizer/fetch", or "user"."""
-        if self.user:
-            return "user"
+        if self.user or self.loop:
+            return "user" if self.user else "loop/round"
         begins = "fetch" if self.by_fetch else "forward"
         return f"{self._completed_by()}/{begins}"
 
@@ -281,7 +283,7 @@ class StepFollower:
 
     def _restart(self) -> None:
         self.first = self.index if self.is_open else self.index + 1
-        self.correction, self.unfinished, self._skipped = 0, 0, False
+        self.correction, self.unfinished, self._skipped, self.loop = 0, 0, False, None
         self.calls = Calls()
         self.restarted()
 
