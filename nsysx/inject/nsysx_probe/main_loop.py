@@ -39,8 +39,8 @@ from .sources import Sources
 _IDS = (5, 3, 4)
 
 
-class _Loop:
-    """The rounds of a loop: how many, and when the first and the last of them began."""
+class _Rounds:
+    """Rounds of a loop: how many, and when the first and the last of them began."""
 
     __slots__ = ("allocated", "code", "count", "first_ns", "last_ns", "place")
 
@@ -65,7 +65,7 @@ class MainLoop:
         self._stopped: threading.Event | None = None
         self._id: int | None = None
         self._codes: list[CodeType] = []  # followed ones, the outermost first
-        self._loops: dict[tuple[int, int], _Loop] = {}  # (id of a code, where its loop begins)
+        self._loops: dict[tuple[int, int], _Rounds] = {}  # (id of a code, where its loop begins)
         self._chosen: tuple[int, int] | None = None
         self._anew = False  # another loop was the main one before
 
@@ -217,7 +217,7 @@ class MainLoop:
                 return sys.monitoring.DISABLE  # type: ignore[attr-defined,unused-ignore]
             loop = self._loops.get(key)
             if loop is None:
-                loop = self._loops[key] = _Loop(code, now, self._allocated() or 0)
+                loop = self._loops[key] = _Rounds(code, now, self._allocated() or 0)
                 return None
             loop.count, loop.last_ns = loop.count + 1, now
             if self._chosen is None:

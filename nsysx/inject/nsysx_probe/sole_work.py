@@ -64,15 +64,15 @@ class SoleWork:
         """Return whether something makes steps beside which rounds of a loop are none; ``loop``: such rounds have made some."""
         return self._is_over() or (not loop and self.steps.index >= 0 and not self._by_rounds)
 
-    def round(self, what: Hashable, place: list[Any], *, anew: bool) -> None:
-        """A round of the program's main loop begins, which is in file and line ``place``; ``anew``: those before were of another loop."""
+    def round(self, what: Hashable, source_line: list[Any], *, anew: bool) -> None:
+        """A round of the main loop begins, which is in file and line ``source_line``; ``anew``: those before were of another loop."""
         if self.has_other_steps(loop=self._by_rounds):
             return
         if anew:
             self.steps.restart()
         self._by_rounds = True
         if self._enter(what):
-            self.steps.loop = place
+            self.steps.loop = source_line
             self.leave()
 
     @shielded
