@@ -113,7 +113,7 @@ def _parts(profile: Profile) -> list[Check]:
         sentence += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if _replaced(profile):
         sentence += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
-    sentence += _other_processes(profile)
+    sentence += _earlier_kinds(record) + _other_processes(profile)
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
         sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
         sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
@@ -125,6 +125,21 @@ def _record(profile: Profile) -> Mapping[str, Any] | None:
     """Return what the probe of the shown process wrote, if it opened two windows or the first of two."""
     probes = ids.records_of(profile.trace.capture.probe, profile.steps.process)
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
+
+
+def _earlier_kinds(record: Mapping[str, Any]) -> str:
+    """Return what steps the program made before it went over to those that are shown, "" if it did not."""
+    noted = record.get("earlier_kinds")
+    kinds = [kind for kind in noted if isinstance(kind, dict)] if isinstance(noted, list) else []
+    made = [(kind.get("steps"), kind.get("ns")) for kind in kinds]
+    told = [
+        f"{units.several(n, 'step')} in {units.duration(ns)}"
+        for n, ns in made
+        if isinstance(n, int) and isinstance(ns, int)
+    ]
+    if not told:
+        return ""
+    return f". Before, the program made steps of another kind ({', then '.join(told)}): those shown have taken longer since"
 
 
 def _other_processes(profile: Profile) -> str:

@@ -183,6 +183,21 @@ def test_steps_of_several_parts_are_found_in_each_window(tmp_path: Path, skip: i
     assert steps.cpu.filter("steady")["start_ns"].min() > joined
 
 
+@pytest.mark.traced
+@pytest.mark.parametrize(
+    "kinds", [[{"steps": 1_384, "rule": "forward/forward", "ns": 12_300 * MS}], [], "none", [{"steps": "many"}]]
+)
+def test_steps_of_another_kind_that_came_before_are_told(tmp_path: Path, kinds: object) -> None:
+    path = written(tmp_path)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0]["earlier_kinds"] = kinds
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    (told,) = [check.detail for check in summarize([path]).quality if check.check == "windows"]
+    said = "Before, the program made steps of another kind (1,384 steps in 12.30 s)"
+    assert (said in told) == (kinds[:1] == [{"steps": 1_384, "rule": "forward/forward", "ns": 12_300 * MS}])
+    assert ("another kind" in told) == (said in told)
+
+
 def test_parts_that_only_the_cold_start_shows_make_no_step(tmp_path: Path) -> None:
     """Passes with something behind each, and then training without: those of the second window stay as they are."""
     rollouts(12, 4, 6).write(tmp_path / "r.cold.sqlite")
