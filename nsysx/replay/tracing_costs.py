@@ -183,6 +183,20 @@ def _timed(profile: Profile, numbers: Collection[int]) -> Measured | None:
     return in_process or _second_run(run, numbers)
 
 
+def of_loop(profile: Profile) -> Measured | None:
+    """Return the mean of the loop per step without tracing, with what runs between bare steps, None where next to nothing does.
+
+    Where a loader's new pass begins a step, the recorded one holds the start of its workers, and no bare step does: the probe that rests
+    sees only that something ran before it.
+    """
+    mean_ns = None if profile.steps.in_rounds else _loop_ns(profile)
+    between, after, detached = _bare_loop(profile)
+    if mean_ns is None or not between:
+        return None
+    timed = _beside_windows(between, after, detached=detached)
+    return replace(timed, step_ns=mean_ns, low_ns=min(timed.low_ns, mean_ns), high_ns=max(timed.high_ns, mean_ns))
+
+
 def _in_wholes(lengths: Sequence[int], parts: int) -> list[int]:
     """Return how long so many steps in a row take (ns), for all that are whole; [] for 0 of them."""
     return [sum(lengths[i : i + parts]) for i in range(0, len(lengths) - parts + 1, parts)] if parts else []

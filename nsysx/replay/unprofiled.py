@@ -140,11 +140,13 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
     """Return the step without tracing, the columns of the chain that yields it, and what a round of it does on the device."""
     window, added, relieved = model.window, model.added, model.relieved
     steps = window.steps
-    measured = tables.measured(profile, window.numbers)
+    measured: tables.Measured | None = tables.measured(profile, window.numbers)
     # No host time, no waiting, and the device as much faster as was ever observed.
     least = model.step(MOST_COST_SCALE, 0.0, 0.0, LEAST_WORK_TIMES) if measured is not None else 0
-    if measured is not None and measured.step_ns < least:  # not a step: the host only ran ahead of the device
-        measured = None
+    if (
+        measured is not None and measured.step_ns < least
+    ):  # not the recorded step: it holds more, or the host only ran ahead of the device
+        measured = _with_pauses(profile, model, least)
     work, near, loading = 1.0, 1.0, 0
     if measured is None:
         scale, host, near, count, source = 1.0, 1.0, added.near, 0, added.source
@@ -201,19 +203,41 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
     )
 
 
+def _with_pauses(profile: Profile, model: Model, least_ns: int) -> tables.Measured | None:
+    """Return the loop's mean as measured, for the replayed steps, which hold what runs between bare ones; None if it is not theirs.
+
+    They may hold one pause of the loop in fewer steps than it comes in, so it is scaled as the recorded steps are. Tracing makes none
+    shorter, and no device is faster than `least_ns`.
+    """
+    loop = tables.of_loop(profile)
+    mean_ns = _mean_recorded(profile, profile.steps.process, model.window.device, profile.scope.steps)
+    if loop is None or mean_ns is None:
+        return None
+    times = model.window.recorded_ns / mean_ns
+    step, low, high = (round(times * ns) for ns in (loop.step_ns, loop.low_ns, loop.high_ns))
+    return replace(loop, step_ns=step, low_ns=low, high_ns=high) if least_ns <= step <= model.step(0.0) else None
+
+
 def steady_lengths(profile: Profile, real: Unprofiled, steps: int) -> tuple[int, int]:
     """Return the mean steady step without a profiler and as recorded (ns); ``steps`` are steady.
 
     A modeled step is the mean of the replayed steps. If the steady steps are more than those, it is scaled by the ratio of the
     two recorded means.
     """
-    first, last = profile.steps.steady or (0, -1)
-    of_gpu = (pl.col("process") == real.process) & (pl.col("device") == real.device)
-    tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
-    if real.steps == steps or tiles.height != steps or not real.recorded_ns:
+    mean = _mean_recorded(profile, real.process, real.device, steps)
+    if real.steps == steps or mean is None or not real.recorded_ns:
         return real.step_ns, real.recorded_ns
-    mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
-    return real.step_ns if real.measured_steps else real.step_ns * mean // real.recorded_ns, mean
+    # No mean step is longer than the loop per step: if it is, more of the loop's pauses are in the replayed steps than in others.
+    measured = min(real.step_ns, real.loop_ns or real.step_ns)
+    return measured if real.measured_steps else real.step_ns * mean // real.recorded_ns, mean
+
+
+def _mean_recorded(profile: Profile, process: int, device: int, steps: int) -> int | None:
+    """Return the mean of the steady steps of a GPU as recorded (ns), None unless it has so many."""
+    first, last = profile.steps.steady or (0, -1)
+    of_gpu = (pl.col("process") == process) & (pl.col("device") == device)
+    tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
+    return int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height if steps and tiles.height == steps else None
 
 
 def _other_ranks(profile: Profile) -> list[Modelled] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from nsysx.replay.engine import (
     unprofiled_of,
 )
 from nsysx.replay.replay_bounds import SLOWER_WHILE_RECORDED
+from nsysx.replay.unprofiled import steady_lengths
 from tests.builder import Report
 
 pytestmark = pytest.mark.traced
@@ -182,6 +184,42 @@ def test_a_host_that_ran_ahead_of_its_device_told_no_step(tmp_path: Path) -> Non
     """The device alone takes 4 ms a step; by the host's clock the 20 steps before the window took 0.9 ms each."""
     known, _ = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=told_step(BARE))
     assert known.source == "modelled" and known.step_ns > 3_900 * US
+
+
+def bare_loop(pause: int, after_pause: int) -> list[dict[str, object]]:
+    """Return what the probe says of bare steps of 0.9 ms, behind each eighth of which something ran for so long."""
+    loop_ns = [BARE - 200 * US + (0 if i % 8 else pause) for i in range(64)]
+    later_ns = [BARE - 200 * US + (0 if i % 8 else after_pause) for i in range(64)]
+    steps: dict[str, object] = {
+        "lengths_ns": [BARE - 200 * US] * 64,
+        "after_ns": [BARE - 200 * US] * 64,
+        "fetch_ns": [US] * 64,
+    }
+    more = {"loop_ns": loop_ns, "after_loop_ns": later_ns, "where": "between the windows", "detached": True}
+    return [{"pid": 100, "unrecorded_steps": {**steps, "after_fetch_ns": [US] * 64, **more}}]
+
+
+def test_steps_that_hold_what_ran_between_bare_ones_are_measured_by_the_loop(tmp_path: Path) -> None:
+    """A recorded step takes 4 ms. Bare ones take 0.9 ms, and with the pause behind each eighth 3.15 ms: no less than the device needs."""
+    pause = 18_000 * US
+    known, replay = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=bare_loop(pause, pause))
+    mean = BARE - 200 * US + pause // 8
+    assert known.source == "in_process" and known.step_ns == known.loop_ns == pytest.approx(mean, rel=0.001)
+    assert known.low_ns < known.step_ns < known.high_ns and replay.real_ns == pytest.approx(mean, rel=0.01)
+    long = 60_000 * US  # 8.4 ms with it, which no recorded step holds
+    known, _ = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=bare_loop(long, long))
+    assert known.source == "modelled" and known.step_ns > 3_900 * US
+
+
+def test_replayed_steps_with_more_of_the_loops_pauses_are_not_the_mean_of_all(tmp_path: Path) -> None:
+    path = loop().write(tmp_path / "r.sqlite")
+    profile = gather(path, ReadingOptions())
+    known = unprofiled_of(profile)
+    assert isinstance(known, Unprofiled)
+    fewer = replace(known, steps=known.steps - 2, measured_steps=64, step_ns=2 * BARE, loop_ns=BARE)
+    assert steady_lengths(profile, fewer, profile.scope.steps)[0] == BARE
+    longer = replace(fewer, loop_ns=3 * BARE)  # the rest of it lies between steps
+    assert steady_lengths(profile, longer, profile.scope.steps)[0] == 2 * BARE
 
 
 def test_now_is_one_step_also_where_the_device_was_faster_without_tracing(tmp_path: Path) -> None:
