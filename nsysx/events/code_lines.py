@@ -2,7 +2,8 @@
 
 In its few steps an X-ray notes each line of the program's own code as a range on the thread that runs it, nested as the calls are
 (``Ranges.lines``). There a call has the innermost line that is open on its thread when it begins. Calls of other steps inherit the
-line of the call that they correspond to (``sequence``). What autograd's thread launches has the line of the forward operator
+line of the call that they correspond to (``sequence``), and those that correspond to none the line that makes all calls around them.
+What autograd's thread launches has the line of the forward operator
 with the same sequence number, where operators were recorded, else the line that called backward; but where a node runs code of the
 program (the backward of a Function, a hook, a forward that a checkpoint runs again), the line of that code. GPU work of a CUDA graph
 has the line that captured its node, else the one that launched the graph.
@@ -114,12 +115,33 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     like = np.arange(calls.height)
     if ranges.repeats is not None:
         like = np.where(ranges.repeats.of >= 0, ranges.repeats.of, like)
-    call = np.where(call >= 0, call, call[like])
+    noted_call, call = call, np.where(call >= 0, call, call[like])
+    _between(xray, thread, like, noted_call, call)
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, xray, attributed)
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
     return replace(xray, call=call, op=op, of=like)
+
+
+def _between(xray: CodeLines, thread: I64, like: I64, noted_call: I64, call: I64) -> None:
+    """Fill in ``call`` for calls that correspond to none, where those around them correspond to calls of one run of one line.
+
+    How many calls a line makes may depend on its data (a metric that goes through classes, boxes that are matched), so no step has the
+    launches of another. ``noted_call``: the stacks that the X-ray noted. A run are calls of a thread, one behind the other, with the same
+    line of the program's own; between two calls of one run the X-ray saw nothing else.
+    """
+    own = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
+    line = own[noted_call]
+    run = np.cumsum(np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1])))[: len(line)]
+    rows, there = np.arange(len(call)), (call >= 0) & (noted_call[like] >= 0)
+    before = np.maximum.accumulate(np.where(there, rows, -1)) if len(rows) else rows
+    after = np.minimum.accumulate(np.where(there, rows, len(rows))[::-1])[::-1] if len(rows) else rows
+    free = np.flatnonzero((call < 0) & (before >= 0) & (after < len(rows)))
+    first, last = before[free], after[free]
+    within = (thread[first] == thread[free]) & (thread[last] == thread[free])
+    within &= (run[like[first]] == run[like[last]]) & (like[first] < like[last])
+    call[free[within]] = line[like[first[within]]]
 
 
 def noted(ranges: Ranges, roles: Mapping[int, str]) -> pl.DataFrame:

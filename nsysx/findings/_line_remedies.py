@@ -214,7 +214,24 @@ DELIVERED = Fix.by_name("delivered-sooner")
 OPEN = (DELIVERED, CALLBACKS)
 #: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
 RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")
+#: A metric that is called for itself: nothing takes the value that it returns.
+_CALLED_METRIC = re.compile(r"(self\.[\w.]+|\w+)(?<!\.update)\((.*)\)")
 #: What is said about a line that writes a checkpoint.
 SAVED = Fix.by_name("saved-aside")
 #: With these such a line is not run in most steps.
 LEFT_OUT = (RARELY, LOGGED, Fix.by_name("checked-rarely"))
+
+
+def counted_only(fix: Fix, text: str, below: str) -> Fix:
+    """Return the advice to compute a metric rarely in the line's own code, where that calls a metric of torchmetrics for nothing.
+
+    Such a call computes the metric of this batch; ``update`` only counts. ``below``: the file of packages in which it takes most time.
+    """
+    called = _CALLED_METRIC.fullmatch(text.strip()) if below.startswith("torchmetrics/") else None
+    if fix != RARELY or called is None:
+        return fix
+    return fix.but(
+        text="Count here with update(), and compute() once at the end (self.log of Lightning does it at the end of an epoch): the call "
+        "computes this metric for the batch in each step, and nothing takes its value",
+        paste=f"{called[1]}.update({called[2]})",
+    )

@@ -191,6 +191,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         detail += (
             f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
         )
+    if fix is not None:
+        fix = _line_remedies.counted_only(fix, text, str(first.below))
     loops = list(dict.fromkeys(line.cause.looped for line in group if line.cause is not None and line.cause.looped))
     if fix is not None and loops[1:]:
         fix = fix.but(text=f"{fix.text}. The same for {' and '.join(loops[1:])}")

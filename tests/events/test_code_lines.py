@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Program:
     train.py:14 step          backward: autograd's thread launches what belongs to model.py:6, then model.py:5
     train.py:15 step          the optimizer's launch, and a wait
 
+    ``within``: kernels that model.py:5 launches besides, behind its own.
     ``own``: the node of model.py:6 is a Function of the program, whose backward (model.py:40) makes its launch on autograd's thread.
     """
 
@@ -48,7 +49,9 @@ class Program:
         self.xrayed: list[int] = []
         self.next = 1_000
 
-    def step(self, xray: bool = False, *, load: int | None = None, odd: bool = False) -> None:
+    def step(
+        self, xray: bool = False, *, load: int | None = None, odd: bool = False, within: Sequence[str] = ()
+    ) -> None:
         begin = t = self.next
         if xray != self.on:
             self.main.mark(json.dumps({"marks": xray, "xray": xray}), begin - 1, domain="nsysx")
@@ -67,6 +70,8 @@ class Program:
             if xray:
                 self.main.add_range(f"aten::linear, seq = {2 * self.n + number}, op_id = 1", t + 40, t + 300)
             self.launch(self.main, t + 100, f"fwd{line}")
+            for place, kernel in enumerate(within if line == 5 else ()):
+                self.launch(self.main, t + 120 + 20 * place, kernel)
             t += 320
             if odd:
                 self.launch(self.main, t + 5, "odd")
@@ -178,6 +183,20 @@ def test_what_corresponds_to_nothing_has_no_line(tmp_path: Path) -> None:
     found = of_ops(made.profile(tmp_path))
     assert [place for name, place in found if name == "odd"] == [None, None]
     assert all(place == WANTED[name] for name, place in found if name != "odd")
+
+
+def test_what_lies_between_calls_of_one_line_has_that_line(tmp_path: Path) -> None:
+    """How often a line launches may depend on its data."""
+    made, wanted = Program(), WANTED | dict.fromkeys(("first", "new", "last"), "/job/model.py:5")
+    for number in range(8):
+        made.step(within=("first", *["new"] * (number % 4), "last"))
+    for _ in range(3):
+        made.step(True, within=("first", "last"))
+    profile = made.profile(tmp_path)
+    found = of_ops(profile)
+    assert [place for name, place in found if name == "new"] == ["/job/model.py:5"] * 12
+    assert all(place == wanted[name] for name, place in found)
+    sums(profile)
 
 
 def test_a_step_is_divided_among_lines(tmp_path: Path) -> None:

@@ -572,3 +572,20 @@ def test_where_a_function_begins_its_compiled_code_runs_and_no_loop(text: str, d
     told = [f for f in program.summary(tmp_path).findings or () if f.verdict == "found" and f.where.get("line") == 30]
     looped = [f for f in told if "As a loop it makes" in f.detail]
     assert bool(looped) is not defines
+
+
+@pytest.mark.parametrize(
+    ("text", "below", "paste"),
+    [
+        ("self.auc(p.sigmoid(), y.long())", "torchmetrics/metric.py", "self.auc.update(p.sigmoid(), y.long())"),
+        ("acc(p, y)", "torchmetrics/utilities/compute.py", "acc.update(p, y)"),
+        ("value = self.auc(p, y)", "torchmetrics/metric.py", None),  # something takes the value
+        ("self.auc.update(p, y)", "torchmetrics/metric.py", None),
+        ("self.auc(p, y)", "mine/metrics.py", None),
+    ],
+)
+def test_a_metric_that_is_called_for_nothing_only_counts(text: str, below: str, paste: str | None) -> None:
+    fix = _line_remedies.counted_only(_line_remedies.RARELY, text, below)
+    assert fix.paste == (paste or _line_remedies.RARELY.paste)
+    assert ("update()" in fix.text) == (paste is not None)
+    assert _line_remedies.counted_only(_line_remedies.LOGGED, text, below) == _line_remedies.LOGGED
