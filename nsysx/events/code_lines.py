@@ -131,8 +131,8 @@ def _between(xray: CodeLines, thread: I64, like: I64, noted_call: I64, call: I64
     launches of another. ``noted_call``: the stacks that the X-ray noted. A run are calls of a thread, one behind the other, with the same
     line of the program's own; between two calls of one run the X-ray saw nothing else.
     """
-    own = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
-    line = own[noted_call]
+    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
+    line = innermost[noted_call]
     run = np.cumsum(np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1])))[: len(line)]
     rows, there = np.arange(len(call)), (call >= 0) & (noted_call[like] >= 0)
     before = np.maximum.accumulate(np.where(there, rows, -1)) if len(rows) else rows
