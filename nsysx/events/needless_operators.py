@@ -21,6 +21,8 @@ from nsysx.events.operator_names import begins_gradients, writes_lists
 _PART = re.compile(r"^aten::(select|slice|narrow|as_strided|split\w*|chunk|unbind|roll|tensor_split)$")
 #: Operators that draw which rows a step takes.
 _CHOSEN = re.compile(r"::(randint|randperm|multinomial)\w*$")
+#: Operators that write the same number each time.
+_SAME_NUMBER = re.compile(r"^aten::((new_)?(zeros|ones)(_like)?|zero_)$")
 #: Operators that may write a number of Python.
 _NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|full|full_like|fill_?|item|_local_scalar_dense)$")
 
@@ -117,17 +119,24 @@ def unread_operators(
 def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequence[bool]) -> list[int]:
     """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
 
-    They begin with tensors that were there before the step before this, or with nothing. ``copied``: operators that copy from the host.
+    They begin with tensors that were there before the step before this, or with nothing. In the call of a network that is trained these may
+    be its weights, read without gradients: none is of the size of a tensor that goes into what is trained. ``copied``: operators that copy
+    from the host.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
         return []
     outer, size = outer_operators(flow), len(flow.names)
-    in_module, in_trained = _of_modules(flow, trained)
+    in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
     changes = outer.within(trained, size) | outer.within(copied, size) | outer.older | outer.into_older
-    changes |= outer.within((is_drawn(name) or _NUMBERED.search(name) is not None for name in flow.names), size)
+    changes |= outer.within((is_drawn(name) for name in flow.names), size)
+    same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
+    changes |= outer.within((_NUMBERED.search(name) is not None for name in flow.names), size) & ~same
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
-    changes |= parts | outer.within(in_trained, size)
+    learns = outer.within(trained, size)
+    weights = frozenset[Size]().union(*(outer.unnamed[i] for i in np.flatnonzero(learns)))
+    may_read = np.array([not weights.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
+    changes |= parts | (outer.within(in_trained, size) & may_read) | outer.within(taught_elsewhere, size)
     into = (
         sizes_of(flow.size[row])[:1]
         for row, writes in zip(outer.rows, outer.into_older.tolist(), strict=True)
@@ -137,18 +146,36 @@ def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequenc
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     fixed = ~_behind(outer.makers, changes)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
-    data = _behind(
-        outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~outer.within(trained, size)
-    )
+    data = _behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
+    if learns.any() and not (data & _before(outer.makers, learns)).any():
+        data = learns  # the same data in each step, a graph or a field: all is made of that
     joined = _before(outer.makers, data & ~fixed)
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
 
 
-def _of_modules(flow: OperatorFlow, trained: Sequence[bool]) -> tuple[Flags, Flags]:
-    """Return which operators lie in a call of a module, and in one of a module that is trained in another call, if not in this."""
-    inside, learns = np.zeros(len(flow.names), np.bool_), np.zeros(len(flow.names), np.bool_)
+def joined_operators(flow: OperatorFlow, rows: Sequence[int]) -> list[list[int]]:
+    """Return these outermost operators (rows) in groups of those that are made of each other, in order."""
+    outer, group = outer_operators(flow), dict[int, int]()
+    place = {row: index for index, row in enumerate(outer.rows)}
+    chosen = {place[row] for row in rows}
+    for index in sorted(chosen):
+        theirs = {group[maker] for maker in outer.makers[index] if maker in chosen}
+        group[index] = min(theirs, default=index)
+        group.update({each: group[index] for each, number in group.items() if number in theirs})
+    groups: dict[int, list[int]] = {}
+    for index, number in sorted(group.items()):
+        groups.setdefault(number, []).append(outer.rows[index])
+    return list(groups.values())
+
+
+def _of_modules(flow: OperatorFlow, trained: Sequence[bool]) -> tuple[Flags, Flags, Flags]:
+    """Return which operators lie in a call of a module, in one that is trained, and in one of a module that another call trains alone."""
+    inside, learns, taught_elsewhere = (np.zeros(len(flow.names), np.bool_) for _ in range(3))
     taught = {(call.path, call.cls) for call in flow.calls if any(trained[call.first : call.last])}
     for call in flow.calls:
         inside[call.first : call.last] = True
-        learns[call.first : call.last] |= (call.path, call.cls) in taught
-    return inside, learns
+        if any(trained[call.first : call.last]):
+            learns[call.first : call.last] = True
+        elif (call.path, call.cls) in taught:
+            taught_elsewhere[call.first : call.last] = True
+    return inside, learns, taught_elsewhere

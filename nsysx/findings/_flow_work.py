@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import PurePath
 
 import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
@@ -32,6 +34,31 @@ def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row
     line_row = int(code.places_of(code.at(flow.thread, start_ns))[0])
     file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
     return {"file": file, "line": line} if file is not None and line is not None else {}
+
+
+def place_of_group(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Row:
+    """Return file and line of the program below which most of some outermost operators (rows) are made, and no other that computes.
+
+    Of nested lines it is the outer one: the call that can be made once. Empty where no line is known.
+    """
+    changing = {
+        each for row in {*flow.outermost} - {*rows} if not is_view(flow.names[row]) for each in _above(code, flow, row)
+    }
+    most = Counter(each for row in rows for each in _above(code, flow, row) if each not in changing)
+    if not most:
+        return place_of_operator(code, flow, flow.start_ns[[rows[0]]])
+    stack = max(most, key=lambda each: (most[each], -len(code.chain(each))))
+    line_row = int(code.places_of(np.array([stack]))[0])
+    file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
+    return {"file": file, "line": line} if file is not None and line is not None else {}
+
+
+def _above(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
+    """Return the stacks that are open when an operator begins, the innermost first."""
+    stacks = [int(code.at(flow.thread, flow.start_ns[[row]])[0])]
+    while stacks[-1] >= 0:
+        stacks.append(int(code.parent[stacks[-1]]))
+    return stacks[:-1]
 
 
 def place_of_batch(profile: Profile) -> Row:

@@ -45,7 +45,7 @@ from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.converted_again import Conversion, converted_again
 from nsysx.events.gathered_products import gathered_products
-from nsysx.events.needless_operators import fixed_operators, unread_operators
+from nsysx.events.needless_operators import fixed_operators, joined_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
@@ -53,7 +53,7 @@ from nsysx.events.trained_operators import trained_of
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE, UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
-from nsysx.findings._flow_work import copied, in_short, place_of_operator
+from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.frames import lookup
@@ -275,7 +275,8 @@ def _fixed(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needles
     rows = fixed_operators(flow, trained, from_host)
     elsewhere = nsx135_weights_in_calls.needless_rows(case, flow, from_host)
     rows = [row for row in rows if row not in elsewhere]
-    for where, theirs in _by_line(code, flow, rows):
+    for theirs in joined_operators(flow, rows):
+        where = place_of_group(code, flow, theirs)
         title = f"{in_short(where) or 'The program'} computes the same in each step"
         why = "Nothing that goes into them is of the step, or is trained, drawn or written to."
         yield _Needless(theirs, title, why, Fix.by_name("computed-once"), where)

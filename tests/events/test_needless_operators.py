@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsysx.events.needless_operators import fixed_operators, unread_operators
+from nsysx.events.needless_operators import fixed_operators, joined_operators, unread_operators
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 
 Op = tuple[str, tuple[int, ...], str]
@@ -140,3 +140,39 @@ def test_a_table_of_a_module_is_cut_to_the_same_length_in_each_step() -> None:
 
 def test_weights_that_another_call_trains_and_tensors_of_unknown_age_are_not_fixed() -> None:
     assert fixed(FROZEN, taught=True) == fixed(FROZEN, follows=False) == []
+
+
+#: A graph that is spread in the network's own call: operators 1 to 3. Then a layer that is trained (4), with weights, and its loss (5).
+SPREAD: list[Op] = [
+    ("ones", (-1,), "[]"),
+    ("index_select", (-1, 1), "[5000, 64], [5000]"),
+    ("scatter_add_", (1, 2), "[5000, 64], [5000, 64]"),
+    ("linear", (3, -1), "[5000, 64], [128, 64]"),
+    ("cross_entropy_loss", (4, -1), "[5000, 128], [5000]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "same"),
+    [
+        (SPREAD[0], ["ones", "index_select", "scatter_add_"]),
+        (("full", (-1,), "[]"), []),  # a number of Python that may change
+        (("rsqrt", (-1,), "[128, 64]"), []),  # of the size of the weights: they may be these, read without gradients
+        (("randperm", (-1,), "[]"), []),
+    ],
+)
+def test_a_network_that_is_trained_on_the_same_data_in_each_step(first: Op, same: list[str]) -> None:
+    """Nothing of the step goes in: what is made of the data alone, within the trained call, is the same each time."""
+    ops = [first, *SPREAD[1:]]
+    flow = flow_of_operators(ops, calls=(ModuleCall("net", "Net", 1, 0, 1, 0, 4),))
+    rows = fixed_operators(flow, [False] * 3 + [True] * 2, [False] * 5)
+    assert [ops[row][0] for row in rows] == same
+
+
+def test_operators_that_are_made_of_each_other_are_one_change() -> None:
+    ops: list[Op] = [
+        ("arange", (-1,), "[]"), ("arange", (-1,), "[]"), ("exp", (1,), X), ("sin", (2,), X), ("mul", (3, 4), X), ("cos", (-1,), X),
+    ]  # fmt: skip
+    flow = flow_of_operators(ops)
+    assert joined_operators(flow, [0, 1, 2, 3, 5]) == [[0, 2], [1, 3], [5]]
+    assert joined_operators(flow, range(6)) == [[0, 1, 2, 3, 4], [5]]

@@ -11,6 +11,7 @@ from tests.findings.lined import Lined
 from tests.findings.test_smaller_operators import operator
 
 LOSS, METRIC = 12, 30
+CALLS, FIRST, SECOND = 13, 14, 15
 SOURCE = {LOSS: "loss = criterion(net(x), y)", METRIC: "accuracy = (net(x).argmax(1) == y).float().mean()"}
 SIZES = "[64, 128], [128, 128]"
 
@@ -76,3 +77,23 @@ def test_what_is_the_same_in_each_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["another batch", "weights written", "drawn", "drawn anew", "read by the next step"])
 def test_work_that_the_step_needs(kind: str, tmp_path: Path) -> None:
     assert finding(tmp_path, kind).verdict == "clear"
+
+
+def test_what_can_be_made_once_has_the_place_of_the_call_that_makes_all_of_it(tmp_path: Path) -> None:
+    """Two lines of a function below the one that calls it, which calls nothing else; what comes of it is made by the line above that."""
+
+    def spreading(program: Lined, number: int) -> None:
+        at = 1000 * number + 100
+        with program.line(LOSS):
+            operator(program, "randint", at, [-1], "[]", 5)
+            with program.line(CALLS):
+                for place, line in enumerate((FIRST, SECOND)):
+                    with program.line(line):
+                        operator(program, "exp", at + 10 + place, [at + 9 + place if place else -1], "[64, 128]", 300)
+            operator(program, "mul", at + 20, [at, at + 11], "[64, 128], [64, 128]", 50)
+        program.sync()
+
+    source = SOURCE | {CALLS: "stack = features(graph)", FIRST: "a = graph.exp()", SECOND: "return a.exp()"}
+    found = Lined(source).run(spreading).finding(tmp_path, "NSX137")
+    assert found.where["line"] == CALLS
+    assert found.saving_ns_per_step == pytest.approx(600_000, rel=0.05)
