@@ -156,8 +156,7 @@ def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequenc
 def joined_operators(flow: OperatorFlow, rows: Sequence[int]) -> list[list[int]]:
     """Return these outermost operators (rows) in groups of those that are made of each other, in order."""
     outer, group = outer_operators(flow), dict[int, int]()
-    place = {row: index for index, row in enumerate(outer.rows)}
-    chosen = {place[row] for row in rows}
+    chosen = set(np.searchsorted(outer.rows, rows).tolist())
     for index in sorted(chosen):
         theirs = {group[maker] for maker in outer.makers[index] if maker in chosen}
         group[index] = min(theirs, default=index)
