@@ -46,6 +46,7 @@ FAULTS: Mapping[str, str] = {
     "ranked-on-gpu": "scores are ranked on the CPU",
     "sample-on-gpu": "tensors are worked on with numpy on the CPU",
     "saved-aside": "a checkpoint is written in the loop",
+    "scan-at-once": "a recurrence runs element by element",
     "segments-at-once": "each group has its own mask",
     "shards-kept": "whole weights are gathered in each step",
     "table-once": "pandas looks up each row by its label",

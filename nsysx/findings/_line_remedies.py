@@ -109,6 +109,13 @@ _KINDS = tuple(
             r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
         ("copied-in-place", r"\bdeepcopy\("),
+        # acc = delta[t] + decay[t] * acc: a product with the element before, and a part that a short name picks, not what is called.
+        (
+            "scan-at-once",
+            r"^\s*(\w+)\s*=\s*(?=[^=]*\[\s*(:\s*,\s*)?[a-z]\w?\s*\](?!\())(?=.*(\*\s*\1\b(?!\[)|\b\1\s*\*))",
+            False,
+            True,
+        ),
         # The gradients of all parameters are clipped in one call unless foreach=False.
         ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
         ("preallocated", r"\btorch\.(cat|concat)\("),

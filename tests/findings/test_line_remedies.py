@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from nsysx.findings import _line_remedies
+from nsysx.findings._fix import Fix
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
@@ -522,6 +525,12 @@ def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text:
         ("y = net(x)", 1, 3, "no-kernel-built-in-a-step"),
         ("y = net(x)", 0, 3, None),
         ("rows.append(x[batch == g].mean(0))", 0, 20, "segments-at-once"),
+        ("acc = delta[t] + decay[t] * acc", 0, 20, "scan-at-once"),
+        ("h = h * a[:, t] + b[:, t]", 0, 20, "scan-at-once"),
+        ("h = torch.tanh(x[t] @ w + h @ u)", 0, 20, "batched-operation"),  # no scan: the rounds are not linear
+        ("x = blocks[i](x) * x", 0, 20, "batched-operation"),  # layers of a network
+        ("total = total + part[t]", 0, 20, "batched-operation"),  # a sum
+        ("average = average * decay + p * (1 - decay)", 0, 20, "foreach-parameters"),
         ("rows.append(x[batch == g].mean(0))", 0, 19, None),
         ("y = step(x)", 0, 20, "batched-operation"),
     ],
@@ -589,3 +598,15 @@ def test_a_metric_that_is_called_for_nothing_only_counts(text: str, below: str, 
     assert fix.paste == (paste or _line_remedies.RARELY.paste)
     assert ("update()" in fix.text) == (paste is not None)
     assert _line_remedies.counted_only(_line_remedies.LOGGED, text, below) == _line_remedies.LOGGED
+
+
+def test_the_pasted_scan_is_the_recurrence() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.random(37), rng.standard_normal(37)
+    wanted = [b[0]]
+    for t in range(1, len(b)):
+        wanted.append(a[t] * wanted[-1] + b[t])
+    joined = SimpleNamespace(cat=np.concatenate)
+    names: dict[str, object] = {"a": a, "b": b, "torch": joined}
+    exec(Fix.by_name("scan-at-once").paste, names)
+    np.testing.assert_allclose(names["b"], wanted)  # type: ignore[arg-type]

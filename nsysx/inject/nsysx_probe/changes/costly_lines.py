@@ -209,6 +209,15 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "scan-at-once",
+        "Compute this recurrence for all elements in a few passes that double their reach, or compile the loop (torch.compile of its "
+        "function) or capture it in a CUDA graph: here each element makes launches of its own",
+        "reach = 1  # h[t] = a[t] * h[t - 1] + b[t] for all t; from the last to the first: of flipped a and b\nwhile reach < len(b):\n"
+        "    b = torch.cat([b[:reach], b[reach:] + a[reach:] * b[:-reach]])\n"
+        "    a = torch.cat([a[:reach], a[reach:] * a[:-reach]])\n    reach *= 2  # at the end b is h", untried=_OWN_CODE,
+        condition="Each element must be linear in the one before.",
+    ),
+    Remedy(
         "segments-at-once",
         "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has its own mask, and "
         "each mask waits for its size",
