@@ -16,6 +16,7 @@ FAULTS: Mapping[str, str] = {
     "copied-in-place": "a deep copy in each step",
     "decoded-in-workers": "samples are decoded or augmented in the loop",
     "delivered-sooner": "it waits for what something else delivers",
+    "drawn-by-weight": "weighted draws are made on the CPU",
     "drawn-on-gpu": "samples are drawn on the CPU",
     "drawn-rarely": "pictures are drawn in the loop",
     "drawn-without-permutation": "every index is shuffled to draw a few",

@@ -16,6 +16,9 @@ _MEETS = ("collective-rarely", "tensors-gathered")
 _EXCHANGED = ("keep-on-gpu", *_MEETS)
 #: Lines that make arrays of what was picked one by one.
 _PUTS_TOGETHER = re.compile(r"\b(stack|v?hstack|concatenate|(as)?array|(as_)?tensor|from_numpy)\(")
+#: A line that gives a name of the function's a value.
+_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*[-+*/]?=(?!=)(.*)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 #: The rows of lines by file, line and function.
 Rows = Mapping[tuple[str | None, int | None, str], lines.CodeLineRow]
 
@@ -72,6 +75,8 @@ class Beside:
             return self._that_read()
         if kind == "arrays-for-objects":
             return self._that_put_together()
+        if kind == "drawn-by-weight":
+            return self._that_weigh()
         looped = any(line.cause is not None and line.cause.looped for line in self._group)
         return self._of_loops() if looped else []
 
@@ -108,6 +113,28 @@ class Beside:
             return not row["launches"] and self._in_function(row) and _PUTS_TOGETHER.search(text) is not None
 
         return [self._line(line_row, row, self._group[0].fix) for line_row, row in self._others(wanted)]
+
+    def _that_weigh(self) -> list[CostlyLine]:
+        """Return those of the same function that launch nothing and compute the weights of a draw, or what is made of these after it."""
+        last = max(line.row["line"] or 0 for line in self._group)
+        names = frozenset[str]().union(*(_line_remedies.weights_of(line.seen.text) for line in self._group))
+        assigning: list[tuple[int, int, lines.CodeLineRow, re.Match[str]]] = []
+        for line_row, row in self._others(lambda _, row: not row["launches"] and self._in_function(row)):
+            assigns = _ASSIGNS.match(str(row["text"] or "").partition("  #")[0])
+            if assigns is not None:
+                assigning.append((row["line"] or 0, line_row, row, assigns))
+        assigning.sort(key=lambda each: each[0])
+        chosen: list[tuple[int, lines.CodeLineRow]] = []
+        for number, line_row, row, assigns in reversed(assigning):
+            if number < last and assigns[1] in names:
+                chosen.append((line_row, row))
+                names |= frozenset(_NAME.findall(assigns[2]))
+        made = names & {assigns[1] for number, *_, assigns in assigning if number < last}
+        for number, line_row, row, assigns in assigning:
+            if number > last and made.intersection(_NAME.findall(assigns[2])):
+                chosen.append((line_row, row))
+                made |= {assigns[1]}
+        return [self._line(line_row, row, self._group[0].fix) for line_row, row in chosen]
 
     def _of_loops(self) -> list[CostlyLine]:
         """Return those that run in the same loops over single items, and launch nothing: short ones do not hold the CPU by themselves."""

@@ -33,6 +33,12 @@ class _Kind(NamedTuple):
 
 _PARAMETERS = r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
+#: A draw with replacement in which items have weights of their own, and what comes before these.
+_WEIGHTED = (
+    r"(?!.*replace\s*=\s*False)(\brandom\.|\b\w*rng\.)"
+    r"(choice\(.*\bp\s*=(?!\s*None)|choices\(.*\b(cum_)?weights\s*=(?!\s*None)|choices\([^,()]*(\([^()]*\))?,(?!\s*\w+\s*=)|"
+    r"multinomial\([^,]*,)"
+)
 _KINDS = tuple(
     _Kind(*row)
     for row in (
@@ -83,15 +89,16 @@ _KINDS = tuple(
             r"\b\w*(roc_auc|f1|accuracy|precision|recall|bleu|rouge|jaccard)_score\(|\bconfusion_matrix\(|\bclassification_report\(|"
             r"\b(edit_?distance|levenshtein\w*|wer|cer)\(",
         ),
+        ("drawn-by-weight", _WEIGHTED),
         ("arrays-for-objects", r"(?<!np\.)(?<!numpy\.)\b(random|rng)\.(sample|choices)\(\s*(?!range\()"),
         (
             "drawn-without-permutation",
-            r"\b(np|numpy)\.random\.choice\(.*replace\s*=\s*False|\b(random|rng)\.permutation\(.*\)\s*\[\s*:",
+            r"\b(np|numpy)\.random\.choice\((?!.*\bp\s*=).*replace\s*=\s*False|\b(random|rng)\.permutation\(.*\)\s*\[\s*:",
         ),
         (
             "picked-on-gpu",
-            r"\brandperm\((?!.*cuda).*\)\s*\[\s*:|\brandom\.(choice|permutation|shuffle|sample)\(|"
-            r"\brng\.(choice|permutation|shuffle)\(",
+            r"\brandperm\((?!.*cuda).*\)\s*\[\s*:|\brandom\.(choice(?!.*\bp\s*=(?!\s*None))|permutation|shuffle|sample)\(|"
+            r"\brng\.(choice(?!.*\bp\s*=(?!\s*None))|permutation|shuffle)\(",
         ),
         ("ranked-on-gpu", r"\b(np|numpy)\.(arg)?(sort|partition)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|exp)\b|\brng\."),
@@ -133,6 +140,16 @@ _KINDS = tuple(
 BATCHED = Fix.by_name("batched-operation")
 #: What is said about a loop that puts tensors together.
 PREALLOCATED = Fix.by_name("preallocated")
+
+
+def weights_of(text: str) -> frozenset[str]:
+    """Return the names from which a line takes the weights that it draws by, none where it draws by none."""
+    drawn = re.search(_WEIGHTED, text)
+    return (
+        frozenset(re.findall(r"[A-Za-z_]\w*(?!\w*\s*[(.=\w])", text[drawn.end() :].partition(",")[0]))
+        if drawn
+        else frozenset()
+    )
 
 
 def quoted(text: str) -> str:

@@ -22,7 +22,7 @@ from nsysx.replay import peers
 
 #: Remedies of lines that work on the CPU or wait for a disk. At others the program may only wait for the GPU, or for another rank.
 _OF_THE_HOST = frozenset({
-    "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-rarely",
+    "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-by-weight", "drawn-rarely",
     "foreach-parameters", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step", "no-sleep", "numpy-on-gpu",
     "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once",
 })  # fmt: skip

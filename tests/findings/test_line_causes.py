@@ -231,3 +231,33 @@ def test_what_is_picked_one_by_one_takes_its_arrays_with_it(
     found = Lined(source).run(body).findings(tmp_path, "NSX123")
     (finding,) = [f for f in found if f.remedies and f.remedies[0].name == "arrays-for-objects"]
     assert abs((finding.saving.likely_ns or 0) - (3_000 + more_us) * US) < 100 * US
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "more_us"),
+    [
+        ("probs = scaled / scaled.sum()", "Replay.draw", 800),
+        ("stats = scaled / scaled.sum()", "Replay.draw", 0),  # no weights of this draw
+        ("probs = scaled / scaled.sum()", "Replay.update", 0),  # a name of another function's
+    ],
+)
+def test_a_draw_by_weights_takes_what_computes_them_with_it(
+    text: str, function: str, more_us: float, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(12, function):
+            program.host(500)
+        with program.line(13, "Replay.draw"):
+            program.host(3_000)
+        with program.line(14, function):
+            program.host(300)
+        rest(program)
+
+    source = {
+        12: text,
+        13: "index = np.random.choice(self.size, batch, p=probs)",
+        14: "weight = (self.size * probs[index]) ** -self.beta",
+    }
+    found = Lined(source).run(body).findings(tmp_path, "NSX123")
+    (finding,) = [f for f in found if f.remedies and f.remedies[0].name == "drawn-by-weight"]
+    assert abs((finding.saving.likely_ns or 0) - (3_000 + more_us) * US) < 100 * US

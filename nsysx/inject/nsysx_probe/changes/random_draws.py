@@ -14,6 +14,13 @@ UNTRIED = (
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
     ),
     Remedy(
+        "drawn-by-weight",
+        "Keep the weights in a tensor on the GPU and draw there, by a search in their running sum: numpy and Python's random prepare all "
+        "weights on the CPU for each draw",
+        "c = weights.cumsum(0)\nrows = torch.searchsorted(c, torch.rand(n, device=c.device) * c[-1])",
+        "It draws with replacement; what changes the weights must write to that tensor.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "drawn-without-permutation",
         "Draw without putting all in random order: np.random.choice(replace=False) and permutation(n)[:k] do that for the few that are "
         "taken, numpy's newer generator does not; or draw with replacement",
