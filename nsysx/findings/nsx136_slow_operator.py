@@ -9,6 +9,7 @@ What it means
 In the trace
     Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device has for
     them, or that do work without a known limit which other operators often replace. Together they take a fifth of the step or more.
+    Sparse products that sort the entries of their matrix each time are told as such.
     Kernels that a compiler fuses are NSX112's, and attention by a fused kernel of 16 bits is in its best form.
 
 Bad
@@ -35,7 +36,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _shared_gpu
+from nsysx.findings import _shared_gpu, _sorted_products
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
 from nsysx.findings._found import Found
@@ -92,6 +93,9 @@ def check(case: Case) -> list[Finding]:
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded as missing:
         return case.cannot_tell(RULE, missing.reason)
+    sorted_anew = _sorted_products.findings_of(case, RULE, done)
+    if sorted_anew:
+        return sorted_anew
     family = pl.col("family").cast(pl.String).fill_null("")
     best = (family == "attention") & pl.col("number_format").is_in(_SIXTEEN_BITS).fill_null(value=False)
     done = done.filter(

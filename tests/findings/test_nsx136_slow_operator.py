@@ -100,3 +100,30 @@ def test_without_lines_nothing_is_said(tmp_path: Path) -> None:
 
     finding = LinedTorch().steps(body).finding(tmp_path, "NSX136")
     assert finding.verdict == "cannot_tell" and "nsysx run" in finding.fix
+
+
+@pytest.mark.parametrize("coalesces", [True, False])
+def test_sparse_products_that_order_their_matrix_anew(tmp_path: Path, coalesces: bool) -> None:
+    def body(program: Lined, number: int) -> None:
+        assert isinstance(program, LinedTorch)
+        sorts = "void at::native::apply::coalesceValuesKernel<float, float>(long *, long *)"
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(4):
+                with program.op("aten::mm", SIZES):
+                    program.launch(200, GEMM)
+        with program.line(30, "spread"), program.op("aten::addmm", "[[80000, 64], [80000, 80000], [80000, 64]]"):
+            program.launch(1_500, "void cub::DeviceMergeSortMergeKernel<long>(long *)")
+            program.launch(1_500, sorts if coalesces else "void some::other_kernel(float *)")
+            program.launch(2_000, "void cusparse::csrmm_alg1_kernel<float>(int, float *)")
+        program.sync()
+
+    found = findings(tmp_path, body)
+    if not coalesces:
+        assert all("csr-once" not in [way.name for way in f.remedies] for f in found)
+        return
+    (finding,) = found
+    assert finding.title.startswith("Sparse products of train.py:30 put their matrix in order for 3.00 ms per step")
+    assert [way.name for way in finding.remedies] == ["csr-once"]
+    least, most = 3_000_000, 5_000_000
+    assert finding.saving.likely_ns == pytest.approx((least + most) / 2, rel=0.03)
+    assert finding.saving.error_ns == pytest.approx((most - least) / 2, rel=0.06)

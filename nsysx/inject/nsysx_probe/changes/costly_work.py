@@ -133,6 +133,12 @@ UNTRIED = (
         for_anything=True,
     ),
     Remedy(
+        "csr-once",
+        "Put this sparse matrix in order once, before the loop, and keep it as CSR: each product with a COO matrix sorts its entries anew. "
+        "The product in backward is with the transpose: keep that as CSR, too (a symmetric matrix is its own)",
+        "adj = adj.coalesce().to_sparse_csr()  # once; an autograd.Function: forward adj @ x, backward adj_t @ grad", untried=_OWN_CODE,
+    ),
+    Remedy(
         "less-of-an-operator", "Make this operator cheaper here: it takes far longer than its sizes need",
         untried=_OWN_CODE,
     ),
