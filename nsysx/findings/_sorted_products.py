@@ -37,17 +37,17 @@ def findings_of(case: Case, rule: Rule, done: pl.DataFrame) -> list[Finding]:
     products = done.filter(pl.col("operation").str.contains(_PRODUCTS)).unique(
         ["operation", "place"], maintain_order=True
     )
-    ops_of_place: dict[int, frozenset[int]] = {}
-    for operation, place in products.select("operation", "place").iter_rows():
-        theirs = operator_executions.ops_at(case.profile, operation, place)
+    ops_of_line: dict[int, frozenset[int]] = {}
+    for operation, line_row in products.select("operation", "place").iter_rows():
+        theirs = operator_executions.ops_at(case.profile, operation, line_row)
         if not merged.isdisjoint(theirs):
-            ops_of_place[place] = ops_of_place.get(place, frozenset()) | theirs
-    found = (_found(case, rule, place, theirs) for place, theirs in ops_of_place.items())
-    return [each for each in found if each is not None]
+            ops_of_line[line_row] = ops_of_line.get(line_row, frozenset()) | theirs
+    of_lines = (_found(case, rule, line_row, theirs) for line_row, theirs in ops_of_line.items())
+    return [each for each in of_lines if each is not None]
 
 
-def _found(case: Case, rule: Rule, place: int, theirs: frozenset[int]) -> Finding | None:
-    """Return the finding about the products of a line (place), whose GPU ops these are; None where little of them only orders."""
+def _found(case: Case, rule: Rule, line_row: int, theirs: frozenset[int]) -> Finding | None:
+    """Return the finding about the products of a line, whose GPU ops these are; None where little of them only orders."""
     code = case.profile.code()
     assert code is not None
     work = case.ops.filter(pl.col("op").is_in(list(theirs))).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
@@ -58,7 +58,7 @@ def _found(case: Case, rule: Rule, place: int, theirs: frozenset[int]) -> Findin
     )
     if least is None or most is None or not case.notable(least, REPORTED_SHARE):
         return None
-    file, line, _ = code.places.row(place)
+    file, line, _ = code.places.row(line_row)
     there = f"{PurePath(str(file)).name}:{line}"
     ordered, taken = (case.per_step(int(rows["ns"].sum())) for rows in (orders, work))
     title = f"Sparse products of {there} put their matrix in order for {units.duration(ordered)} {case.per}"
