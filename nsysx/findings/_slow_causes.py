@@ -9,10 +9,11 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger, python_pauses, sm_clocks
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _pauses
+from nsysx.findings import _copied_weights, _pauses
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import (
     SAVED_BYTES,
@@ -136,8 +137,25 @@ def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
     )
     ns = float(took.sum()) / int(slow.sum())
     made = tuple(copies.filter(pl.Series(inside))["call"].filter(pl.Series(saves[step])).drop_nulls().to_list())
-    name = "a checkpoint or another large read-back"
-    return [SlowCause(name, ns, detail, _SAVE, ns, bound=True, calls=made, where=_saving_line(case))]
+    where, fix, name = _saving_line(case), _SAVE, "a checkpoint or another large read-back"
+    if where is None and (where := _copying_line(case, made)) is not None:
+        each = case.steps / int(saves.sum())  # as if each step made them
+        text = text_of(texts(case.profile), where["file"], where["line"]) or ""
+        if _copied_weights.of_weights(case, round(len(made) * each), round(float(moved[saves].sum()) * each), text):
+            fix, name = _copied_weights.ON_GPU, "a copy of the weights to the CPU"
+            detail = detail.removesuffix(", as in torch.save.") + "."
+    return [SlowCause(name, ns, detail, fix, ns, bound=True, calls=made, where=where)]
+
+
+def _copying_line(case: Case, calls: tuple[int, ...]) -> Row | None:
+    """Return the line that makes more than half of these calls, None where no line does or none is known."""
+    code = case.profile.code()
+    line_rows = code.places_of(code.call[list(calls)]) if code is not None else np.empty(0, np.int64)
+    counts = np.bincount(line_rows[line_rows >= 0])
+    if code is None or not len(counts) or 2 * counts.max() <= len(calls):
+        return None
+    file, line, _ = code.places.row(int(counts.argmax()))
+    return {"file": file, "line": line}
 
 
 def _saving_line(case: Case) -> Row | None:

@@ -69,3 +69,22 @@ def test_where_no_network_was_seen_the_line_says_what_it_copies(tmp_path: Path, 
     found = told(tmp_path, text, known=False)
     assert ("weights-on-gpu" in remedies(found, "NSX105")) == kept
     assert ("weights-on-gpu" in remedies(found, "NSX123")) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "kept"),
+    [
+        ("now = p.data.to('cpu')", TENSOR_BYTES, True),
+        ("torch.save(net.state_dict(), path)", TENSOR_BYTES, False),  # a checkpoint
+        ("rows.append(out.cpu())", 3 * TENSOR_BYTES // 4, False),
+    ],
+)
+def test_weights_that_are_copied_now_and_then_are_kept_on_the_gpu_too(
+    tmp_path: Path, text: str, size: int, kept: bool
+) -> None:
+    (slow,) = (f for f in told(tmp_path, text, every=4, size=size) if f.code == "NSX109")
+    assert (slow.where["file"], slow.where["line"]) == ("/job/train.py", COPY)
+    assert ("weights-on-gpu" in [way.name for way in slow.remedies]) == kept
+    assert slow.title.endswith(
+        "a copy of the weights to the CPU" if kept else "a checkpoint or another large read-back"
+    )
