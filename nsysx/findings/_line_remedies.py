@@ -31,7 +31,17 @@ class _Kind(NamedTuple):
     waits: bool = False
 
 
-_PARAMETERS = r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"
+_PARAMETERS = (
+    r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average)\w*\b|\bdecay\w*\b(?!\s*\[)|(?<!autograd)\.grad\b"
+)
+#: A round of a linear recurrence: what the line assigns is once a factor in it and goes through no function, and a sequence is taken by its
+#: index. What is taken from an object is its layers'.
+_RECURRENCE = (
+    r"^\s*(?P<kept>[^\W\d]\w*)\s*=(?!=)"
+    r"(?=.*(?:(?<!\*)\*\s*\b(?P=kept)\b|\b(?P=kept)\b\s*\*(?!\*)))(?!.*\b(?P=kept)\b.*\b(?P=kept)\b)"
+    r"(?!.*(?:\w\((?:[^()]|\([^()]*\))*\b(?P=kept)\b|\b(?P=kept)\s*[.\[(]|\b(?P=kept)\b[^()]*\)\s*(?:\.|\*\*)))"
+    r"(?=.*(?<![.\w])\w+\[\s*(?:[^\[\]]*,\s*)?[a-z]\w?\s*(?:[-+]\s*\d+\s*)?(?:,[^\[\]]*)?\](?!\())"
+)
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 #: A draw with replacement in which items have weights of their own, and what comes before these.
 _WEIGHTED = (
@@ -116,13 +126,8 @@ _KINDS = tuple(
             r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
         ("copied-in-place", r"\bdeepcopy\("),
-        # acc = delta[t] + decay[t] * acc: a product with the element before, and a part that a short name picks, not what is called.
-        (
-            "scan-at-once",
-            r"^\s*(\w+)\s*=\s*(?=[^=]*\[\s*(:\s*,\s*)?[a-z]\w?\s*\](?!\())(?=.*(\*\s*\1\b(?!\[)|\b\1\s*\*))",
-            False,
-            True,
-        ),
+        # acc = delta[t] + decay[t] * acc
+        ("scan-at-once", _RECURRENCE, False, True),
         # The gradients of all parameters are clipped in one call unless foreach=False.
         ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
         ("preallocated", r"\btorch\.(cat|concat)\("),

@@ -62,7 +62,7 @@ KINDS = (
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
              outside=True, stays=_SOFTMAX),
     WorkKind("foreach-parameters", r"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*(\b(named_)?parameters\(\)|\bstate_dict\(|"
-             r"\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b)",
+             r"\b(ema|shadow|average)\w*\b|\bdecay\w*\b(?!\s*\[)|(?<!autograd)\.grad\b)",
              outside=True, beside=False, stays=None),
     WorkKind("compile-function", r"", outside=True, stays=None),
 )  # fmt: skip

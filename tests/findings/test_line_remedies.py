@@ -536,7 +536,15 @@ def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text:
         ("acc = delta[t] + decay[t] * acc", 0, 20, "scan-at-once"),
         ("h = h * a[:, t] + b[:, t]", 0, 20, "scan-at-once"),
         ("h = torch.tanh(x[t] @ w + h @ u)", 0, 20, "batched-operation"),  # no scan: the rounds are not linear
+        ("last = reward[t] + gamma * last * (1 - done[t + 1])", 0, 20, "scan-at-once"),
+        ("h = torch.sigmoid(gates[:, t]) * h + x[:, t]", 0, 20, "scan-at-once"),
+        ("h = torch.tanh(x[t] + h * w)", 0, 20, "batched-operation"),
+        ("h = x[t] + (w * h).clamp(max=1)", 0, 20, "batched-operation"),
+        ("h = x[t] + w[t] * h * (1 - h)", 0, 20, "batched-operation"),
+        ("h = x[t] + h ** 2", 0, 20, "batched-operation"),
+        ("acc = delta[t] + decay[t] * acc", 0, 2, None),  # a decay with an index is none of an average of weights
         ("x = blocks[i](x) * x", 0, 20, "batched-operation"),  # layers of a network
+        ("x = x * self.gamma[i] + self.beta[i]", 0, 20, "batched-operation"),
         ("total = total + part[t]", 0, 20, "batched-operation"),  # a sum
         ("average = average * decay + p * (1 - decay)", 0, 20, "foreach-parameters"),
         ("rows.append(x[batch == g].mean(0))", 0, 19, None),
@@ -616,5 +624,7 @@ def test_the_pasted_scan_is_the_recurrence() -> None:
         wanted.append(a[t] * wanted[-1] + b[t])
     joined = SimpleNamespace(cat=np.concatenate)
     names: dict[str, object] = {"a": a, "b": b, "torch": joined}
-    exec(Fix.by_name("scan-at-once").paste, names)
+    paste = Fix.by_name("scan-at-once").paste
+    exec(paste, names)
+    assert paste.count("\n") < 3  # all of it is on the terminal: half of a loop would never end
     np.testing.assert_allclose(names["b"], wanted)  # type: ignore[arg-type]

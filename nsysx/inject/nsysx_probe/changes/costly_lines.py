@@ -212,10 +212,11 @@ UNTRIED = (
         "scan-at-once",
         "Compute this recurrence for all elements in a few passes that double their reach, or compile the loop (torch.compile of its "
         "function) or capture it in a CUDA graph: here each element makes launches of its own",
-        "reach = 1  # h[t] = a[t] * h[t - 1] + b[t] for all t; from the last to the first: of flipped a and b\nwhile reach < len(b):\n"
-        "    b = torch.cat([b[:reach], b[reach:] + a[reach:] * b[:-reach]])\n"
-        "    a = torch.cat([a[:reach], a[reach:] * a[:-reach]])\n    reach *= 2  # at the end b is h", untried=_OWN_CODE,
-        condition="Each element must be linear in the one before.",
+        "for reach in (2**i for i in range(len(b).bit_length())):\n"
+        "    b = torch.cat([b[:reach], b[reach:] + a[reach:] * b[:-reach]])  # at the end b is h\n"
+        "    a = torch.cat([a[:reach], a[reach:] * a[:-reach]])",
+        "h[t] = a[t] * h[t - 1] + b[t] from 0 on; for a loop from the last to the first flip a and b before it, and b behind it.",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "segments-at-once",
