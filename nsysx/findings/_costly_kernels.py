@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
+from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.layers import layer_of
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._compiled_before import CompiledWork, compiled_before
 from nsysx.findings._finding_bounds import DETERMINISM_MAY_STAY_SHARE
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import chains_among
@@ -26,6 +29,9 @@ _IN_ORDER = r"indexing_backward|(?<!ten)sort|radix|DeviceScan"
 _NEW_MEMORY = r"^aten::(new_)?empty\w*$|^aten::resize_$"
 #: Operators that add at indices by atomic operations, unless determinism is asked for: then they sort, and add in order.
 _SORTED_FOR_IT = r"^aten::(scatter_(add|reduce)\w*|index_add_?|gather_backward|index_select_backward)$"
+
+#: Families of kernels that a compiler takes from libraries as they are.
+_OF_LIBRARIES = ("gemm", "convolution", "attention", "sort, scan and gather", "communication", "optimizer", "graph")
 
 
 def _for_determinism(profile: Profile) -> frozenset[int]:
@@ -128,13 +134,50 @@ def _of_function(profile: Profile) -> frozenset[int]:
 
 
 def fused_again(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what it is worth if its chains of kernels are fused; None where its kernels are not known."""
+    """Return what it is worth if the function is compiled again; None where its kernels are not known.
+
+    Steps before the limit show what kernels the compiler makes of it. Without them its chains of kernels are one each, as long as the
+    longest of it; how far the compiler goes beyond that is not known.
+    """
     theirs = taken(case).ops
     if not theirs:
         return None
+    before = case.profile.once(compiled_before)
+    if before is not None:
+        return _as_before(case, theirs, before)
     chains = chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), list(theirs)))
     extra = ops_of(chains.filter(~pl.col("longest")))
-    return case.worth(RemoveOps(extra), cause=(StepPart.WORK,), bound=True) if extra else None
+    if not extra:
+        return None
+    worth = case.worth(RemoveOps(extra), cause=(StepPart.WORK,), bound=True)
+    why = "no compiled call was recorded: the replay leaves the longest kernel of each chain, and the compiler may fuse more"
+    return worth if worth.likely_ns is None else replace(worth, bound=False, source="time", confidence=why)
+
+
+def _as_before(case: Case, theirs: frozenset[int], before: CompiledWork) -> Saving:
+    """Return what it is worth if the function's GPU ops ``theirs``, but those of libraries, are what they were in compiled calls.
+
+    Then the step is as long as its GPU work, or as the host without these calls where that is longer; at most as long as both.
+    """
+    written = case.ops["op"].is_in(list(theirs)) & ~case.ops["family"].is_in(_OF_LIBRARIES)
+    called = case.ops.filter(written)["call"].drop_nulls().unique().sort()
+    made = case.calls.filter(lookup.among(called, case.calls["call"]))
+    worth = case.worth(*edits_without(made, case.ops, leading=True))
+    if worth.likely_ns is None:
+        return worth
+    without_ns = case.step_ns - worth.likely_ns
+    other_ns = case.per_step(int(case.timed_ops(~written & (case.ops["device"] == case.device), "op")["ns"].sum()))
+    likely = max(without_ns, other_ns + before.ns)
+    longest = max(without_ns + before.ns + (worth.error_ns or 0), other_ns + before.most_ns)
+    shortest = min(other_ns + before.least_ns, likely)
+    why = (
+        f"before the limit its compiled calls took the GPU {units.duration(before.ns)} a step, in "
+        f"{units.several(before.kernels, 'kernel')}"
+    )
+    saved = max(case.step_ns - likely, 0)
+    return Saving(
+        saved, why, error_ns=max(longest - likely, 0), most_ns=max(case.step_ns - shortest, saved), source="time"
+    )
 
 
 def taken(case: Case) -> Takes:
