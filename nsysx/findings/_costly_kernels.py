@@ -136,14 +136,16 @@ def _of_function(profile: Profile) -> frozenset[int]:
 def fused_again(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it is worth if the function is compiled again; None where its kernels are not known.
 
-    Steps before the limit show what kernels the compiler makes of it. Without them its chains of kernels are one each, as long as the
-    longest of it; how far the compiler goes beyond that is not known.
+    Steps before the limit show what kernels the compiler makes of it: longer ones are another function's. Without them its chains of
+    kernels are one each, as long as the longest of it; how far the compiler goes beyond that is not known.
     """
     theirs = taken(case).ops
     if not theirs:
         return None
     before = case.profile.once(compiled_before)
-    if before is not None:
+    if before is not None and before.ns < case.per_step(
+        int(case.timed_ops(case.ops["op"].is_in(list(theirs)), "op")["ns"].sum())
+    ):
         return _as_before(case, theirs, before)
     chains = chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), list(theirs)))
     extra = ops_of(chains.filter(~pl.col("longest")))

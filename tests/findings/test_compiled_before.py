@@ -53,8 +53,9 @@ def test_it_takes_what_its_compiled_calls_took(launches: int, choices: int, tmp_
     assert saving.likely_ns <= saving.most_ns <= 3_050 * US and (saving.error_ns > 90 * US) == (choices > 0)
 
 
-def test_without_a_compiled_call_it_is_no_exact_replay(tmp_path: Path) -> None:
-    """Kernels that no compiler wrote, as often."""
-    saving = finding_of(tmp_path, "void at::native::elementwise_kernel<mul>").saving
+@pytest.mark.parametrize(("kernel", "launches"), [("void at::native::elementwise_kernel<mul>", 1), (FUSED, 40)])
+def test_without_a_compiled_call_it_is_no_exact_replay(kernel: str, launches: int, tmp_path: Path) -> None:
+    """Kernels that no compiler wrote, as often, and such that take longer than all that the function does uncompiled."""
+    saving = finding_of(tmp_path, kernel, launches).saving
     assert "no compiled call was recorded" in saving.confidence
     assert (saving.source, saving.bound) == ("time", False)
