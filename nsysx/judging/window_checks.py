@@ -91,6 +91,8 @@ def _parts(profile: Profile) -> list[Check]:
     if not pauses:
         if limit(profile.trace.run):
             return []
+        if missed := record.get("window_missed"):  # what is beside it in a job kept the window open
+            return [Check("windows", "warn", str(missed), "")]
         why = "replaced itself by another one (exec), which cannot end the window" if _replaced(profile) else ""
         sentence = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
         return [Check("windows", "ok", sentence)]

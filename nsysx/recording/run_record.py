@@ -142,14 +142,21 @@ def note_html(outputs: Outputs) -> None:
     temporary.replace(outputs.run)
 
 
+def _steps(probe: Mapping[str, Any]) -> int:
+    return int(probe["steps"].get("count", 0)) if isinstance(probe.get("steps"), dict) else 0
+
+
 def window_missed(probes: Sequence[Mapping[str, Any]]) -> str | None:
     """Return why a window of steps never opened, and what would open it; None if a process opened it or none was asked for."""
     senders = [p for p in probes if armed(p)]
     missed = [p for p in senders if isinstance(p.get("window_missed"), str)]
     missed = [p for p in missed if final(p)]  # of another one nothing is known after torch's import
-    if not missed or len(missed) < len(senders):
+    opened = [
+        p for p in senders if not isinstance(p.get("window_missed"), str) and _steps(p)
+    ]  # a launcher makes no steps
+    if not missed or opened or any(not final(p) for p in senders):
         return None
-    steps = [p["steps"].get("count", 0) if isinstance(p.get("steps"), dict) else 0 for p in missed]
+    steps = [_steps(p) for p in missed]
     return str(missed[steps.index(max(steps))]["window_missed"])
 
 

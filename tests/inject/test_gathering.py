@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nsysx_probe import gathering, job_ranks, meeting
@@ -56,7 +57,7 @@ def test_ranks_at_different_rates_are_apart_once_they_did_not_meet(
     monkeypatch.setattr(gathering, "GATHERING_TOGETHER_S", 0.1)
     ranks = [rank(tmp_path, number, ["optimizer"] * 2) for number in range(2)]
     assert ranks[0].apart == "" and not ranks[0].comes_together(23)
-    assert [at.apart for at in ranks] == ["steps at different rates"] * 2
+    assert [at.apart for at in ranks] == ["steps that do not end together"] * 2
     assert all(index is not None for index in attending(ranks, [0.004, 0.02]))
 
 
@@ -115,21 +116,95 @@ dist.destroy_process_group()
 """
 
 
+def started(folder: Path, program: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    (folder / "job.py").write_text(program)
+    path = os.pathsep.join([str(Path(os.environ["NSYSX_TEST_NSYS"]).parent), os.environ["PATH"]])
+    command = [*words, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "job.py"]
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def recorded_job(folder: Path, program: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Record a job of two ranks; return what it wrote, and what the probe of each rank did."""
+    done = started(folder, program, [sys.executable, "-m", "nsysx", "run", "-o", "r", "--force", "--"])
+    return done, {p["rank"]: p for p in json.loads((folder / "r.run.json").read_text())["probe"] if p["rank"]}
+
+
 def test_a_learner_and_an_actor_have_both_windows_and_lose_no_more_than_nsys_takes(tmp_path: Path) -> None:
     """By meetings at the number of a step, an iteration took up to 20 s: each rank waited for the other in another place."""
-    (tmp_path / "job.py").write_text(JOB)
-    nsys = os.environ["NSYSX_TEST_NSYS"]
-    path = os.pathsep.join([str(Path(nsys).parent), os.environ["PATH"]])
-    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "job.py"]
-    command = [sys.executable, "-m", "nsysx", "run", "-o", "r", "--force", "--", *job]
-    folder = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PATH": path, **folder}, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    probes = {p["rank"]: p for p in json.loads((tmp_path / "r.run.json").read_text())["probe"] if p["rank"]}
+    done, probes = recorded_job(tmp_path, JOB)
     assert all(len(p["window_pauses_ns"]) == 2 and not p["window_missed"] and not p["errors"] for p in probes.values())
     assert {p["ranks_apart"] for p in probes.values()} == {"steps of different kinds: forward, optimizer"}
     assert all(p["unrecorded_steps"]["count"] > 20 for p in probes.values())
     longest = [float(line.split()[-1]) for line in done.stdout.splitlines() if "longest" in line]
     assert len(longest) == 2 and max(longest) < 6
+
+
+#: A pipeline of two stages that work in turn. On the CPU's own device a receipt blocks the host. With a device that is a thread (the
+#: launch of a forward, a send or a receipt returns at once) it blocks that, as NCCL does: the second stage's device has a receipt
+#: pending at the end of each forward, and the first one's until the second has had its turn.
+TURNS = """
+import queue, sys, threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo"); rank = dist.get_rank(); torch.set_num_threads(1)
+DEVICE = {device}
+launched = queue.Queue()
+def work():
+    while True:
+        launched.get()()
+        launched.task_done()
+threading.Thread(target=work, daemon=True).start()
+def launch(act):
+    launched.put(act) if DEVICE else act()
+if DEVICE and "nsysx_probe.draining" in sys.modules:
+    def drain(longest_ns=0, within_s=None):
+        draining = sys.modules["nsysx_probe.draining"]
+        until = time.monotonic() + (draining.longest_wait_s(longest_ns) if within_s is None else within_s)
+        while launched.unfinished_tasks and time.monotonic() < until:
+            time.sleep(0.001)
+        return not launched.unfinished_tasks
+    sys.modules["nsysx_probe.draining"].drain = drain
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+hidden, token = torch.zeros(8), torch.zeros(8)
+began = time.perf_counter()
+longest = 0.0
+with torch.no_grad():
+    for step in range({steps}):
+        since = time.perf_counter()
+        if rank == 1:
+            launch(lambda: dist.recv(hidden, 0))
+        net(hidden)
+        launch(lambda: time.sleep(0.003))
+        launch(lambda: dist.send(hidden if rank == 0 else token, 1 - rank))
+        if rank == 0:
+            launch(lambda: dist.recv(token, 1))
+        if step % 100 == 99:
+            launched.join()
+        longest = max(longest, time.perf_counter() - since)
+launched.join()
+print(f"took {time.perf_counter() - began} {longest}\\n", end="", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_stages_that_work_in_turn_have_one_window_and_soon_stop_trying(tmp_path: Path, device: bool) -> None:
+    """A window that closed there took a minute of waiting for a receipt that comes with the next step of a rank that stands still."""
+
+    def took_s(done: subprocess.CompletedProcess[str]) -> float:
+        times = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
+        assert len(times) == 2, done.stdout
+        return max(times)
+
+    program = TURNS.replace("{device}", str(device)).replace("{steps}", "600")
+    alone_s = took_s(started(tmp_path, program, []))
+    done, probes = recorded_job(tmp_path, program)
+    assert took_s(done) - alone_s < 10, (took_s(done), alone_s)
+    for probe in probes.values():
+        assert probe["window_pauses_ns"] == [] and probe["unrecorded_steps"] is None and not probe["errors"]
+        assert probe["ranks_apart"] == "steps that do not end together"
+        assert "one window" in probe["window_missed"] and "never at a step's end together" in probe["window_missed"]
+    assert len(probes) == 2
+    assert "never at a step's end together" in " ".join(done.stderr.split())

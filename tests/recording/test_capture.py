@@ -1323,6 +1323,8 @@ def test_a_window_that_no_process_opened_is_said() -> None:
     assert window_missed([worker, trainer, off]) == "5 steps"
     assert window_missed([worker, trainer | {"window_missed": None}]) is None
     assert window_missed([off]) is None
+    launcher = {"backend": "nvtx", "window_missed": None, "steps": {"count": 0}}
+    assert window_missed([launcher, trainer]) == "5 steps"
     assert window_missed([trainer, worker | {"ended": False}]) is None  # what it did after its start is not known
 
 

@@ -7,7 +7,9 @@ its device to do. The leading rank takes the offers if it finds all of them, and
 before takes its offer back and goes on to its next step's end. A file that is renamed by one and deleted by the other is only one's: no
 rank believes that all are there while another has gone. What was waited for in vain is bounded; after that there is no meeting.
 
-Ranks of one kind stop at the same number. If one does not come soon, they are taken for ranks of different kinds. Standard library only.
+Ranks of one kind stop at the same number. If one does not come soon, they are taken for ranks apart. So they are before a window ends
+if a device does not come to rest there soon after that of another rank: a stage of a pipeline has launched the receipt of what the
+stage before, which stands still as well, sends in its next step. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from . import draining
 from .interrupts import with_covered_jumps
 from .job_ranks import JobRanks
 from .probe_bounds import (
+    DRAIN_S,
     GATHERING_DECIDED_S,
     GATHERING_LEAST_S,
     GATHERING_LOST_S,
     GATHERING_MOST_S,
+    GATHERING_RESTS_S,
     GATHERING_STEPS,
     GATHERING_TOGETHER_S,
     MEETING_LOOK_S,
@@ -56,7 +60,7 @@ class Gathering:
     def are_apart(self) -> bool:
         """Return whether the ranks make steps of different kinds or at different rates."""
         if not self.apart and self._is_there(APART):
-            self.apart = "steps at different rates"
+            self.apart = "steps that do not end together"
         return bool(self.apart)
 
     def given_up(self) -> bool:
@@ -64,8 +68,11 @@ class Gathering:
         return bool(self.apart) and self._is_there(GIVEN_UP)
 
     @with_covered_jumps
-    def come(self, number: int, index: int) -> bool:
-        """Return whether all are together at the end of step ``index``, for meeting ``number``; if so, all stay until it is held."""
+    def come(self, number: int, index: int, *, drained: bool = True) -> bool:
+        """Return whether all are together at the end of step ``index``, for meeting ``number``; if so, all stay until it is held.
+
+        ``drained``: with nothing left for their devices to do.
+        """
         if self._came == number:
             return True
         if self._tried == index or self.given_up():
@@ -80,17 +87,41 @@ class Gathering:
         else:
             longest_s = GATHERING_TOGETHER_S + 2 * self._usual_s()
         begin = time.monotonic()
-        if self._meets(number, begin + longest_s):
-            self._came = number
-            return True
-        if self.are_apart():
+        # Offers to wait at the step of one number are others than those of ranks apart: they may all have been taken for nothing.
+        if self._meets(str(number) if self.apart else f"{number}-alike", begin + longest_s):
+            if not drained or self.apart or self._all_rest(number):
+                self._came = number
+                return True
+        elif self.are_apart():
             return self._in_vain(time.monotonic() - begin)
         self.part()
         return False
 
+    def _all_rest(self, number: int) -> bool:
+        """Wait until no device of these ranks, which stand still, has anything to do; return whether that came soon.
+
+        A device may have a long queue, but those of one job come to its end about together, because of their collectives.
+        """
+        rests = [self._path("rests", number, rank) for rank in self._job.here]
+        until, after_first_s = time.monotonic() + DRAIN_S, GATHERING_RESTS_S + 2 * self._usual_s()
+        first_seen, rested, look_s = False, False, GATHERING_LEAST_S
+        while not all(map(os.path.exists, rests)):
+            if not rested and draining.drain(within_s=look_s) is not False:
+                rested = True
+                self._sign("rests", number, self._job.rank)
+            look_s = min(2 * look_s, GATHERING_MOST_S)
+            if not first_seen and any(map(os.path.exists, rests)):
+                first_seen, until = True, min(until, time.monotonic() + after_first_s)
+            # Who rests waits longer than those that do not, and so says none that all are here while another goes on.
+            if self._is_there(APART) or time.monotonic() > until + rested * 2 * GATHERING_DECIDED_S:
+                return False
+            time.sleep(MEETING_LOOK_S)
+        return True
+
     def _in_vain(self, seconds: float) -> bool:
         self._lost_s += seconds
-        if self._lost_s > GATHERING_LOST_S:
+        # Ranks of one kind have waited for each other before, and where they work in turn, each of them loses as much.
+        if self._lost_s > GATHERING_LOST_S / (2 if self._job.alike else 1):
             self._sign(GIVEN_UP)
         return False
 
@@ -110,7 +141,7 @@ class Gathering:
         self._longest_s = min(max(GATHERING_LEAST_S, 2 * max(usual_s)), GATHERING_MOST_S)
         return True
 
-    def _meets(self, number: int, until: float) -> bool:
+    def _meets(self, number: str, until: float) -> bool:
         """Offer to wait until then, and return whether all were there."""
         offer = self._path("offers", number, self._job.rank)
         self._sign("offers", number, self._job.rank)
@@ -140,7 +171,7 @@ class Gathering:
             return self._job.leads  # nobody takes its offer
         return True
 
-    def _takes_all(self, number: int) -> bool:
+    def _takes_all(self, number: str) -> bool:
         """Take the offers of all other ranks, or none; return whether all were there."""
         others = [self._path("offers", number, rank) for rank in self._job.here if rank != self._job.rank]
         if not all(map(os.path.exists, others)):

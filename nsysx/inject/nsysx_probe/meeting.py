@@ -44,12 +44,13 @@ class Meeting:
         """Return whether several runs of nsysx record the job."""
         return self._job.several_runs
 
-    def comes_together(self, index: int) -> bool:
+    def comes_together(self, index: int, *, drained: bool = True) -> bool:
         """Return whether all ranks are where the next meeting can be held, at the end of step ``index``; if so, they wait for it there.
 
-        Where several runs record the job, that is so with the number of the step.
+        ``drained``: with nothing left for their devices to do, as a window's end needs it. Where several runs record the job, that is
+        so with the number of the step.
         """
-        return self.several_runs or self.gathering.come(self.number, index)
+        return self.several_runs or self.gathering.come(self.number, index, drained=drained)
 
     @property
     def apart(self) -> str:

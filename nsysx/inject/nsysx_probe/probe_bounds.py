@@ -114,6 +114,8 @@ DRAIN_HELD_LOOK_S, NEVER_SWITCHES_S = 0.02, 1e6
 GATHERING_STEPS, GATHERING_LEAST_S, GATHERING_MOST_S, GATHERING_LOST_S = 12, 0.02, 0.5, 2.0
 #: Ranks of one kind wait this long for each other, and twice as long as a step takes (s), before they are taken for ranks apart.
 GATHERING_TOGETHER_S = 3.0
+#: And their devices this long, and twice as long as a step takes (s), once the first of them has nothing to do.
+GATHERING_RESTS_S = 1.5
 #: The leading rank renames a file for each other one, and so it decides within less than this (s).
 GATHERING_DECIDED_S = 1.0
 

@@ -189,7 +189,9 @@ class TwoWindows(CaptureWindow):
         """Return whether the ranks are never together at a step's end: the open window stays open then."""
         if meeting is not None and meeting.gathering.given_up():
             self._meeting, self._never = None, True
-            self._stranger = f"its ranks, which make {self.apart}, were not at a step's end together"
+            self._stranger = (
+                f"its ranks, which make {self.apart}, were never at a step's end together with idle devices"
+            )
         return self._never
 
     def _meet(self, index: int) -> None:
@@ -267,7 +269,7 @@ class TwoWindows(CaptureWindow):
         tracing = CallTracing()
         if self._meeting is None:
             capture_range.begin()
-        elif self._meeting.apart or not self.comes_together(self.first or 0):
+        elif self._meeting.apart or not self._meeting.comes_together(self.first or 0, drained=False):
             self._meeting.lead(capture_range.begin)
         else:
             self._meeting.hold(capture_range.begin, self._longest_ns)
