@@ -42,6 +42,8 @@ OUTSIDE = {
 #: The same of programs that rules were mended with. "lander" (1.36 measured) is told as up to 2.2 times as fast, which is no interval.
 OUTSIDE_MENDED = {
     "meeting": "the host was slower where it was recorded: 1.50 ms told and 1.46 measured, of steps of 17.4 and 11.0 ms",
+    "movies": "products of a CSR matrix take less time than those that the step had, and its host far less than its replay leaves",
+    "pallet": "what writes the weights back in another function goes with the change and is not counted",
 }
 
 
@@ -50,21 +52,21 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %; 44 of 49 lie inside. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %; 48 of 53 lie inside. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 49 and len(out) <= 5
+    assert len(PREDICTED) >= 53 and len(out) <= 5
 
 
 def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 36
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 48
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:

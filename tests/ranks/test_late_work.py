@@ -139,3 +139,7 @@ def test_what_to_do_about_more_work_goes_by_what_is_uneven(
     assert found.where.get("line") == line and found.where["near"] == "rank 1"
     assert ("same amount of GEMM, train.py:83" in found.fix) == (spread is Surplus.ONE and kind == "gemm")
     assert any("work" in row for row in found.evidence) == (kind is not None)
+    # A rank's parts of attention are calls of their own: a fifth of what even shares save is lost to that, or two fifths, or nothing.
+    parts = kind == "attention" and not by_work
+    assert found.saving.likely_ns == (24_000_000 if parts else 30_000_000)
+    assert (found.saving.error_ns, found.saving.most_ns) == ((6_000_000, 30_000_000) if parts else (None, None))
