@@ -52,6 +52,7 @@ FAULTS: Mapping[str, str] = {
     "shards-kept": "whole weights are gathered in each step",
     "table-once": "pandas looks up each row by its label",
     "tensors-gathered": "ranks exchange Python objects",
+    "tensors-sent": "one rank sends Python objects to the others",
     "tokens-once": "text is tokenized in the loop",
     "weights-on-gpu": "weights are copied to the CPU in each step",
 }

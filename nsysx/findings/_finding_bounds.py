@@ -57,8 +57,9 @@ FREE_LAUNCH_NS, LONG_KERNEL_NS, CLOCKS_APART_NS, FEWEST_BLOCKED, BLOCKED_SHARE =
 CONVOLUTION_TRIAL_NS = 200_000
 #: An iterator is made again after at most so many steps; so many backwards in a step are micro-steps.
 LOADER_RESTART_STEPS, FEWEST_MICRO_STEPS = 200, 2
-#: Workers that start anew are what a loader is waited for where so much of the waits is in the steps in which epochs begin.
-RESTARTS_WAIT_SHARE = 0.8
+#: Workers that start anew are what a loader is waited for where so much of the waits is in the steps in which epochs begin. A long step is
+#: so many times as long as usual.
+RESTARTS_WAIT_SHARE, LONG_STEP_TIMES = 0.8, 3
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
 #: A power limit below this share of the card's own costs; clocks below this share of their most are held down; power alone holds no lower.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from nsysx.advice import Condition
+from nsysx.analyses.lines import text_of, texts
+from nsysx.catalogue import StepLimit
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings._case import SITE, Case
+from nsysx.findings._case import SITE, Case, calls_of
 from nsysx.findings._fix import Fix, Need
 from nsysx.findings._lines import line_of, line_of_phase
+from nsysx.findings._long_step_lines import line_of_rare_calls
 from nsysx.findings._names import near
 from nsysx.findings._once import Claim, Takes, of_parts
 from nsysx.findings._rule import Rule
@@ -53,13 +58,15 @@ class Found:
             cost_ns = case.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         fix = self.fix if isinstance(self.fix, Fix) else Fix(self.fix)
         about = self.takes or (Takes(idle=of_parts(case.idle, rule.cause)) if rule.cause else Takes())
+        where = self._site(case, about, fix)
+        fix = _SENT if rule.about in _OF_COPIES and _sends_objects(case, where) else fix
         finding = Finding(
             rule.code,
             rule.slug,
             verdict="found",
             title=self.title,
             detail=f"{self.detail} {self.because}".rstrip(),
-            where=self._site(case, about, fix),
+            where=where,
             cost_ns_per_step=None if case.stepless else cost_ns,
             saving=replace(worth, scope=None if worth.likely_ns is None else replayed_scope(case.profile)),
             evidence=tuple(self.evidence),
@@ -75,7 +82,7 @@ class Found:
             return finding
         return Claim(**{f.name: getattr(finding, f.name) for f in fields(finding)}, takes=about, direct=rule.direct)
 
-    def _site(self, case: Case, about: Takes, fix: Fix) -> dict[str, object]:
+    def _site(self, case: Case, about: Takes, fix: Fix) -> dict[str, Any]:
         """Return the place. Where it names no line, that is the line that sets what the advice changes, or of the time that it is about.
 
         Without one, it is what lies beside its calls.
@@ -86,11 +93,31 @@ class Found:
         # The lines that an X-ray noted are those of usual steps.
         if self.rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(case.profile, site, self.calls, about)
+            if not site.get("file"):
+                site |= line_of_rare_calls(case, list(self.calls) or launching(case, about.ops))
             if site.get("phase") and not site.get("module") and not site.get("file"):
                 site |= line_of_phase(case.profile, str(site["phase"]))
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(case.profile, self.calls)):
             site["near"] = beside
         return site
+
+
+#: What is said about copies, waits and communication of a line that sends Python objects to other ranks, and what such rules are about.
+_SENT, _OF_COPIES = Fix.by_name("tensors-sent"), (StepLimit.COPY, StepLimit.SYNC, StepLimit.COMM)
+_SENDS_OBJECTS = re.compile(r"\bbroadcast_object_list\(")
+
+
+def _sends_objects(case: Case, where: Row) -> bool:
+    """Return whether a place is a line that sends Python objects to all ranks: they are pickled and copied through the CPU."""
+    text = (
+        text_of(texts(case.profile), where["file"], where["line"]) if where.get("file") and where.get("line") else None
+    )
+    return _SENDS_OBJECTS.search(text or "") is not None
+
+
+def launching(case: Case, ops: frozenset[int]) -> frozenset[int]:
+    """Return the calls that launch these GPU ops."""
+    return calls_of(case.ops.filter(case.ops["op"].is_in(list(ops)))) if ops else frozenset()
 
 
 #: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.

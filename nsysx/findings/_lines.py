@@ -33,7 +33,8 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
     That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
-    else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
+    else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all. Where no call
+    that it is about has a known line, none was noted in a usual step, and what else runs in the step says nothing of them.
     """
     code = profile.code()
     rows, ops = np.fromiter(calls, np.int64), profile.steady_ops
@@ -45,6 +46,9 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_module(profile, code, str(site.get("module") or "")),
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
+    about = code.call[rows] if len(rows) or takes.idle is not None else code.op[list(takes.ops)]
+    if len(about) and (code.places_of(about) < 0).all():
+        ways = (lambda: _of_module(profile, code, str(site.get("module") or "")),)
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
     if calling and _share_below(code, ops, calling) >= BELOW_ALL_WORK_SHARE:
         calling = calling_line(profile, takes, MOST_SHARE)

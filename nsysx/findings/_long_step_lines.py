@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
 
 from nsysx import ids
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.sampled_stacks import spoken
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import MOST_SHARE, OWN_REMEDY_SHARE
+from nsysx.findings._finding_bounds import LONG_STEP_TIMES, MOST_SHARE, OWN_REMEDY_SHARE
 from nsysx.findings._fix import Fix, way
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.model import Row
@@ -90,6 +93,22 @@ def line_of_long_steps(case: Case) -> LongStepLine | None:
     if len(processes) > 1:
         lines = [line for line in lines if not line.usual]
     return max(lines, key=lambda line: (not line.enters, line.share), default=None)
+
+
+def line_of_rare_calls(case: Case, calls: Collection[int]) -> Row:
+    """Return the line of long steps where calls are made in these alone; empty where they are not, or no line is known."""
+    steps = case.profile.steps.cpu.filter(pl.col("steady") & (pl.col("process") == case.process)).sort("start_ns")
+    begin, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
+    if len(begin) < 2:
+        return {}
+    made = case.profile.attributed.api_calls["start_ns"].to_numpy()[list(calls)]
+    row = np.searchsorted(begin, made, side="right") - 1
+    inside = (row >= 0) & (made < end[row])
+    long = (end - begin) > LONG_STEP_TIMES * np.median(end - begin)
+    if not inside.any() or (long[row] & inside).sum() < MOST_SHARE * inside.sum():
+        return {}
+    line = line_of_long_steps(case)
+    return {} if line is None or line.usual else line.where
 
 
 def line_of_one_rank(case: Case, process: int) -> Row:

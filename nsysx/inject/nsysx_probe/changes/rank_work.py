@@ -207,6 +207,13 @@ UNTRIED = (
         "dist.all_gather_into_tensor(table, counts)  # counts on the GPU; then one table.tolist()", untried=_ALL_RANKS,
     ),
     Remedy(
+        "tensors-sent",
+        "Send the tensors themselves, from GPU to GPU: broadcast_object_list copies each to the CPU, pickles them, and sends the bytes by "
+        "way of the GPU",
+        "flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()\ndist.broadcast(flat, src=0)\n"
+        "torch.nn.utils.vector_to_parameters(flat, model.parameters())", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "shards-kept",
         "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step does",
         "average.lerp_(weight.to_local(), 0.01)  # of norms: add the squares of the parts in one all_reduce",
