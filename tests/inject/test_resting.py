@@ -187,7 +187,8 @@ def test_far_from_the_window_only_the_end_of_the_optimizers_step_is_followed() -
                 rare |= {"register_comm_hook"}  # where a hook of DDP's gradients is set
                 rare |= {"__setattr__", "double", "set_default_dtype", "set_float32_matmul_precision", "_sdpa_kernel"}
                 rare |= {"enable_flash_sdp", "enable_mem_efficient_sdp", "fully_shard", "_update_default_pg"}
-                rare |= {"check_worker_number_rationality"}  # like these, at the line that sets or makes something
+                # like these, at the line that sets or makes something
+                rare |= {"check_worker_number_rationality", "convert_sync_batchnorm"}
                 assert installed(lab) <= rare | {type(opt).step.__name__}
             if number == 39:
                 assert installed(lab) >= everything
