@@ -59,7 +59,7 @@ class Found:
         fix = self.fix if isinstance(self.fix, Fix) else Fix(self.fix)
         about = self.takes or (Takes(idle=of_parts(case.idle, rule.cause)) if rule.cause else Takes())
         where = self._site(case, about, fix)
-        fix = _SENT if rule.about in _OF_COPIES and _sends_objects(case, where) else fix
+        fix = SENT if rule.about in _OF_COPIES and _sends_objects(case, where) else fix
         finding = Finding(
             rule.code,
             rule.slug,
@@ -103,7 +103,7 @@ class Found:
 
 
 #: What is said about copies, waits and communication of a line that sends Python objects to other ranks, and what such rules are about.
-_SENT, _OF_COPIES = Fix.by_name("tensors-sent"), (StepLimit.COPY, StepLimit.SYNC, StepLimit.COMM)
+SENT, _OF_COPIES = Fix.by_name("tensors-sent"), (StepLimit.COPY, StepLimit.SYNC, StepLimit.COMM)
 _SENDS_OBJECTS = re.compile(r"\bbroadcast_object_list\(")
 
 
