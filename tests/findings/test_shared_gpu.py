@@ -15,8 +15,14 @@ US = 1000
 LENGTHS = {"short": 90, "middle": 200, "long": 560, "longer": 800, "longest": 1_600}
 
 
-def recorded(folder: Path, more: dict[int, dict[str, int]], *, beside: bool = False) -> Path:
-    """Return a report of 12 steps of 16 kernels of each kind; ``more``: execution of a kind -> kind -> by how much it is longer (us)."""
+def recorded(
+    folder: Path, more: dict[int, dict[str, int]], *, beside: bool = False, late: int = 0, host: int = 0
+) -> Path:
+    """Return a report of 12 steps of 16 kernels of each kind; ``more``: execution of a kind -> kind -> by how much it is longer (us).
+
+    ``late``: how long the first kernel of each step waits although the device has nothing to do (us). ``host``: how long the host is busy
+    before each launch (us).
+    """
     report = Report()
     process = report.process(100)
     process.context()
@@ -27,7 +33,8 @@ def recorded(folder: Path, more: dict[int, dict[str, int]], *, beside: bool = Fa
         for turn in range(16):
             for kind, length in LENGTHS.items():
                 takes = length + more.get(16 * number + turn, {}).get(kind, 0)
-                start = max(free, at + 10)
+                at += host
+                start = max(free, at + 10 + (late if turn == 0 and kind == "short" else 0))
                 main.launch(at * US, 5 * US, kernel=kind, gpu_start=start * US, gpu_dur=takes * US)
                 if beside:
                     main.launch((at + 5) * US, 5 * US, kernel="x", gpu_start=start * US, gpu_dur=takes * US, stream=9)
@@ -66,6 +73,21 @@ def test_kernels_short_and_long_that_are_longer_by_one_slice_show_another_proces
 )
 def test_kernels_that_are_longer_by_themselves_show_none(tmp_path: Path, more: dict[int, dict[str, int]]) -> None:
     assert found(recorded(tmp_path, more)) is None
+
+
+@pytest.mark.parametrize(
+    ("late", "counted_us"), [(2_300, 2_295), (600, 0), (9_000, 0)]
+)  # a slice, less, several times as much
+def test_work_that_begins_a_slice_late_is_counted_with_the_kernels(tmp_path: Path, late: int, counted_us: int) -> None:
+    """The host takes longer than the GPU: whether it waited for it is not known, and the slices are the most that can go."""
+    finding = found(recorded(tmp_path, SLICED, late=late, host=1_400))
+    assert finding.saving.bound
+    assert finding.saving_ns_per_step == pytest.approx(4 * 2_540_000 + counted_us * US, rel=0.01)
+    assert [row["leads"] for row in finding.evidence] == [True]
+
+
+def test_work_that_begins_late_alone_shows_no_other_process(tmp_path: Path) -> None:
+    assert found(recorded(tmp_path, {}, late=2_300)) is None
 
 
 def test_kernels_beside_work_of_the_programs_own_show_none(tmp_path: Path) -> None:
