@@ -170,6 +170,11 @@ class Late(_Code):
     CALLS = "extra_calls", "in calls that its peers do not make", "spends {} longer in calls that its peers do not make"
     CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
     HELD_CLOCK = "held_clock", "in GPU work, at a lower GPU clock", "takes {} longer at a lower GPU clock"
+    SHARED_GPU = (
+        "shared_gpu",
+        "while another process has its GPU in turn",
+        "takes {} longer beside another process on its GPU",
+    )
     UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 
 

@@ -148,7 +148,8 @@ def of_ranks(table: Table | None) -> Finding:
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it"
-        + (f": its GPU runs at {rank_waiting.gpu_clock(late)}" if cause is Late.HELD_CLOCK else ""),
+        + (f": its GPU runs at {rank_waiting.gpu_clock(late)}" if cause is Late.HELD_CLOCK else "")
+        + (": another process has its GPU in turn" if cause is Late.SHARED_GPU else ""),
         detail,
         cost_ns=late["late_ns"],
         saving=saving,
@@ -334,6 +335,7 @@ _FIXES: dict[Late, Fix] = {
     Late.COMPUTE: Fix.by_name("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     Late.HELD_CLOCK: Fix.by_name("cool-gpu"),
+    Late.SHARED_GPU: Fix.by_name("own-gpu"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
 

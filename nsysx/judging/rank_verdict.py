@@ -49,6 +49,7 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
         f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded). Without the profiler the "
         f"work of rank {late['rank']} is all of a step of {units.duration(verdict.step_ns or 0)}, and the others wait for it."
         + (f" Its GPU runs at {gpu_clock(late)}." if late["late_cause"] == Late.HELD_CLOCK else "")
+        + (" Another process has its GPU in turn." if late["late_cause"] == Late.SHARED_GPU else "")
     )
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.catalogue import DeviceActivity
-from nsysx.events import ledger
+from nsysx.events import ledger, time_slices
 from nsysx.events.profile import Profile
 from nsysx.events.sampled_clocks import working_clock
 from nsysx.frames import lookup
@@ -205,9 +205,20 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 groups=process_groups.recorded(profile, process),
                 host_calls=host_meetings.host_calls(profile, process, device, tiles),
                 clock=working_clock(profile.trace, process, device, figures["window"]),
+                taken_ns=0.0 if alone and len(windows) == 1 else _taken(profile, key, figures),
             )
         )
     return tuple(result)
+
+
+def _taken(profile: Profile, key: tuple[int, int], figures: Mapping[str, Any]) -> float:
+    """Return what another process takes of a device in its steady steps (ns a step), 0 where none shows."""
+    ops, (begin, end) = profile.attributed.gpu_ops, figures["window"]
+    theirs = (
+        (ops["process"] == key[0]) & (ops["device"] == key[1]) & (ops["start_ns"] >= begin) & (ops["end_ns"] <= end)
+    )
+    slices = time_slices.of_ops(ops.filter(theirs))
+    return 0.0 if slices is None else slices.taken_ns / max(figures["steps"], 1)
 
 
 def _noted_by_nccl(trace: Trace) -> str:

@@ -109,7 +109,8 @@ class Rank:
     wait for it, None where it is not replayed. ``compute_by_place``: how long its compute kernels run in one step (ns), by kind and
     line. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
     groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
-    ``clock``: at which clock its GPU worked, None where that was not sampled.
+    ``clock``: at which clock its GPU worked, None where that was not sampled. ``taken_ns``: what another process took of its GPU per step,
+    0 where none shows.
     """
 
     report: int
@@ -152,6 +153,7 @@ class Rank:
     groups: tuple[process_groups.ProcessGroup, ...] = ()
     host_calls: HostCalls = field(default_factory=HostCalls)
     clock: WorkingClock | None = None
+    taken_ns: float = 0.0
 
 
 def file_rank(name: str) -> int | None:

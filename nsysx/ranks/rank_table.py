@@ -145,7 +145,8 @@ class RankRow(TypedDict):
         int | None, Of("part of late_ns by which two healthy processes may differ; null likewise", "ns")
     ]
     late_cause: Annotated[
-        str | None, Of("input, host, extra_calls, profiler, compute, clocks, held_clock or unknown; null likewise")
+        str | None,
+        Of("input, host, extra_calls, profiler, compute, clocks, held_clock, shared_gpu or unknown; null likewise"),
     ]
     price_ns: Annotated[
         int | None, Of("per step: what all ranks save if it is like its peers, replayed; null likewise", "ns")

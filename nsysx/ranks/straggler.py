@@ -227,10 +227,18 @@ def _held_down(rank: Rank, others: Sequence[Rank], late_ns: float) -> bool:
     return ratio < 1 - LOWER_CLOCK_SHARE and work_ns * (1 - ratio) >= LATE_BY_CLOCK_SHARE * late_ns
 
 
-def _named_cause(cause: Late, *, held: bool, slower: bool, by_calls: bool) -> Late:
-    """Return the cause as it is told: a slower clock (by samples, or by the same kernels), or host code that is calls of its own."""
+def _of_its_gpu(rank: Rank, others: Sequence[Rank], late_ns: float) -> Late | None:
+    """Return what makes the same work take longer on a rank's GPU, where that is most of why it is late, None for neither."""
+    more = rank.taken_ns - float(np.median([x.taken_ns for x in others]))
+    if more >= LATE_BY_CLOCK_SHARE * late_ns:
+        return Late.SHARED_GPU
+    return Late.HELD_CLOCK if _held_down(rank, others, late_ns) else None
+
+
+def _named_cause(cause: Late, held: Late | None, *, slower: bool, by_calls: bool) -> Late:
+    """Return the cause as it is told: its GPU's own, the same kernels that are slower, or host code that is calls of its own."""
     if held or slower:
-        return Late.HELD_CLOCK if held else Late.CLOCKS
+        return held or Late.CLOCKS
     return Late.CALLS if by_calls and cause is Late.HOST else cause
 
 
@@ -285,7 +293,7 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     others = [ranks[x] for x in group if x != group[r]]
     late, half = _late_by(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
-    held = _held_down(ranks[group[r]], others, late)
+    held = _of_its_gpu(ranks[group[r]], others, late)
     if (
         late < STRAGGLER_SHARE * times.step
         or late - half <= 0
@@ -304,7 +312,7 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
         low_ns=round(late - half),
         high_ns=round(late + half),
         drift_ns=0,
-        cause=(Late.HELD_CLOCK if held else Late.COMPUTE).value,
+        cause=(held or Late.COMPUTE).value,
         price_ns=round(price),
         without=without,
         alone=alone,
@@ -348,7 +356,7 @@ def _by_own_time(
         return None
     compute = beyond.cause is Late.COMPUTE
     others = [ranks[x] for x in group if x != group[r]]
-    held = compute and _held_down(ranks[group[r]], others, late)
+    held = _of_its_gpu(ranks[group[r]], others, late) if compute else None
     slower = _slower(ranks[group[r]], others) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
     # Lines that only this rank runs are no drift, nor are calls that only it makes.
@@ -367,7 +375,7 @@ def _by_own_time(
         high_ns=round(late + half),
         drift_ns=round(drift),
         cause=_named_cause(
-            beyond.cause, held=held, slower=slower > 0, by_calls=calls_ns >= STRAGGLER_SHARE * beyond.step
+            beyond.cause, held, slower=slower > 0, by_calls=calls_ns >= STRAGGLER_SHARE * beyond.step
         ).value,
         price_ns=synchronous if beyond.price is None else beyond.price,
         without=without,
