@@ -81,10 +81,10 @@ def _late_ns(ops: pl.DataFrame, slice_ns: int) -> int:
     ordered = ops.select("start_ns", "end_ns", "call_end_ns", "cls").sort("start_ns")
     free = pl.max_horizontal(pl.col("end_ns").cum_max().shift(1), "call_end_ns")
     waited = ordered.select(
-        ns=pl.col("start_ns") - free, comm=pl.col("cls").cast(pl.String) == DeviceActivity.COMM.value
+        ns=pl.col("start_ns") - free, sent=pl.col("cls").cast(pl.String) == DeviceActivity.COMM.value
     )
     most = round((1 + SLICE_VARIES_SHARE) * slice_ns)
-    return int(waited.filter(~pl.col("comm") & pl.col("ns").is_between(LEAST_SLICE_NS, most))["ns"].sum())
+    return int(waited.filter(~pl.col("sent") & pl.col("ns").is_between(LEAST_SLICE_NS, most))["ns"].sum())
 
 
 def _beside(ops: pl.DataFrame) -> pl.Series:

@@ -621,6 +621,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
+    "other processes in turn",
     "gradients reduced again",
     "metrics in each step",
     "stream of collectives",
