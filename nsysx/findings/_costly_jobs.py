@@ -29,7 +29,7 @@ from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
-from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, VALIDATED_ERROR_SHARE
+from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, TRUSTED_ERROR, VALIDATED_ERROR_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
@@ -78,7 +78,23 @@ def _removed(name: str) -> Callable[[Case, RecordedSettings | None], Saving | No
     return worth
 
 
-bucket_view, own_buffers, kept_gathered = map(_removed, ("ddp-bucket-view", "own-buffers", "no-reshard"))
+bucket_view, kept_gathered = map(_removed, ("ddp-bucket-view", "no-reshard"))
+
+
+def own_buffers(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what a job saves whose ranks keep their own buffers.
+
+    Where the replay of all ranks is too far off the recorded steps, that is what the broadcasts move at most: ranks that wait in them for
+    a late one wait in the next collective then.
+    """
+    rows = (case.ranks.rows if case.ranks else None) or ()
+    if max((row["replay_error"] or 0 for row in rows), default=0) <= TRUSTED_ERROR:
+        return _removed("own-buffers")(case, settings)
+    ops = case.ops.filter(case.ops["op"].is_in(list(job_changes.gone(case.profile, "own-buffers"))))
+    here = next((row for row in rows if row["process"] == case.process), {})
+    sent = sum(each["transfer_ns"] for each in here.get("by_collective") or () if each["kind"] == "broadcast")
+    moved = min(sent, int((ops["end_ns"] - ops["start_ns"]).sum()))
+    return case.bound(case.per_step(moved), "what the broadcasts of the buffers move")
 
 
 def sharded(settings: RecordedSettings) -> list[Row]:

@@ -61,6 +61,7 @@ OF_RANKS = (
         "Buffers are sent to all ranks in each step",
         way("own-buffers"),
         worth=jobs.own_buffers,
+        oversight=True,
         set_by=("DDP",),
         phase="forward",
     ),
