@@ -12,12 +12,12 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings._case import SITE, Case, calls_of
+from nsysx.findings._case import SITE, Case
 from nsysx.findings._fix import Fix, Need
 from nsysx.findings._lines import line_of, line_of_phase
 from nsysx.findings._long_step_lines import line_of_rare_calls
 from nsysx.findings._names import near
-from nsysx.findings._once import Claim, Takes, of_parts
+from nsysx.findings._once import Claim, Takes, calls_that_launch, of_parts
 from nsysx.findings._rule import Rule
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import replayed_scope
@@ -94,7 +94,7 @@ class Found:
         if self.rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(case.profile, site, self.calls, about)
             if not site.get("file"):
-                site |= line_of_rare_calls(case, list(self.calls) or launching(case, about.ops))
+                site |= line_of_rare_calls(case, list(self.calls) or calls_that_launch(case.ops, about.ops))
             if site.get("phase") and not site.get("module") and not site.get("file"):
                 site |= line_of_phase(case.profile, str(site["phase"]))
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(case.profile, self.calls)):
@@ -113,11 +113,6 @@ def _sends_objects(case: Case, where: Row) -> bool:
         text_of(texts(case.profile), where["file"], where["line"]) if where.get("file") and where.get("line") else None
     )
     return _SENDS_OBJECTS.search(text or "") is not None
-
-
-def launching(case: Case, ops: frozenset[int]) -> frozenset[int]:
-    """Return the calls that launch these GPU ops."""
-    return calls_of(case.ops.filter(case.ops["op"].is_in(list(ops)))) if ops else frozenset()
 
 
 #: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.

@@ -185,6 +185,11 @@ def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     return frozenset(frame["op"].to_list())
 
 
+def calls_that_launch(gpu_ops: pl.DataFrame, ops: Iterable[int]) -> frozenset[int]:
+    """Return the calls that launch some GPU ops: of ``gpu_ops`` those with these numbers."""
+    return calls_of(gpu_ops.filter(gpu_ops["op"].is_in(list(ops))))
+
+
 def edits_without(calls: pl.DataFrame, ops: pl.DataFrame, *, leading: bool = False) -> list[Edit]:
     """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
+from nsysx.findings._once import calls_that_launch
 from nsysx.findings.nsx112_fusion import chains_of, of_networks
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.replay.engine import Edit, Fuse, Graph, RemoveOps
@@ -35,15 +36,11 @@ def edits_of_paste(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ..
         if not {*names}.isdisjoint(_GRAPHED):
             edits.append(Graph(calls_of(inside) - kept, by="compiled"))
         elif fusible.height:
-            edits.append(Fuse(_launching(case, fusible["op"])))
+            edits.append(Fuse(calls_that_launch(case.ops, fusible["op"])))
     if edits and "fused" in names:
         calls = case.replayed.filter(case.replayed["phase"].cast(pl.String).eq_missing(pl.lit("optimizer")))
         edits += [Fuse(calls_of(calls))] if calls.height else []
     return tuple(edits)
-
-
-def _launching(case: Case, ops: pl.Series) -> frozenset[int]:
-    return calls_of(case.ops.select("op", "call").filter(case.ops["op"].is_in(ops.implode())))
 
 
 def likely(case: Case, fix: Fix, whole: Saving, kept: frozenset[int], *before: Edit) -> Saving:
