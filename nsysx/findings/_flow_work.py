@@ -45,22 +45,24 @@ def place_of_group(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> 
 
     Of nested lines it is the outer one: the call that can be made once. Empty where no line is known.
     """
-    changing = {
-        each for row in {*flow.outermost} - {*rows} if not is_view(flow.names[row]) for each in _above(code, flow, row)
-    }
-    most = Counter(each for row in rows for each in _above(code, flow, row) if each not in changing)
+    stacks = code.at(flow.thread, flow.start_ns[flow.outermost])
+    theirs = np.isin(flow.outermost, rows)
+    computes = np.array([not is_view(flow.names[row]) for row in flow.outermost], np.bool_)
+    changing = {each for stack in np.unique(stacks[computes & ~theirs]).tolist() for each in _above(code, stack)}
+    most = Counter(each for stack in stacks[theirs].tolist() for each in _above(code, stack) if each not in changing)
     if not most:
         return place_of_operator(code, flow, flow.start_ns[[rows[0]]])
     stack = max(most, key=lambda each: (most[each], -len(code.chain(each))))
     return place_of_row(code, int(code.places_of(np.array([stack]))[0]))
 
 
-def _above(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
-    """Return the stacks that are open when an operator begins, the innermost first."""
-    stacks = [int(code.at(flow.thread, flow.start_ns[[row]])[0])]
-    while stacks[-1] >= 0:
-        stacks.append(int(code.parent[stacks[-1]]))
-    return stacks[:-1]
+def _above(code: CodeLines, stack: int) -> list[int]:
+    """Return a stack and those that it lies in, the innermost first; none for -1."""
+    stacks = []
+    while stack >= 0:
+        stacks.append(stack)
+        stack = int(code.parent[stack])
+    return stacks
 
 
 def place_of_batch(profile: Profile) -> Row:

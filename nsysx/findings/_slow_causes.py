@@ -21,6 +21,7 @@ from nsysx.findings._finding_bounds import (
     SLOW_STEPS_FEWEST_STEPS,
     SLOWER_CLOCK_SHARE,
 )
+from nsysx.findings._flow_work import place_of_row
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
@@ -154,8 +155,7 @@ def _copying_line(case: Case, calls: tuple[int, ...]) -> Row | None:
     counts = np.bincount(line_rows[line_rows >= 0])
     if code is None or not len(counts) or 2 * counts.max() <= len(calls):
         return None
-    file, line, _ = code.places.row(int(counts.argmax()))
-    return {"file": file, "line": line}
+    return place_of_row(code, int(counts.argmax())) or None
 
 
 def _saving_line(case: Case) -> Row | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 import polars as pl
 
 from nsysx import units
@@ -11,6 +9,7 @@ from nsysx.analyses.helpers import operator_executions
 from nsysx.catalogue import StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import REPORTED_SHARE
+from nsysx.findings._flow_work import in_short, place_of_row
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
@@ -58,10 +57,9 @@ def _found(case: Case, rule: Rule, line_row: int, theirs: frozenset[int]) -> Fin
     )
     if least is None or most is None or not case.notable(least, REPORTED_SHARE):
         return None
-    file, line, _ = code.places.row(line_row)
-    there = f"{PurePath(str(file)).name}:{line}"
+    where = place_of_row(code, line_row)
     ordered, taken = (case.per_step(int(rows["ns"].sum())) for rows in (orders, work))
-    title = f"Sparse products of {there} put their matrix in order for {units.duration(ordered)} {case.per}"
+    title = f"Sparse products of {in_short(where)} put their matrix in order for {units.duration(ordered)} {case.per}"
     detail = (
         f"They take {units.duration(taken)} {case.per} with their gradients, {units.share(ordered, taken)} of it to sort the entries of a "
         "COO matrix and to add up those of one place: each product does so anew, forward and for the transpose in backward."
@@ -69,7 +67,6 @@ def _found(case: Case, rule: Rule, line_row: int, theirs: frozenset[int]) -> Fin
     worth = Saving.between(
         least, most, "the kernels that only order go, and products of a CSR matrix may take less time, too"
     )
-    where = {"file": file, "line": line}
     fix = Fix.by_name("csr-once")
     return Found(rule, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=Takes(theirs)).as_finding(
         case
