@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from nsysx import ids, units
 from nsysx.analyses import lines
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_SHARE, WORKING_SHARE
+from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_SHARE, OWN_REMEDY_SHARE, WORKING_SHARE
 from nsysx.records import whole_number
 
 
@@ -22,6 +22,24 @@ class WorkerLine(NamedTuple):
     runs: int
     ns: int
     text: str
+
+
+class Transform(NamedTuple):
+    """One transform of a composition of a library: its class, how often and how long it was called in a worker's batch, and the line of the
+    program that names it ("" and 0 where that is not known).
+    """
+
+    composition: int
+    name: str
+    runs: int
+    ns: int
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Its name and place, for a sentence."""
+        return f"{self.name} ({PurePath(self.file).name}:{self.line})" if self.file else self.name
 
 
 class WorkerBatch(NamedTuple):
@@ -44,6 +62,7 @@ class WorkerBatch(NamedTuple):
     lines: tuple[WorkerLine, ...] = ()
     began: tuple[tuple[str, str], ...] = ()
     read_bytes: int = 0
+    transforms: tuple[Transform, ...] = ()
 
     @property
     def where(self) -> dict[str, object]:
@@ -63,9 +82,15 @@ class WorkerBatch(NamedTuple):
             else f" The worker was on a CPU for {units.share(self.busy, 1)} of that: it waits, as for storage."
         )
         part = units.share(self.ns, self.wall_ns)
+        longest = max(self.transforms, key=lambda each: each.ns, default=None)
+        composed = (
+            f" Of its transforms {longest.place} takes longest: {units.share(longest.ns, self.wall_ns)}."
+            if longest and longest.ns >= OWN_REMEDY_SHARE * self.wall_ns
+            else ""
+        )
         return (
             f" One worker was followed for a batch of {units.several(self.samples, 'sample')}: {part} of its time is at {self.place}, "
-            f"which runs {units.several(self.runs, 'time')}.{waits}"
+            f"which runs {units.several(self.runs, 'time')}.{composed}{waits}"
         )
 
 
@@ -116,7 +141,23 @@ def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch |
         tuple(sorted(took, key=lambda each: -each.ns)),
         began,
         whole_number(counted.get("read_bytes")) or 0,
+        tuple(
+            Transform(number, name, runs, ns, file, line)
+            for number, name, runs, ns, file, line in _transforms(counted.get("transforms"))
+        ),
     )
+
+
+def _transforms(value: object) -> list[tuple[Any, ...]]:
+    """Return rows of a composition's number, a name, two counts, a file and its line; [] where a row is none."""
+    rows = [tuple(row) for row in value if isinstance(row, list) and len(row) == 6] if isinstance(value, list) else []
+    sane = all(
+        isinstance(row[1], str)
+        and isinstance(row[4], str)
+        and all(whole_number(row[i]) is not None for i in (0, 2, 3, 5))
+        for row in rows
+    )
+    return rows if sane else []
 
 
 def _rows(value: object, width: int) -> list[tuple[Any, ...]]:

@@ -34,6 +34,11 @@ class WorkerFix(NamedTuple):
 _READS = re.compile(r"\b\w*(open|load|read|decode|decompress|frombuffer|fromfile|unpack\w*)\(")
 #: A crop by its name, or two slices from a place on: image[top:top + size, left:left + size].
 _CROPS = re.compile(r"(?i:crop)\w*\(|\b(\w+)\s*:\s*\1\s*\+[^,:]*,\s*(\w+)\s*:\s*\2\s*\+")
+_CROP_FIRST = (
+    "transforms = [crop, to_float, flip, colour, normalise]  # the crop first, what works on each pixel behind it"
+)
+#: Transforms of libraries that read or decode, by their class: they come before a crop in any case.
+_LOADS = re.compile(r"Load|Read|Decode|Open")
 #: Functions of a data set that call what makes its samples.
 _CALLERS = re.compile(r"(^|\.)(__getitems?__|__iter__|__next__|collate\w*)$")
 #: A line that draws a random number.
@@ -80,7 +85,13 @@ def place_in_worker(case: Case, followed: WorkerBatch) -> dict[str, object]:
 
 def worker_fix(case: Case, followed: WorkerBatch) -> WorkerFix | None:
     """Return what can be done about most of what a worker did for a batch, None where that is not known."""
-    return _read_for_little(case, followed) or _crop_behind(followed) or _loops(followed) or _by_text(followed)
+    return (
+        _read_for_little(case, followed)
+        or _crop_behind(followed)
+        or _crop_composed_last(followed)
+        or _loops(followed)
+        or _by_text(followed)
+    )
 
 
 def _share(ns: float, followed: WorkerBatch) -> str:
@@ -128,8 +139,27 @@ def _crop_behind(followed: WorkerBatch) -> WorkerFix | None:
                 f"Crop first: {place_of(crop)} comes behind functions that take {_share(ns, followed)}, {place_of(wasted[0])} above all, "
                 "and work on all that it throws away"
             )
-            paste = "transforms = [crop, to_float, flip, colour, normalise]  # the crop first, what works on each pixel behind it"
-            return WorkerFix(Fix.by_name(way("cropped-first", text, paste)), _in_turn(followed) or wasted[0])
+            return WorkerFix(Fix.by_name(way("cropped-first", text, _CROP_FIRST)), _in_turn(followed) or wasted[0])
+    return None
+
+
+def _crop_composed_last(followed: WorkerBatch) -> WorkerFix | None:
+    """Return that a composition of a library crops behind transforms that take most of the time."""
+    for i, crop in enumerate(followed.transforms):
+        before = [each for each in followed.transforms[:i] if each.composition == crop.composition and each.ns]
+        wasted = [each for each in before if not _LOADS.match(each.name)]
+        ns = sum(each.ns for each in wasted)
+        if not crop.ns or "crop" not in crop.name.lower() or ns < MOST_SHARE * followed.wall_ns:
+            continue
+        if any("crop" in each.name.lower() for each in before):
+            continue  # what the first crop keeps may be little
+        longest = max(wasted, key=lambda each: each.ns)
+        text = (
+            f"Crop first: {crop.place} comes behind transforms that take {_share(ns, followed)}, {longest.place} above all, and work on "
+            "all that it throws away"
+        )
+        line = WorkerLine(crop.file, crop.line, "", crop.runs, ns, "") if crop.file else _in_turn(followed)
+        return WorkerFix(Fix.by_name(way("cropped-first", text, _CROP_FIRST)), line or followed.lines[0])
     return None
 
 

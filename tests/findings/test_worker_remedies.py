@@ -25,7 +25,13 @@ def starving(program: Program, number: int) -> None:
 
 
 def found(
-    folder: Path, *lines: Ran, begins: tuple[str, ...] = (), read_bytes: int = 0, cores: int = 32, copies: bool = True
+    folder: Path,
+    *lines: Ran,
+    begins: tuple[str, ...] = (),
+    read_bytes: int = 0,
+    cores: int = 32,
+    copies: bool = True,
+    transforms: tuple[tuple[str, int, float, int], ...] = (),
 ) -> Finding:
     """Return the finding about a loader of four workers, of which one ran these lines for a batch."""
     source = {FILE: {str(10 * i): text for i, (*_, text) in enumerate(lines, 1)}}
@@ -33,6 +39,9 @@ def found(
         "samples": 16, "wall_ns": 100_000_000, "cpu_ns": 100_000_000, "read_bytes": read_bytes,
         "lines": [[FILE, 10 * i, where, runs, round(ms * 1e6)] for i, (where, runs, ms, _) in enumerate(lines, 1)],
         "calls": [[FILE, 1, name, 16] for name in begins],
+        "transforms": [
+            [part, name, 16, round(ms * 1e6), FILE if line else "", line] for name, part, ms, line in transforms
+        ],
     }  # fmt: skip
     settings = {"loaders": [{"workers": 4, "iterators": 1, "batch_size": 16}], "cpu": {"allowed": cores}}
     record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "worker": counted}
@@ -126,6 +135,43 @@ def test_a_crop_behind_what_it_makes_needless_goes_first(
     finding = found(tmp_path, *lines, begins=("Data.__getitem__", *order))
     assert finding.fix.startswith("Crop first: data.py:40 Chip.__call__ comes behind") is told
     assert finding.where["line"] == (10 if told else 30), "where the transforms are called in turn"
+
+
+FLOAT, COLOUR, CUT = ("ToDtype", 0, 20, 51), ("ColorJitter", 0, 45, 52), ("RandomCrop", 0, 1, 53)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "line"),
+    [
+        ((FLOAT, COLOUR, CUT), 53),
+        ((FLOAT, COLOUR, ("RandomCrop", 0, 1, 0)), 10),  # no line names it: where they are called
+        ((CUT, FLOAT, COLOUR), None),  # it comes first already
+        ((("CenterCrop", 0, 3, 50), FLOAT, COLOUR, CUT), None),  # behind another crop, which may keep little
+        ((FLOAT, COLOUR, ("RandomCrop", 1, 1, 53)), None),  # of another composition
+        ((("LoadImage", 0, 60, 50), CUT), None),  # what reads the image stands before it in any case
+        ((FLOAT, ("ColorJitter", 0, 29, 52), CUT), None),  # less than half of the batch
+        ((FLOAT, COLOUR, ("RandomCrop", 0, 0, 53)), None),  # it was not called
+    ],
+)
+def test_a_crop_that_a_library_applies_last_goes_first(
+    transforms: tuple[tuple[str, int, float, int], ...], line: int | None, tmp_path: Path
+) -> None:
+    finding = found(tmp_path, ("Data.__getitem__", 48, 80, "x = self.transform(image)"), transforms=transforms)
+    assert finding.fix.startswith("Crop first: RandomCrop") is (line is not None)
+    assert finding.where["line"] == (10 if line is None else line)
+    if line is not None:
+        assert (
+            "takes 65 %" not in finding.fix and "take 65 % of a worker's time for a batch, ColorJitter" in finding.fix
+        )
+
+
+def test_the_longest_transform_of_a_library_is_named(tmp_path: Path) -> None:
+    line = ("Data.__getitem__", 16, 80, "x = self.transform(image)")
+    assert (
+        "Of its transforms ColorJitter (data.py:52) takes longest: 45 %."
+        in found(tmp_path, line, transforms=(CUT, COLOUR)).detail
+    )
+    assert "Of its transforms" not in found(tmp_path, line, transforms=(CUT, FLOAT)).detail
 
 
 def test_what_reads_the_image_stands_before_the_crop_in_any_case(tmp_path: Path) -> None:

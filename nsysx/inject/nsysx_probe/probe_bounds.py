@@ -342,6 +342,8 @@ PROJECTED_NUMBERS, PROJECTIONS = 65_536, 4
 WORKER_BATCH = 1
 #: Lines and functions that are written into the probe file, those with most time. Chosen: bounds its size.
 WORKER_LINES = 30
+#: Transforms of compositions that are followed. Chosen: programs have some ten.
+WORKER_TRANSFORMS = 60
 #: Counting stops after so many lines and returns, and after this time (ns): a batch may take minutes.
 WORKER_MOST_EVENTS, WORKER_MOST_NS = 200_000, 5_000_000_000
 

@@ -58,7 +58,10 @@ class Sources:
 
     def kind(self, code: CodeType) -> str:
         """Return whose code this is."""
-        file = code.co_filename
+        return self.kind_of_file(code.co_filename)
+
+    def kind_of_file(self, file: str) -> str:
+        """Return whose code a file is."""
         kind = self._kinds.get(file)
         if kind is None:
             kind = self._kinds[file] = self._kind(file)

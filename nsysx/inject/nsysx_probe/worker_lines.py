@@ -3,8 +3,9 @@
 nsys sees nothing of a forked worker, and the thread that waits for it says only how long it waits. So the first worker of the first
 loader that has any counts the lines of its second batch (the first one opens files and fills caches): how often each of the program's
 own lines runs, how long it takes with what it calls in libraries, how often each function begins, and for all of the batch the time of the
-clock, of the CPU, and the bytes read. Its parent finds that in a file beside its own. A worker that is started anew (``spawn``,
-``forkserver``) learns its number after it has imported torch: it looks for that when its first batch begins.
+clock, of the CPU, and the bytes read; and what compositions of libraries apply, in order (``worker_transforms``). Its parent finds that
+in a file beside its own. A worker that is started anew (``spawn``, ``forkserver``) learns its number after it has imported torch: it
+looks for that when its first batch begins.
 
 The worker draws no number more or less, and makes the same batch. Where a tracer is at work already, nothing is counted. After
 ``WORKER_MOST_NS`` or ``WORKER_MOST_EVENTS`` counting stops within the batch, and says so.
@@ -24,6 +25,7 @@ from typing import Any
 from . import patch
 from .probe_bounds import WORKER_BATCH, WORKER_LINES, WORKER_MOST_EVENTS, WORKER_MOST_NS
 from .sources import Sources
+from .worker_transforms import Transforms
 
 #: Who forks workers, by its file and function; the number of the worker is its local ``i``.
 _FORKS = ("torch/utils/data/dataloader.py", "__init__")
@@ -127,6 +129,7 @@ class _Counting:
         self._lines: dict[tuple[CodeType, int], list[int]] = {}  # runs, time (ns)
         self._calls: dict[CodeType, int] = {}
         self._open: list[tuple[CodeType, int]] = []
+        self._transforms = Transforms()
         self._before: dict[str, int | None] = {}
         self._last_ns = self._begin_ns = 0
 
@@ -170,6 +173,8 @@ class _Counting:
             [self.sources.path(code), number, _name(code), runs, ns] for (code, number), (runs, ns) in most if number
         ]
         calls = sorted(self._calls.items(), key=lambda item: -item[1])[:WORKER_LINES]
+        if transforms := self._transforms.rows(self.sources):
+            record["transforms"] = transforms
         record["calls"] = [[self.sources.path(code), code.co_firstlineno, _name(code), often] for code, often in calls]
         if self.file is None:
             return
@@ -186,8 +191,10 @@ class _Counting:
         if event != "call" or self.stopped is not None:
             return None
         code = frame.f_code
+        transforms = self._transforms.began(frame, time.perf_counter_ns())
         if self.sources.kind(code) != "user":
-            return None
+            frame.f_trace_lines = not transforms
+            return self._within_library if transforms else None
         self._step(time.perf_counter_ns())
         if not _goes_on(frame):
             self._calls[code] = self._calls.get(code, 0) + 1
@@ -201,12 +208,19 @@ class _Counting:
             self._open[-1] = frame.f_code, frame.f_lineno
             self._lines.setdefault(self._open[-1], [0, 0])[0] += 1
         elif event == "return" and self._open:
+            self._transforms.ended(frame, now)
             self._open.pop()
         self.events += 1
         if self.stopped is None and (self.events >= WORKER_MOST_EVENTS or now - self._begin_ns > WORKER_MOST_NS):
             self.stopped = f"after {self.events:,} lines and returns"
             sys.settrace(None)
         return None if self.stopped is not None else self._within
+
+    def _within_library(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        """A transform of a library, of which only the end is told."""
+        if event == "return":
+            self._transforms.ended(frame, time.perf_counter_ns())
+        return self._within_library
 
     def _step(self, now: int) -> None:
         """Give the time since the last event to the line that was open."""
