@@ -111,7 +111,7 @@ def worker_batch(case: Case) -> WorkerBatch | None:
 
 def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch | None:
     samples, wall_ns, cpu_ns = (whole_number(counted.get(name)) for name in ("samples", "wall_ns", "cpu_ns"))
-    rows, calls = (_rows(counted.get(name), width) for name, width in (("lines", 5), ("calls", 4)))
+    rows, calls = (_rows(counted.get(name), width, 0, 2) for name, width in (("lines", 5), ("calls", 4)))
     if not samples or not wall_ns or not rows:
         return None
     of_function: dict[tuple[str, str], int] = {}
@@ -141,34 +141,18 @@ def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch |
         tuple(sorted(took, key=lambda each: -each.ns)),
         began,
         whole_number(counted.get("read_bytes")) or 0,
-        tuple(
-            Transform(number, name, runs, ns, file, line)
-            for number, name, runs, ns, file, line in _transforms(counted.get("transforms"))
-        ),
+        tuple(Transform(*row) for row in _rows(counted.get("transforms"), len(Transform._fields), 1, 4)),
     )
 
 
-def _transforms(value: object) -> list[tuple[Any, ...]]:
-    """Return rows of a composition's number, a name, two counts, a file and its line; [] where a row is none."""
-    rows = [tuple(row) for row in value if isinstance(row, list) and len(row) == 6] if isinstance(value, list) else []
-    sane = all(
-        isinstance(row[1], str)
-        and isinstance(row[4], str)
-        and all(whole_number(row[i]) is not None for i in (0, 2, 3, 5))
-        for row in rows
-    )
-    return rows if sane else []
-
-
-def _rows(value: object, width: int) -> list[tuple[Any, ...]]:
-    """Return rows of file, line, function and counts; [] where a row is none."""
+def _rows(value: object, width: int, *texts: int) -> list[tuple[Any, ...]]:
+    """Return rows with words at these columns and counts in the others; [] where a row is none."""
     rows = (
         [tuple(row) for row in value if isinstance(row, list) and len(row) == width] if isinstance(value, list) else []
     )
     sane = all(
-        isinstance(row[0], str)
-        and isinstance(row[2], str)
-        and all(whole_number(n) is not None for n in (row[1], *row[3:]))
+        isinstance(cell, str) if i in texts else whole_number(cell) is not None
         for row in rows
+        for i, cell in enumerate(row)
     )
     return rows if sane else []
