@@ -277,13 +277,13 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         return Sure(about, "likely", f"{how} As recorded: what else the step does is shorter without the profiler.")
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
-        return Sure(about, "unknown", made, surer(summary.capture))
+        return Sure(about, "unknown", made, _surer(summary))
     if not summary.step.marked:
         slower = real.measured_steps and real.high_ns > (1 + CLOSELY_KNOWN_SHARE) * real.step_ns
         longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
         return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
     level, reason, measurable = _SOURCES[real.source]
-    command = surer(summary.capture) if measurable else ""
+    command = _surer(summary) if measurable else ""
     if real.known_within(CLOSELY_KNOWN_SHARE):
         return Sure(about, "likely", f"{how} {reason}.".strip())
     if is_bound(summary, chosen) and level == "likely":
@@ -294,3 +294,9 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
 
 def _quoted(text: str) -> str:
     return text if len(text) <= QUOTED_DETAIL_LETTERS else f"{text[: QUOTED_DETAIL_LETTERS - 1]}…"
+
+
+def _surer(summary: Summary) -> str:
+    """Return the command that measures the step without the profiler, or that its record is to be put beside the report."""
+    elsewhere = window_checks.run_record(summary.quality)
+    return elsewhere.fix if elsewhere is not None else surer(summary.capture)

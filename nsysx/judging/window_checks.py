@@ -12,10 +12,13 @@ from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.judging.judging_bounds import BARE_DRIFT_SHARE, BARE_QUARTERS, LONG_STEP_TIMES
 from nsysx.model import Check
+from nsysx.reading.sidecar_files import report_name
 from nsysx.replay.replay_bounds import BOOTSTRAP_FEWEST_STEPS
 
 #: The check of a run whose steps all stand in the report of its first window, which is missing.
 COLD_REPORT = "cold report"
+#: The check of a report of ``nsysx run`` without the record of its run beside it.
+RUN_RECORD = "run record"
 
 
 def _reached(run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -77,10 +80,27 @@ def _steps_elsewhere(profile: Profile) -> list[Check]:
     return [Check(COLD_REPORT, "warn", sentence, fix, doubt="everything")]
 
 
+def run_record(checks: Iterable[Check]) -> Check | None:
+    """Return the check that says that the record of the run is missing, None without one."""
+    return next((c for c in checks if c.check == RUN_RECORD), None)
+
+
+def _record_elsewhere(profile: Profile) -> list[Check]:
+    """Say that a report with marks of the probe has no record of the run beside it; [] if it has, or has none of these marks."""
+    if profile.trace.run or profile.steps.source != "nsysx":
+        return []
+    name = f"{report_name(profile.trace.path)}.run.json"
+    sentence = (
+        f"{name}, which nsysx run wrote with this report, is not beside it: the step without the profiler, the settings of the program and "
+        "the text of its lines stand there"
+    )
+    return [Check(RUN_RECORD, "warn", sentence, f"put {name} beside this report")]
+
+
 def _parts(profile: Profile) -> list[Check]:
     record = _record(profile)
     if record is None:
-        return []
+        return _record_elsewhere(profile)
     lengths = np.asarray(bare.lengths(record), np.int64)
     two, pauses = bool(profile.trace.seams) and profile.trace.sampled is None, _pauses(record)
     if not two and len(pauses) > 1:

@@ -10,6 +10,7 @@ from nsysx import units
 from nsysx.advice import Alternative, Condition
 from nsysx.answer import certainty
 from nsysx.catalogue import StepLimit
+from nsysx.judging.window_checks import RUN_RECORD
 from nsysx.model import Check, Finding, Summary, Unprofiled
 from nsysx.render import answer_words
 from nsysx.saving import Saving
@@ -58,6 +59,12 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
     several = tuple(replace(capture.gpus[0], process=number) for number in range(gpus))
     summary = replace(known(5, 30), capture=replace(capture, gpus=several, probe=probe))
     assert certainty.certainty_of_advice(summary, CHOSEN).parts[1].command == command
+
+
+def test_a_record_that_was_left_behind_is_put_back_and_no_run_repeated() -> None:
+    missing = Check(RUN_RECORD, "warn", "it is not beside it", "put r.run.json beside this report")
+    (_, size) = certainty.certainty_of_advice(replace(known(5, 30), quality=(missing,)), CHOSEN).parts
+    assert size.command == missing.fix
 
 
 def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
