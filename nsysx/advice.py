@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsysx import units
+
 Level = Literal["certain", "likely", "unknown"]
 
 
@@ -55,15 +57,9 @@ def in_words(alternatives: Sequence[Alternative]) -> Alternative:
     if len(texts) == 1 or not lead.endswith(": ") or not all(text.startswith(lead) for text in texts):
         lead = ""
     shown = next((a for a in alternatives if a.paste), alternatives[0])
-    rest = [texts[0].removeprefix(lead), *(_goes_on(text.removeprefix(lead)) for text in texts[1:])]
+    rest = [texts[0].removeprefix(lead), *(units.uncapitalized(text.removeprefix(lead)) for text in texts[1:])]
     text = lead + (f"{', '.join(rest[:-1])}, or {rest[-1]}" if len(rest) > 1 else rest[0])
     return Alternative("", text, shown.paste, shown.condition)
-
-
-def _goes_on(text: str) -> str:
-    """Return an advice as it reads inside a sentence: its first word small, unless that is a name (GPU, DataLoader(...))."""
-    first = text.partition(" ")[0]
-    return text[:1].lower() + text[1:] if first.isalpha() and first[1:].islower() else text
 
 
 @dataclass(frozen=True, slots=True)

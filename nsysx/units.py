@@ -84,8 +84,15 @@ def capitalized(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" if plain else text
 
 
+def uncapitalized(text: str) -> str:
+    """Return a sentence as it stands behind a colon: its first word small, unless that is a name or an abbreviation (GPU, DataLoader)."""
+    return f"{text[:1].lower()}{text[1:]}" if _SENTENCE_WORD.match(text) else text
+
+
 #: A plain word at the begin of a text: no name of code is.
 _PLAIN_WORD = re.compile(r"(?!nsysx?\b)[a-z]+(?=[ ,:;)]|$)")
+#: The first word of a sentence that is no name.
+_SENTENCE_WORD = re.compile(r"[A-Z][a-z]*(?=[\s,.;:)]|$)")
 
 
 def span(low: str, high: str) -> str:

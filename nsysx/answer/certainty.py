@@ -85,7 +85,7 @@ def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
         return Certainty(least.level, least.reason, parts)
     before = _of_changes_before(summary, chosen, parts)
     if changes := _changes_of_the_size(summary, chosen):
-        sizes = (replace(part, reason=f"{changes}{part.reason[:1].lower()}{part.reason[1:]}") for part in parts[1:])
+        sizes = (replace(part, reason=f"{changes}{units.uncapitalized(part.reason)}") for part in parts[1:])
         parts = (parts[0], *sizes)
     return Certainty(least.level, least.reason, (*parts, *before))
 
@@ -168,7 +168,9 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
-    return _of_all_steps(summary, steady, (name, columns, spread), more, is_set=_is_set(chosen))
+    seen = chosen is not None and any("setting" in row and row.get("leads") for row in chosen.evidence)
+    of_steps = name, columns, spread
+    return _of_all_steps(summary, steady, of_steps, more, is_set=_is_set(chosen), seen_in_settings=seen)
 
 
 def _of_the_loop(chosen: Finding) -> bool:
@@ -217,12 +219,18 @@ def _bare_wait(chosen: Finding | None) -> str:
 
 
 def _of_all_steps(
-    summary: Summary, steady: Sequence[Row], share: tuple[str, tuple[str, ...], str], more: str, *, is_set: bool
+    summary: Summary,
+    steady: Sequence[Row],
+    share: tuple[str, tuple[str, ...], str],
+    more: str,
+    *,
+    is_set: bool,
+    seen_in_settings: bool,
 ) -> Sure:
     """Return how sure the cause is where it shows in every step; ``more`` is what the checks warn of.
 
     ``share``: what `_share_of` says, and its span. ``is_set``: it is a setting of the program. That it acts is then no
-    question of how long tracing makes ranks wait.
+    question of how long tracing makes ranks wait. ``seen_in_settings``: the settings show it at work, wherever it was set.
     """
     about, count, warned = _LIMIT, len(steady), bool(more)
     name, columns, spread = share
@@ -240,7 +248,11 @@ def _of_all_steps(
             reason = f"GPU idle in all {count} steps, {idle}"
         else:
             reason += f", as recorded; GPU idle {idle}"
-        if (name, columns) == _IDLE:
+        if (name, columns) == _IDLE and seen_in_settings:
+            # Whatever the GPU does meanwhile: what is to be changed was seen to happen.
+            level = "likely"
+            reason += "; what is to be changed was seen in the program's settings"
+        elif (name, columns) == _IDLE:
             level = "unknown" if most >= ALL_BUSY_SHARE else "likely" if most >= MOSTLY_BUSY_SHARE else level
             reason += ": it may not idle at all" if most >= ALL_BUSY_SHARE else ""
         elif summary.verdict.code == StepLimit.COMM:  # a rank that is traced arrives later, and its peers wait for it

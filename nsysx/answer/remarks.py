@@ -44,7 +44,7 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, boun
     unknown = next((half for half in sure.parts if half.level == "unknown"), None)
     real = summary.step.estimate
     why = of_step(summary, NOT_MEASURED) if real is not None and real.source == "assumed" else sure.reason
-    told = why if bounded else f"Not known: {why[:1].lower()}{why[1:]}"
+    told = why if bounded else f"Not known: {units.uncapitalized(why)}"
     if real is None and sure.parts[0] is not unknown:
         part, whole = units.duration(chosen.saving.likely_ns), units.duration(summary.step.shown_ns)
         told = f"{part} of {whole} as recorded ({chosen.saving.confidence.rstrip('.')}). Without the profiler it may be less."

@@ -133,7 +133,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
         # That nothing was found says little until the kernel that is most of the work has been looked at.
         return f"Look at the GPU work itself. {figures} No other {saves}."
     sure = " for sure" if unsure else ""
-    may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
+    may_help = f" What may help: {units.uncapitalized(option)}; nsysx try measures it." if option else ""
     left = f"What is left is GPU work. {figures}"
     parts = summary.verdict.parts
     idle_ns = sum(ns for part, ns in parts.items() if StepPart.named(part).idle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.attribute import Attributed
 from nsysx.events.event_bounds import FEWEST_RETURNS, ONE_TIME_EXPLAINS_SHARE, UNEVEN_RETURNS_TIMES
 from nsysx.events.nvtx_ranges import Flags
@@ -66,6 +67,39 @@ def one_time_steps(
         chosen |= (length > most) & (spent >= ONE_TIME_EXPLAINS_SHARE * (length - usual))
     none = np.zeros(count, np.bool_)
     return (none, chosen) if _come_back(chosen) else (chosen, none)
+
+
+def steps_behind_others(
+    process: int,
+    windows: list[tuple[I64, I64]],
+    usual_ns: list[tuple[float, float]],
+    attributed: Attributed,
+    pauses: pl.DataFrame,
+) -> Flags:
+    """Return which steps are long because a collective waits for one-time work of another process; none where that comes back.
+
+    A collective lasts until the last process has come to it, so what one of them has paid once since the collective before stands in it
+    for all others. The arguments are those of `one_time_steps`.
+    """
+    count = len(windows[0][0])
+    chosen = np.zeros(count, np.bool_)
+    comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value).select("process", "start_ns", "end_ns")
+    others = [other for other in comm["process"].unique(maintain_order=True).to_list() if other != process]
+    start, end = (
+        comm.filter(pl.col("process") == process).sort("start_ns")[c].to_numpy() for c in ("start_ns", "end_ns")
+    )
+    if not others or not len(start):
+        return chosen
+    before = np.append(np.int64(0), np.maximum.accumulate(end)[:-1])
+    once = [coverage([spans(other, attributed, pauses)]) for other in others]
+    paid = np.max([each.within(each.labels > 0, before, end) for each in once], axis=0)
+    for (begin, finish), (usual, most) in zip(windows, usual_ns, strict=True):
+        length = finish - begin
+        step = np.searchsorted(begin, start, side="right") - 1
+        for i in np.flatnonzero(length > most):
+            inside, more = step == i, ONE_TIME_EXPLAINS_SHARE * (length[i] - usual)
+            chosen[i] |= bool((np.minimum((end - start)[inside], paid[inside]) >= more).any())
+    return np.zeros(count, np.bool_) if _come_back(chosen) else chosen
 
 
 def _come_back(chosen: Flags) -> bool:

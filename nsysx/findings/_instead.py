@@ -34,6 +34,11 @@ class Instead(NamedTuple):
     least_ns: float
     most_ns: float
 
+    @property
+    def fits(self) -> bool:
+        """Whether there is anything that the remedy removes: the text of a line may be that of other work."""
+        return not self.gone.is_empty()
+
     def worth(self, case: Case) -> Saving:
         """Return what the change is worth by the replay: likely is what lies midway between the least and the most, by their ratio."""
         whole = max(int(self.gone["ns"].sum()), 1)
@@ -97,7 +102,7 @@ def _product(rows: pl.DataFrame, rates: DeviceRates) -> Instead | None:
         if row["node"] is None and len(tensors) == 2 and numbers > max(map(math.prod, tensors))
     ]
     if not pairs:
-        return None
+        return Instead(_gone([]), 0, 0) if any(numbers for _, numbers, _ in sized) else None
     written_out = max(numbers for _, numbers, _ in pairs)
     gone = [row for row, numbers, _ in sized if 2 * numbers >= written_out]
     backward = any(row["node"] is not None for row in gone)

@@ -6,20 +6,25 @@ import numpy as np
 
 from nsysx import units
 from nsysx.catalogue import StepPart
-from nsysx.events import bare, trend
+from nsysx.events import bare, one_time, trend
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, REPORTED_SHARE, SLOW_STEP_SHARE
+from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, MOST_SHARE, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
+from nsysx.replay import peers
 from nsysx.replay.engine import Replay
 
 _LOOK = Fix(
     "Look at what these steps do that the recorded ones do not: logging, validation, checkpoints, data that comes late"
+)
+
+_SEEN_BEFORE = Fix(
+    "Time the program behind these steps, or run each shape once before the loop: first calls end by themselves"
 )
 
 
@@ -60,6 +65,13 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         f"none of them, {unseen}."
     )
     workers = _workers(case)
+    if paid := _paid_once(case, ns[slow] - usual):
+        detail += (
+            f" They are as long as {units.several(paid, 'pause')} in the recorded steps in which code was loaded for the first time, as "
+            "for a new shape: that ends when each has been seen."
+        )
+        worth = Saving(None, "as long as first calls, which end")
+        return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_SEEN_BEFORE).as_finding(case)]
     if line is None and (rhythm is not None or not workers):
         worth = Saving(None, "what these steps do was not recorded")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]
@@ -80,9 +92,20 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             {"module": "DataLoader", "phase": "data"},
         )
         fix = of_loader(case, saving if inside else Saving(None, why))
-        fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
+        fix = fix.but(text=f"Make the loader keep up: {units.uncapitalized(fix.text)}")
     worth = saving if inside else Saving(None, why)
     return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where).as_finding(case)]
+
+
+def _paid_once(case: Case, longer: I64) -> int:
+    """Return how many pauses for first calls the last part of the capture holds, in any process, that explain steps ``longer`` (ns)."""
+    trace, count = case.profile.trace, 0
+    since_ns = max(trace.seams, default=0)
+    for process in (case.process, *(each for each in peers.ranks(case.profile) if each != case.process)):
+        start, end = one_time.spans(process, case.profile.attributed, case.profile.ranges.pauses)
+        length = (end - start)[start >= since_ns]
+        count += int((length >= MOST_SHARE * np.median(longer)).sum())
+    return count
 
 
 def _fetches(line: LongStepLine, settings: RecordedSettings | None) -> bool:

@@ -299,8 +299,8 @@ def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns:
     share = share_line(case.profile) if len(late) == 1 else {}
     shares = f" ({in_short(share)} shares them out)" if share else ""
     text = (
-        f"Get the input data of rank{'s' if len(late) > 1 else ''} {ranks} sooner, the other ranks wait for it: {loader.text[:1].lower()}"
-        f"{loader.text[1:]}. Does each worker of each rank get samples{shares}?"
+        f"Get the input data of rank{'s' if len(late) > 1 else ''} {ranks} sooner, the other ranks wait for it: "
+        f"{units.uncapitalized(loader.text)}. Does each worker of each rank get samples{shares}?"
     )
     settings, followed = settings_of(case.profile), worker_batch(case)
     of_settings = settings.place("samples", "loader", "loop") if settings else {}

@@ -265,7 +265,7 @@ def _fix_of(line: Row, late: Row) -> Fix:
     alone = f"Only rank {late['rank']} is held by {_line_in_words(line)}"
     if remedy is None:
         return Fix(f"{alone}: take it out of the step, do it beside the steps, or share it between the ranks")
-    return remedy.but(text=f"{alone}: {remedy.text[:1].lower()}{remedy.text[1:]}")
+    return remedy.but(text=f"{alone}: {units.uncapitalized(remedy.text)}")
 
 
 def _lines(late: Row) -> tuple[Row, ...]:

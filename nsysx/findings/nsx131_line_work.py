@@ -48,7 +48,7 @@ from nsysx.findings import (
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
 from nsysx.findings._found import Found
-from nsysx.findings._instead import instead
+from nsysx.findings._instead import Instead, instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Claim, Takes
@@ -83,7 +83,9 @@ _OTHER_PHASES = ("optimizer", "zero_grad", "clip")
 
 
 class _Group(NamedTuple):
-    """Lines of one function: file, numbers and text, first the one that the remedy is for; their kernels: op, ns, family, line."""
+    """Lines of one function: file, numbers and text, first the one that the remedy is for; their kernels: op, ns, family, line; what
+    comes in place of their work, None where that is not known.
+    """
 
     file: str
     function: str
@@ -91,6 +93,7 @@ class _Group(NamedTuple):
     texts: list[str]
     kernels: pl.DataFrame
     kind: WorkKind
+    replaced: Instead | None = None
 
 
 class _Line(NamedTuple):
@@ -149,6 +152,9 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                     continue
                 numbers_of = [line.number for line in chosen]
                 work = part.filter(pl.col("line").is_in(numbers_of))
+                replaced = instead(case, kind.remedy, work)
+                if replaced is not None and not replaced.fits:
+                    continue
                 yield _Group(
                     str(file),
                     str(chosen[0].function),
@@ -156,6 +162,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                     texts=[line.text for line in chosen],
                     kernels=work,
                     kind=kind,
+                    replaced=replaced,
                 )
                 break
 
@@ -207,7 +214,7 @@ def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
 
 def _found(case: Case, group: _Group) -> Finding | None:
     """Return the finding about lines, None where their change saves too little."""
-    replaced = instead(case, group.kind.remedy, group.kernels)
+    replaced = group.replaced
     gone = _gone(case, group) if replaced is None else replaced.gone
     worth = Saving() if replaced is None else replaced.worth(case)
     if worth.likely_ns is None:

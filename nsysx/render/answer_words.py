@@ -281,7 +281,7 @@ def _worth(answer: Answer) -> str:
         return answer.worth
     between = f"up to {units.times(answer.times[1])}" if answer.bound else _with_signs(answer.times)
     between = f"at least {between.removesuffix(' or more')}" if between.endswith(" or more") else between
-    return f"{between} faster; {answer.worth[:1].lower()}{answer.worth[1:]}"
+    return f"{between} faster; {units.uncapitalized(answer.worth)}"
 
 
 def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "", folder: str = "") -> Worded:

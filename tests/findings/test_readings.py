@@ -443,6 +443,7 @@ def test_a_capture_that_lacks_something_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_good_capture_is_clear(tmp_path: Path) -> None:
+    (tmp_path / "r.run.json").write_text('{"nsysx": "recorded"}')
     assert Program().steps(healthy).finding(tmp_path, "NSX190").verdict == "clear"
 
 
