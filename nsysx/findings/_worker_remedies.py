@@ -7,6 +7,7 @@ More workers only share such work, so it goes before them. Nothing is known wher
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import NamedTuple
 
 import polars as pl
@@ -91,7 +92,13 @@ def worker_fix(case: Case, followed: WorkerBatch) -> WorkerFix | None:
         or _crop_composed_last(followed)
         or _loops(followed)
         or _by_text(followed)
+        or _more_than_used(followed)
     )
+
+
+def works_in_lines(followed: WorkerBatch) -> bool:
+    """Return whether lines of the program take most of a worker's batch: not what fetches and stacks its samples."""
+    return sum(each.ns for each in followed.lines) >= MOST_SHARE * followed.wall_ns
 
 
 def _share(ns: float, followed: WorkerBatch) -> str:
@@ -210,4 +217,51 @@ def _by_text(followed: WorkerBatch) -> WorkerFix | None:
     if _COMPUTES.search(longest.text):
         text = f"Compute this on the GPU for the whole batch, from what it is made of. {takes}, with numpy"
         return WorkerFix(Fix.by_name(way("numpy-on-gpu", text)), longest)
+    return None
+
+
+#: Names that a line gives to what a call returns, and a part of a named array from one place to another.
+_RETURNED = re.compile(r"^(\w+(?:\s*,\s*\w+)*)\s*=\s*[\w.]+\(")
+_PART = r"\b{}\[[^\]]*[A-Za-z_]\w*\s*:|\b{}\[[^\]]*:\s*[A-Za-z_]"
+
+
+def _more_than_used(followed: WorkerBatch) -> WorkerFix | None:
+    """Return that functions which a data set calls for each sample take most of the time, while a part of what they return is used."""
+    part = _part_used(followed)
+    if part is None:
+        return None
+    of_function: dict[tuple[str, str], list[WorkerLine]] = {}
+    for each in followed.lines:
+        if not _CALLERS.search(each.function):
+            of_function.setdefault((each.file, each.function), []).append(each)
+    took = {key: sum(each.ns for each in theirs) for key, theirs in of_function.items()}
+    ns = sum(took.values())
+    if ns < MOST_SHARE * followed.wall_ns or max(theirs[0].runs for theirs in of_function.values()) < followed.samples:
+        return None
+    longest = of_function[max(took, key=lambda key: took[key])][0]
+    beside = f" and {units.several(len(of_function) - 1, 'other function')} take" if len(of_function) > 1 else " takes"
+    text = f"Make samples cheaper: {place_of(longest)}{beside} {_share(ns, followed)}"
+    text += (
+        f", and {PurePath(part.file).name}:{part.line} uses only a part of what they make. Compute it once, before the loop, and take the "
+        "part from that, or compute that part alone"
+    )
+    paste = (
+        "features = [features_of(series) for series in data]  # once, in __init__\npart = features[series][start:stop]"
+    )
+    return WorkerFix(Fix.by_name(way("cheaper-samples", text, paste, _KEEPS)), longest)
+
+
+def _part_used(followed: WorkerBatch) -> WorkerLine | None:
+    """Return the line of a data set that takes a part, from one place to another, of what a call in its function has returned."""
+    own = sorted((each for each in followed.lines if _CALLERS.search(each.function)), key=lambda each: each.line)
+    for i, line in enumerate(own):
+        returned = _RETURNED.match(line.text)
+        for name in re.split(r"\s*,\s*", returned[1]) if returned else ():
+            pattern = _PART.format(name, name)
+            part = next(
+                (each for each in own[i + 1 :] if each.function == line.function and re.search(pattern, each.text)),
+                None,
+            )
+            if part is not None:
+                return part
     return None

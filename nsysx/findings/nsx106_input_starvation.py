@@ -49,7 +49,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
-from nsysx.findings._worker_remedies import place_in_worker, worker_fix
+from nsysx.findings._worker_remedies import place_in_worker, worker_fix, works_in_lines
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader, Replay
@@ -115,7 +115,8 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     most_time = f"; most of their time is at {followed.place}" if followed else ""
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
     batch = most.get("batch_size")
-    if isinstance(batch, int) and batch >= MANY_BATCH_ROWS and most.get("collate") == "default_collate":
+    many = isinstance(batch, int) and batch >= MANY_BATCH_ROWS and most.get("collate") == "default_collate"
+    if many and not (followed is not None and works_in_lines(followed)):
         rows = way("batched-samples")
         text = f"{rows.text}: here each batch makes {units.count(batch)} calls and stacks as many tensors"
         return Fix.by_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nsysx.model import Finding
 from tests.findings import Program, healthy
 
 FILE = "/job/data.py"
+FOUR_WORKERS = {"workers": 4, "iterators": 1, "batch_size": 16}
 #: A line of a worker: its function, how often it ran for 16 samples, its time (ms of 100), and its text.
 Ran = tuple[str, int, float, str]
 
@@ -32,6 +34,7 @@ def found(
     cores: int = 32,
     copies: bool = True,
     transforms: tuple[tuple[str, int, float, int], ...] = (),
+    loader: Mapping[str, object] = FOUR_WORKERS,
 ) -> Finding:
     """Return the finding about a loader of four workers, of which one ran these lines for a batch."""
     source = {FILE: {str(10 * i): text for i, (*_, text) in enumerate(lines, 1)}}
@@ -43,7 +46,7 @@ def found(
             [part, name, 16, round(ms * 1e6), FILE if line else "", line] for name, part, ms, line in transforms
         ],
     }  # fmt: skip
-    settings = {"loaders": [{"workers": 4, "iterators": 1, "batch_size": 16}], "cpu": {"allowed": cores}}
+    settings = {"loaders": [loader], "cpu": {"allowed": cores}}
     record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "worker": counted}
     record |= {"settings": settings, "source": source}
     (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
@@ -195,6 +198,46 @@ def test_loops_over_single_items_are_vectorized(runs: int, ms: float, told: bool
     if told:
         assert "take 60 % of a worker's time for a batch; data.py:10 draw draws one number at a time" in finding.fix
         assert finding.paste.startswith("draws = np.random.randint")
+
+
+SERIES: tuple[Ran, ...] = (
+    ("Bars.__getitem__", 16, 2, "feats = self.features(asset)"),
+    ("Bars.__getitem__", 16, 2, "past = feats[:, start:stop]"),
+    ("features_of", 16, 30, "ret = prepared(close)"),
+    ("rolling", 48, 25, "total = summed(x)"),
+)
+
+
+def test_functions_of_which_a_part_is_used_are_computed_once(tmp_path: Path) -> None:
+    """No single line has most of the time, and the functions together have."""
+    finding = found(tmp_path, *SERIES)
+    assert [way.name for way in finding.remedies] == ["cheaper-samples"]
+    assert "data.py:30 features_of and 1 other function take 55 % of a worker's time for a batch" in finding.fix
+    assert "data.py:20 uses only a part of what they make" in finding.fix and "[start:stop]" in finding.paste
+    assert finding.where["line"] == 30
+
+
+@pytest.mark.parametrize(
+    ("used", "part"),
+    [
+        ("past = feats[:, start:stop]", True),
+        ("past = feats[:start]", True),
+        ("past = feats[:, ::2]", False),  # every other one of all of them
+        ("past = other[:, start:stop]", False),  # not what was returned
+        ("past = feats[index]", False),
+    ],
+)
+def test_a_part_is_told_where_a_line_takes_one(used: str, part: bool, tmp_path: Path) -> None:
+    finding = found(tmp_path, SERIES[0], ("Bars.__getitem__", 16, 2, used), *SERIES[2:])
+    assert ("uses only a part" in finding.fix) is part
+
+
+def test_samples_that_take_the_workers_long_are_not_fetched_at_once(tmp_path: Path) -> None:
+    """Whole batches at once spare calls and stacking, and these take little where lines of the program take most of the time."""
+    loader = {"workers": 4, "iterators": 1, "batch_size": 512, "collate": "default_collate"}
+    cheap = [("Bars.__getitem__", 16, 10.0, "return self.x[i]")]
+    assert [way.name for way in found(tmp_path, *SERIES, loader=loader).remedies] == ["cheaper-samples"]
+    assert found(tmp_path, *cheap, loader=loader).remedies[0].name == "batched-samples"
 
 
 def test_loops_that_draw_nothing_say_nothing_of_drawing(tmp_path: Path) -> None:
