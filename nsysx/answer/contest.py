@@ -22,6 +22,11 @@ def for_anything(finding: Finding) -> bool:
     return not subject.names_its_change(finding) and not rule_of(finding.code).leads and bool(finding.remedies)
 
 
+def _unmeant(finding: Finding) -> bool:
+    """Return whether nobody meant what a finding tells (`Costly.oversight`)."""
+    return any(row.get("oversight") for row in finding.evidence)
+
+
 class Contest:
     """The findings that may lead, and the one of them that saves most; each method names another one that goes before that, or None."""
 
@@ -61,9 +66,7 @@ class Contest:
         if rule_of(self.best.code).leads or self.best.where.get("line"):
             return None
         much = max(LEAST_LEADING_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
-        unmeant = [
-            f for f in self._worth if any(row.get("oversight") for row in f.evidence) and self._saves_ns(f) >= much
-        ]
+        unmeant = [f for f in self._worth if _unmeant(f) and self._saves_ns(f) >= much]
         return self._largest(unmeant) if unmeant else None
 
     def placed(self) -> Finding | None:
@@ -88,6 +91,8 @@ class Contest:
         )
         priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
         exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
+        if _unmeant(self.best):  # a compiler would only do faster what nobody meant
+            exact = [f for f in exact if subject.names_its_change(f)]
         return self._largest(exact) if exact else None
 
     def of_the_cause(self) -> Finding | None:

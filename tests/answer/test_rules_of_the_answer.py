@@ -418,6 +418,21 @@ def test_what_nobody_meant_goes_before_a_change_of_the_whole_network(
 
 
 @pytest.mark.parametrize(
+    ("oversight", "remedy", "first"),
+    [
+        (True, "compile-function", "NSX127"),
+        (True, "sums-by-product", "NSX131"),  # a change of a line, whose saving is known
+        (False, "compile-function", "NSX131"),
+    ],
+)
+def test_what_nobody_meant_goes_before_what_a_compiler_makes_of_lines(oversight: bool, remedy: str, first: str) -> None:
+    evidence = ({"leads": False, "oversight": oversight},)
+    setting = found("NSX127", 6, evidence=evidence, bound=True, remedies=(Alternative("float32", "", ""),))
+    lines = found("NSX131", 5, remedies=(Alternative(remedy, "", ""),))
+    assert led(StepLimit.GPU, lines, setting) == first
+
+
+@pytest.mark.parametrize(
     ("limit", "code", "cost_ms", "ms", "replay", "alone"),
     [
         (StepLimit.LAUNCH, "NSX102", 10, None, {"trusted": True}, True),
