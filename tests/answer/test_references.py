@@ -738,13 +738,15 @@ def test_how_sure_the_cause_is_in_steps_that_were_not_profiled() -> None:
         real = replace(real, gpu_busy_ns=round(busy_ns), low_ns=low * MS, high_ns=high * MS)
         summary = replace(summary, unprofiled=real, verdict=replace(summary.verdict, code=code.value))
         lengths = [source.choice((100, 110, 400)) for _ in range(8)]
-        is_set = source.random() < 0.3
+        is_set, seen = source.random() < 0.3, source.random() < 0.3
         share, steady = (*certainty._share_of(summary, None), "40 %"), [{"gpu_ns": ns} for ns in lengths]
-        sure = certainty._of_all_steps(summary, steady, share, more, is_set=is_set)
+        sure = certainty._of_all_steps(summary, steady, share, more, is_set=is_set, seen_in_settings=seen)
         least, most = busy_ns / (high * MS), min(busy_ns / (low * MS), 1)
         assert ("whose lengths and perhaps work differ" in sure.reason) == (_spread(lengths) > 3)
         level = "likely" if more or _spread(lengths) > 3 else "certain"
-        if code == StepLimit.LAUNCH:
+        if code == StepLimit.LAUNCH and seen:
+            level = "likely"
+        elif code == StepLimit.LAUNCH:
             level = "unknown" if most >= 0.95 else "likely" if most >= MOSTLY_BUSY_SHARE else level
         elif code == StepLimit.COMM:
             level = level if is_set else "likely"

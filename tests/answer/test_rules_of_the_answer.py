@@ -427,7 +427,9 @@ def test_what_nobody_meant_goes_before_a_change_of_the_whole_network(
 )
 def test_what_nobody_meant_goes_before_what_a_compiler_makes_of_lines(oversight: bool, remedy: str, first: str) -> None:
     evidence = ({"leads": False, "oversight": oversight},)
-    setting = found("NSX127", 6, evidence=evidence, bound=True, remedies=(Alternative("float32", "", ""),))
+    there = {"file": "md.py", "line": 107}
+    remedies = (Alternative("float32", "", ""),)
+    setting = found("NSX127", 6, evidence=evidence, bound=True, where=there, remedies=remedies)
     lines = found("NSX131", 5, remedies=(Alternative(remedy, "", ""),))
     assert led(StepLimit.GPU, lines, setting) == first
 
