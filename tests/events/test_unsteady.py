@@ -51,6 +51,55 @@ def test_a_compilation_in_the_middle_is_in_no_steady_step(tmp_path: Path, load: 
     assert table.coverage.parts["steps with a one-time cost"] == 1580 * MS + PERIOD
 
 
+def two_ranks(paused: dict[int, str], meets: tuple[int, ...]) -> Report:
+    """Steps of 1 ms of two processes that meet in a collective in some of them; the second pauses 60 ms in others, and may load code then.
+
+    The first, which has nothing to wait for but the collective, is in it until the second has come.
+    """
+    report = Report()
+    one, other = (report.process(pid).thread(1, "python") for pid in (1, 2))
+    t, late, now = 0, 0, {id(one): 0, id(other): 0}
+    for i in range(24):
+        for thread in (one, other):
+            t, late = now[id(thread)], now[id(other)] - now[id(one)]
+            pause = 60 * MS if thread is other and i in paused else 0
+            if pause and paused[i]:
+                thread.call(paused[i], t + pause, 15 * US)
+            waits = max(late, 0) if thread is one and i in meets else 0
+            length = pause + waits + PERIOD
+            thread.add_range(f"step {i}", t, t + length - 100 * US, domain="nsysx")
+            work(thread, t + pause + 20 * US)
+            if i in meets:
+                begin = t + pause + 700 * US
+                kernel = "ncclDevKernel_Broadcast_RING_LL"
+                device = 0 if thread is one else 1
+                thread.launch(
+                    begin, 5 * US, kernel=kernel, gpu_start=begin + 10 * US, gpu_dur=waits + 20 * US, device=device
+                )
+            now[id(thread)] = t + length
+    return report
+
+
+@pytest.mark.parametrize(
+    ("paused", "meets", "once"),
+    [
+        ({5: "cuLibraryLoadData"}, (2, 12), [12]),  # what the other paid once stands in the next collective
+        ({5: ""}, (2, 12), []),  # nobody knows what it did
+        (dict.fromkeys(range(1, 24, 3), "cuLibraryLoadData"), tuple(range(24)), []),  # it comes back
+    ],
+)
+def test_a_step_that_waits_for_what_another_process_paid_once_is_not_steady(
+    paused: dict[int, str], meets: tuple[int, ...], once: list[int], tmp_path: Path
+) -> None:
+    table = read(two_ranks(paused, meets), tmp_path)
+    assert table.steady is not None and table.coverage is not None
+    first, last = table.steady
+    for step in once:
+        assert not first <= step <= last, table.steady
+    paid = table.coverage.parts.get("steps with a one-time cost", 0)
+    assert (paid > 60 * MS) is bool(once)
+
+
 def test_a_long_step_without_one_time_work_stays(tmp_path: Path) -> None:
     """Nobody knows what it did: it is told as a level of its own."""
     table = read(training(24, {7: 1580}), tmp_path)
