@@ -57,9 +57,19 @@ def test_of_a_product_that_is_trained_the_gradients_come_too() -> None:
     assert trained.least_ns == pytest.approx(3 * plain.least_ns) and trained.gone["op"].to_list() == [0, 1, 3]
 
 
-@pytest.mark.parametrize("shapes", ["[[64, 64], [64, 64]]", "[[64, 64], []]", "null", "[[3, 64], [2, 64]]"])
+@pytest.mark.parametrize(
+    "shapes", ["[[64, 64], [64, 64]]", "[[64, 64], []]", "[[9, 128, 1], [9, 128, 3]]", "[[3, 64], [2, 64]]"]
+)
 def test_without_a_result_larger_than_what_it_is_made_of_there_is_no_product(shapes: str) -> None:
-    assert _instead._product(rows(("aten::mul", shapes, None, 1_000)), RATES) is None
+    """A remedy by the text of a line does not fit then, whatever else stands in the lines beside it."""
+    answer = _instead._product(rows(("aten::mul", shapes, None, 1_000)), RATES)
+    assert answer is not None and not answer.fits
+    pair = _instead._product(rows(*PAIRS), RATES)
+    assert pair is not None and pair.fits
+
+
+def test_where_sizes_were_not_recorded_nobody_knows_whether_it_is_a_product() -> None:
+    assert _instead._product(rows(("aten::mul", "null", None, 1_000)), RATES) is None
 
 
 ONE_HOT = (

@@ -44,6 +44,30 @@ def test_long_steps_that_no_window_holds_are_those_of_a_loader_that_falls_behind
     assert found.answer is not None and found.answer.do[-1].code == "NSX109"
 
 
+def loading(program: Program, number: int) -> None:
+    """A healthy step; before the ninth the host pauses for 8 ms and loads code, as it does for a shape that is new."""
+    if number == 8:
+        program.host(8_000)
+        program.call("cuLibraryLoadData", 15)
+    healthy(program, number)
+
+
+def pausing(program: Program, number: int) -> None:
+    """The same pause, and nothing is loaded."""
+    if number == 8:
+        program.host(8_000)
+    healthy(program, number)
+
+
+@pytest.mark.parametrize(("body", "paid"), [(loading, True), (pausing, False)])
+def test_long_steps_that_are_as_long_as_first_calls_are_no_cause(
+    body: Callable[[Program, int], None], paid: bool, tmp_path: Path
+) -> None:
+    finding = next(f for f in summary(tmp_path, body=body).findings or () if f.title.startswith("10 of 60 steps"))
+    assert ("code was loaded for the first time" in finding.detail) is paid
+    assert (finding.saving.likely_ns is None) is paid and ("num_workers" in finding.paste) is not paid
+
+
 def test_what_only_long_steps_take_is_no_gap_between_kernels(tmp_path: Path) -> None:
     parts = summary(tmp_path).verdict.parts
     assert parts["longer"] == pytest.approx(10 * MORE / 60, rel=0.1)
