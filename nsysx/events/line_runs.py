@@ -25,13 +25,14 @@ class LineRuns:
     """Of each line, as the rows of ``CodeLines.places``.
 
     ``runs``: how often it runs in a step, ``below``: how often lines of the program's own files do that it calls (medians over the X-ray's
-    steps in which it runs).
+    steps in which it runs). ``rounds``: how often it runs in one run of the line that calls its function (mean): those of a loop.
     ``long_share``: which part of its own time, without lines below, lies in runs of a millisecond and more: one call of native code or of
     Python's library, or a wait. ``encloses``: whole steps run below it, so the loop of steps is in it and it is in none.
     """
 
     runs: F64
     below: F64
+    rounds: F64
     long_share: F64
     encloses: Flags
 
@@ -61,7 +62,7 @@ def of_lines(profile: Profile) -> LineRuns:
     share = lookup.totals(line_row[long], self_ns[long], size) / np.maximum(whole, 1)
     encloses = np.zeros(size, np.bool_)
     encloses[line_row[_enclosing(start, end, begin, over)]] = True
-    return LineRuns(runs_of, below_of, share, encloses)
+    return LineRuns(runs_of, below_of, _rounds(line_row[much], parent[much], step[much], size), share, encloses)
 
 
 def _descendants(parent: I64, counted: Flags) -> I64:
@@ -90,6 +91,21 @@ def _usual(line_row: I64, step: I64, count: I64, size: int) -> F64:
     counts = np.zeros(size)
     counts[usual["line"].to_numpy()] = usual["count"].to_numpy()
     return counts
+
+
+def begins(profile: Profile, line_row: int, thread: int) -> I64:
+    """Return when each run of a line begins on a thread, in order (ns)."""
+    rows = code_lines.noted(profile.ranges, profile.attributed.roles)
+    theirs = (lookup.distinct(rows["label"])[1] == line_row) & (rows["thread"] == thread).to_numpy()
+    return np.sort(rows["start_ns"].to_numpy()[theirs])
+
+
+def _rounds(line_row: I64, parent: I64, step: I64, size: int) -> F64:
+    """Return of each line its runs by those of the lines above it, 0 where it has none; in a step without a line above it counts once."""
+    within = np.where(parent >= 0, parent, -1 - step)
+    line_of = np.unique(np.stack((line_row, within), axis=1), axis=0)[:, 0]
+    runs, calls = (np.bincount(rows, minlength=size) for rows in (line_row, line_of))
+    return runs / np.maximum(calls, 1)
 
 
 def _enclosing(start: I64, end: I64, begin: I64, over: I64) -> Flags:

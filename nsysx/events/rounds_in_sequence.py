@@ -23,12 +23,19 @@ _JOINS = re.compile(
 )
 
 
-def in_sequence(flow: OperatorFlow, at_line: Flags) -> bool:
-    """Return whether most of what a line runs in its later rounds needs a result of a round before; ``at_line``: of each operator."""
+def in_sequence(flow: OperatorFlow, at_line: Flags, begins_ns: I64 | None = None) -> bool:
+    """Return whether most of what a line runs in its later rounds needs a result of a round before; ``at_line``: of each operator.
+
+    ``begins_ns``: when each round begins, in order, where what lies between two of them does not tell them apart.
+    """
     outer = np.array(flow.outermost, np.int64)
     there = at_line[outer]
-    begins = there & ~np.append(False, there[:-1])
-    of_round: I64 = np.where(there, np.cumsum(begins), 0)  # 1, 2, ...; 0 elsewhere
+    if begins_ns is None:
+        number: I64 = np.cumsum(there & ~np.append(False, there[:-1]))
+    else:
+        number = np.searchsorted(begins_ns, flow.start_ns[outer], side="right")
+    before = int(number[there].min()) - 1 if there.any() else 0  # rounds of other steps
+    of_round: I64 = np.where(there, number - before, 0)  # 1, 2, ...; 0 elsewhere
     if of_round.max(initial=0) < FEWEST_ROUNDS_IN_SEQUENCE:
         return False
     index_of = {flow.number[row]: index for index, row in enumerate(outer.tolist())}

@@ -27,7 +27,8 @@ class CostlyLine(NamedTuple):
     """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
 
     ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none. ``cause``:
-    why it takes so long, where that decides what to do. ``part``: the share of its time that it is about.
+    why it takes so long, where that decides what to do. ``part``: the share of its time that it is about. ``rounds``: a loop of its group
+    alone calls it, in so many rounds, of which one stays; 0 for others.
     """
 
     place: int
@@ -40,6 +41,7 @@ class CostlyLine(NamedTuple):
     below: str = ""
     cause: _line_causes.LineCause | None = None
     part: float = 1.0
+    rounds: float = 0.0
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -119,8 +119,15 @@ NUMBER_COPY_BYTES, MANY_NUMBER_COPIES = 64, 20
 #: So many launches for each such copy at most: the copies are what keeps launches from running ahead.
 LAUNCHES_PER_NUMBER_COPY = 20
 # ---- _noted -----------------------------------------------------------------------------------------------------
-#: Most lines that are named; and what a line calls that stands for all of it: so many kinds, of which none takes more (share).
-MOST_NOTED_LINES, FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE = 5, 3, 0.65
+#: Most lines that are named; and what a line calls that stands for all of it: so many kinds, of which none takes more (share). A loop that
+#: calls has so many rounds (a statement of several lines runs two or three times), and is told with the costliest lines that it calls.
+MOST_NOTED_LINES, FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE, FEWEST_CALLING_ROUNDS, MOST_CALLED_LINES = (
+    5,
+    3,
+    0.65,
+    4,
+    3,
+)
 #: A call (ns) that takes less looks up a kernel that is loaded: 0.2 to 17 us there, 44 us and more to load one (H100, nsys 2025.3).
 LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).

@@ -17,6 +17,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
 from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
+from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._costly_lines import Beside, CostlyLine
@@ -121,6 +122,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
+    kinds = {key: list(group) for key, group in with_called(case, code, rows, every, kinds).items()}
     groups: list[tuple[list[CostlyLine], int | None]] = []
     if (together := called_together(case, code, kinds)) is not None:
         groups.append(([line for key in together.kinds for line in kinds.pop(key)], together.caller))
@@ -151,7 +153,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
 
     ``caller``: they are of several kinds, and this line (place) calls all of them.
     """
-    group = sorted(group, key=lambda line: -line.cost)
+    group = sorted(group, key=lambda line: (line.rounds > 0, -line.cost))
     first, fix = group[0], group[0].fix
     calls = frozenset[int]().union(*(line.looping for line in group))
     cost = min(sum(line.cost for line in group), case.taken_by(rule.cause))
@@ -163,15 +165,20 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     host = max(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), cost)
     there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
     text = first.seen.text
-    called = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
-    more = f" and {units.several(len(group) - 1, 'line')} beside it" if len(group) > 1 else ""
+    quote = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
+    called, more = in_rounds(group), ""
+    if beside := len(group) - 1 - len(called):
+        more = f" and {units.several(beside, 'line')} beside it"
+    if called:
+        more += f" and {units.several(len(called), 'line')} that it calls"
     hold = "hold" if more else "holds"
-    title = f"{there}{called}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
+    title = f"{there}{quote}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
     cut = _line_remedies.quoted(text) != text
     noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
-    if more:
-        others = (str(line.row["line"]) for line in group[1:] if case.notable(line.cost))
+    if beside:
+        others = (str(line.row["line"]) for line in group[1:] if not line.rounds and case.notable(line.cost))
         noted += f" The same holds for line {' and '.join(others) or group[1].row['line']}."
+    noted += calling(called)
     launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     waiting = f" and waits {waits:.0f} times" if waits >= 1 else ""
     why_not = f" Launches ({launches:.3g} a step) are not why: fewer would not shorten it." if launches >= 1 else ""
@@ -208,7 +215,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         file, number, _ = code.places.row(caller)
         called_at = f"{PurePath(str(file)).name}:{number}"
         title = f"{called_at} calls what holds the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
-        detail = f"{called_at} calls all of it in each step: {there}{called}{more}. {detail}"
+        detail = f"{called_at} calls all of it in each step: {there}{quote}{more}. {detail}"
         fix = fix.but(text=f"Call this less often, or make it faster: most of its time is at {there}. {fix.text}")
         where = {"file": file, "line": number}
     shares = [share_of(case.profile, line.place) * line.part for line in group]
@@ -232,7 +239,7 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
     gone = any(line.meets for line in group) or (group[0].aside and group[0].fix in _line_remedies.LEFT_OUT)
     if gone and (left := _without(case, code, group, idle)) is not None:
         return left
-    alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
+    alone = min(sum(line.cost for line in group if not (line.looping or line.rounds)), case.step_ns)
     if not calls and group[0].cause is not None and group[0].cause.beside:
         beside = units.duration(min(alone, case.step_ns - alone))
         return case.bound(
@@ -246,13 +253,16 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
     if not calls:
         why = "the time the GPU idles while this line runs"
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
-    # In one call for all of it neither the sizes are read back nor does anything wait in between.
-    of_loop = [line.place for line in group if line.looping]
+    # In one call for all of it neither the sizes are read back nor does anything wait in between. What the loop calls runs for one round.
+    of_loop = [line.place for line in group if line.looping and not line.rounds]
     reads = case.ops.filter(case.ops["op_kind"] == "memcpy", case.ops["name"] == "DtoH", case.ops["call"].is_not_null())
-    reads, waits = code.made_at(reads, of_loop), code.made_at(case.profile.once(_needs.waits), of_loop)
+    between = calls_of(code.made_at(case.calls, of_loop))
+    goes = pl.col("call").is_in(list(calls | between))
+    places = [line.place for line in group if line.looping]
+    reads = code.made_at(reads, places).filter(goes)
+    waits = code.made_at(case.profile.once(_needs.waits), places).filter(goes)
     edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
-    between = calls_of(code.made_at(case.calls, of_loop))
     worth = case.worth(*edits, Fuse(calls | between), cause=(*rule.cause, StepPart.WORK))
     if worth.likely_ns is None or not alone:
         return worth
