@@ -34,10 +34,7 @@ def with_called(case: Case, code: CodeLines, rows: Rows, every: Mapping[int, flo
         (key, line)
         for key, group in kinds.items()
         for line in group
-        if line.looping
-        and not line.aside
-        and line.fix == _line_remedies.BATCHED
-        and runs.rounds[line.place] >= FEWEST_CALLING_ROUNDS
+        if line.looping and not line.aside and line.fix == _line_remedies.BATCHED
     ]
     # What an inner loop calls, the outer one calls as well.
     for key, loop in sorted(loops, key=lambda each: len(code.chain(int(np.argmax(code.place == each[1].place))))):

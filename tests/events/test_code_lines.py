@@ -167,6 +167,29 @@ def test_code_of_the_program_that_a_node_runs_has_its_own_line(tmp_path: Path) -
     assert rows.sort("line").select("line", "runs").rows() == [(5, 1), (6, 1), (40, 1)]
 
 
+def test_the_rounds_of_a_line_are_its_runs_in_one_run_of_the_line_that_calls_its_function(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        for _ in range(2):
+            with program.line(12):
+                program.host(10)
+                for _ in range(5):
+                    with program.line(30, "loop"):
+                        program.launch(2)
+        program.sync()
+
+    made = Lined().run(body)
+    made.summary(tmp_path)
+    profile = pipeline.gather(tmp_path / "r.sqlite", pipeline.ReadingOptions())
+    code, runs = profile.code(), line_runs.of_lines(profile)
+    assert code is not None
+    numbers = code.places["line"].to_list()
+    loop, caller = numbers.index(30), numbers.index(12)
+    assert (runs.runs[loop], runs.rounds[loop]) == (10, 5)
+    assert (runs.runs[caller], runs.rounds[caller]) == (2, 2)
+    begins = line_runs.begins(profile, loop, profile.steady_calls["thread"][0])
+    assert begins.tolist() == sorted({*begins.tolist()}) and len(begins) == 10 * len(made.xrayed)
+
+
 def test_xray_steps_are_not_steady(tmp_path: Path) -> None:
     given = program().profile(tmp_path)
     assert given.steps.steady is not None and given.steps.steady[1] == 7

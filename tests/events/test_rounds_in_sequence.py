@@ -57,6 +57,17 @@ def test_rounds_that_do_not(kind: str) -> None:
     assert not in_sequence(*flow(kind))
 
 
+@pytest.mark.parametrize(("kind", "needs"), [("recurrent cell", True), ("segments", False)])
+def test_rounds_with_nothing_between_them_are_told_apart_by_their_beginnings(kind: str, needs: bool) -> None:
+    """A loop that calls functions is there all the time; rounds of other steps came before."""
+    operators, _ = flow(kind)
+    of_rounds = np.arange(len(operators.names)) >= 4  # behind what the loop is given
+    begins = operators.start_ns[4 :: (len(operators.names) - 4) // 4]
+    assert len(begins) == 4
+    assert in_sequence(operators, of_rounds, np.concatenate((begins - 1_000, begins))) is needs
+    assert not in_sequence(operators, of_rounds), "one round"
+
+
 def test_two_rounds_are_no_loop() -> None:
     assert not in_sequence(*flow("recurrent cell", 2))
 
