@@ -42,11 +42,11 @@ def with_called(case: Case, code: CodeLines, rows: Rows, every: Mapping[int, flo
             continue
         stays = {line.place for group in kinds.values() for line in group if not _goes_along(line)}
         called = _called(code, loop.place) - stays
-        often = {place: _rounds_of(runs, place, loop.place) for place in called}
-        places = [place for place in sorted(called) if often[place] >= FEWEST_CALLING_ROUNDS]
+        often = {line_row: _rounds_of(runs, line_row, loop.place) for line_row in called}
+        places = [line_row for line_row in sorted(called) if often[line_row] >= FEWEST_CALLING_ROUNDS]
         if not places or not _alike(case, code, loop) or _in_sequence(case, code, loop.place):
             continue
-        lines = [_line(case, code, rows, every, place, often[place]) for place in places]
+        lines = [_line(case, code, rows, every, line_row, often[line_row]) for line_row in places]
         left = {other: [line for line in group if line.place not in places] for other, group in kinds.items()}
         kinds = {other: group for other, group in left.items() if group}
         kinds = {**kinds, key: [*kinds[key], *(line for line in lines if line is not None)]}
@@ -75,13 +75,13 @@ def _goes_along(line: CostlyLine) -> bool:
 def _called(code: CodeLines, loop: int) -> frozenset[int]:
     """Return the lines of the program's own that a line calls, and no other line does."""
     stacks = np.arange(len(code.place))
-    own, within = code.places_of(stacks), code.passing(stacks, frozenset({loop}))
-    return frozenset(own[within].tolist()) - frozenset(own[~within].tolist()) - {loop}
+    ends_at, within = code.places_of(stacks), code.passing(stacks, frozenset({loop}))
+    return frozenset(ends_at[within].tolist()) - frozenset(ends_at[~within].tolist()) - {loop}
 
 
-def _rounds_of(runs: LineRuns, place: int, loop: int) -> float:
+def _rounds_of(runs: LineRuns, line_row: int, loop: int) -> float:
     """Return in how many of the rounds of a loop a line runs."""
-    return float(runs.rounds[loop] * min(1.0, runs.runs[place] / max(runs.runs[loop], 1.0)))
+    return float(runs.rounds[loop] * min(1.0, runs.runs[line_row] / max(runs.runs[loop], 1.0)))
 
 
 def _alike(case: Case, code: CodeLines, loop: CostlyLine) -> bool:
@@ -89,8 +89,8 @@ def _alike(case: Case, code: CodeLines, loop: CostlyLine) -> bool:
     launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     below = code.passing(code.call[launches["call"].to_numpy()], frozenset({loop.place}))
     within = launches.filter(pl.Series(below, dtype=pl.Boolean))
-    own = within.filter(within["call"].is_in(list(loop.looping))).select("phase", "module").unique()
-    return within.join(own, on=["phase", "module"], how="anti", nulls_equal=True).is_empty()
+    of_loop = within.filter(within["call"].is_in(list(loop.looping))).select("phase", "module").unique()
+    return within.join(of_loop, on=["phase", "module"], how="anti", nulls_equal=True).is_empty()
 
 
 def _in_sequence(case: Case, code: CodeLines, loop: int) -> bool:
@@ -103,17 +103,17 @@ def _in_sequence(case: Case, code: CodeLines, loop: int) -> bool:
 
 
 def _line(
-    case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], place: int, rounds: float
+    case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], line_row: int, rounds: float
 ) -> CostlyLine | None:
     """Return a line that a loop calls, with its calls that go; None where it costs nothing."""
-    row = rows.get(code.places.row(place))
+    row = rows.get(code.places.row(line_row))
     if row is None:
         return None
     text = str(row["text"] or "").partition("  #")[0]
     seen = _line_remedies.Seen(text, 0.0, row["launches"] / case.steps, row["waits"] / case.steps)
-    goes = _behind_first(case, code.made_at(case.calls, [place]), rounds)
-    cost = case.per_step(every.get(place, 0.0))
-    return CostlyLine(place, row, cost=cost, seen=seen, looping=goes, fix=_line_remedies.BATCHED, rounds=rounds)
+    goes = _behind_first(case, code.made_at(case.calls, [line_row]), rounds)
+    cost = case.per_step(every.get(line_row, 0.0))
+    return CostlyLine(line_row, row, cost=cost, seen=seen, looping=goes, fix=_line_remedies.BATCHED, rounds=rounds)
 
 
 def _behind_first(case: Case, calls: pl.DataFrame, rounds: float) -> frozenset[int]:

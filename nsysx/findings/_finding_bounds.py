@@ -119,25 +119,18 @@ NUMBER_COPY_BYTES, MANY_NUMBER_COPIES = 64, 20
 #: So many launches for each such copy at most: the copies are what keeps launches from running ahead.
 LAUNCHES_PER_NUMBER_COPY = 20
 # ---- _noted -----------------------------------------------------------------------------------------------------
-#: Most lines that are named; and what a line calls that stands for all of it: so many kinds, of which none takes more (share). A loop that
-#: calls has so many rounds (a statement of several lines runs two or three times), and is told with the costliest lines that it calls.
-MOST_NOTED_LINES, FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE, FEWEST_CALLING_ROUNDS, MOST_CALLED_LINES = (
-    5,
-    3,
-    0.65,
-    4,
-    3,
-)
+#: Most lines that are named; and what a line calls that stands for all of it: so many kinds, of which none takes more (share).
+MOST_NOTED_LINES, FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE = 5, 3, 0.65
 #: A call (ns) that takes less looks up a kernel that is loaded: 0.2 to 17 us there, 44 us and more to load one (H100, nsys 2025.3).
 LEAST_LOAD_NS = 20_000
-#: A remedy takes most of a line's time, not always all of it (share of it that may stay).
-LINE_MAY_STAY_SHARE = 0.2
-#: Of a function that intercepts operators their own host code stays; how long that takes is only estimated (share that may stay).
-OPERATORS_MAY_STAY_SHARE = 0.5
+#: A remedy takes most of a line's time, not always all of it (share of it that may stay). Of a function that intercepts operators their own
+#: host code stays; how long that takes is only estimated (share that may stay).
+LINE_MAY_STAY_SHARE, OPERATORS_MAY_STAY_SHARE = 0.2, 0.5
 #: Other threads are told from this share of the step on; a line that takes longer (ns) waits there, or is not Python's own work.
 OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
-#: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.
-LOOP_LAUNCHES_IN_MODULE = 100
+#: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer. A loop that calls has so
+#: many rounds (a statement of several lines runs two or three times); so many lines that it calls are named.
+LOOP_LAUNCHES_IN_MODULE, FEWEST_CALLING_ROUNDS, MOST_CALLED_LINES = 100, 4, 3
 #: A finding about a stall of the host is that of a line if this share of its time is.
 OF_NOTED_LINE_SHARE = 0.6
 # ---- _once ------------------------------------------------------------------------------------------------------
