@@ -253,13 +253,17 @@ def _more_than_used(followed: WorkerBatch) -> WorkerFix | None:
 
 def _part_used(followed: WorkerBatch) -> WorkerLine | None:
     """Return the line of a data set that takes a part, from one place to another, of what a call in its function has returned."""
-    own = sorted((each for each in followed.lines if _CALLERS.search(each.function)), key=lambda each: each.line)
-    for i, line in enumerate(own):
+    in_order = sorted((each for each in followed.lines if _CALLERS.search(each.function)), key=lambda each: each.line)
+    for i, line in enumerate(in_order):
         returned = _RETURNED.match(line.text)
         for name in re.split(r"\s*,\s*", returned[1]) if returned else ():
             pattern = _PART.format(name, name)
             part = next(
-                (each for each in own[i + 1 :] if each.function == line.function and re.search(pattern, each.text)),
+                (
+                    each
+                    for each in in_order[i + 1 :]
+                    if each.function == line.function and re.search(pattern, each.text)
+                ),
                 None,
             )
             if part is not None:
