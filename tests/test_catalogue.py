@@ -24,6 +24,7 @@ OTHER_MEANINGS = {
     "launch": "a column, a call that is calibrated, a color",
     "load": "a color, what a line of a loader does",
     "longer": "how the difference of two runs is said",
+    "pause": "a column of GPU ops, what a first call makes",
     "profiler": "a color, the name of a module of torch",
     "sync": "a table of reports, a mark of the probe, a call that is calibrated, a color",
     "unknown": "what was not recorded",
