@@ -57,6 +57,7 @@ class OperatorFlow:
     """Operators of one X-ray step on the thread that calls the modules, in order of time, and the calls of modules among them.
 
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
+    ``which``: of each argument which of that one's results it is, nothing where all are the first.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
     ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
     thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too.
@@ -73,6 +74,7 @@ class OperatorFlow:
     sequence: Sequence[int] = ()
     read_later: frozenset[int] = frozenset()
     follows: bool = False
+    which: Sequence[tuple[int, ...]] = ()
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -205,7 +207,9 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     starts, ends = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     sizes = text.str.extract(SIZES, 1).fill_null("").to_list()
     spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    given = _passed_on([_makers(each or "") for each in made.to_list()], sizes, numbers, names, spans)
+    results = [results_in(each or "") for each in made.to_list()]
+    named = [tuple(number if which >= 0 else -1 for number, which in each) for each in results]
+    given = _passed_on(named, sizes, numbers, names, spans)
     layer = layer_of(modules)
     rows = layer.rows
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
@@ -233,11 +237,8 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         start_ns=starts,
         end_ns=ends,
         sequence=ops["number"].to_list(),
+        which=[tuple(which for _, which in each) for each in results],
     )
-
-
-def _makers(text: str) -> tuple[int, ...]:
-    return tuple(number if which >= 0 else -1 for number, which in results_in(text))
 
 
 def results_in(text: str) -> list[tuple[int, int]]:

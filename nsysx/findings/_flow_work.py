@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -40,14 +40,23 @@ def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row
     return place_of_row(code, int(code.places_of(code.at(flow.thread, start_ns))[0]))
 
 
-def place_of_group(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Row:
+def place_of_group(
+    code: CodeLines, flow: OperatorFlow, rows: Sequence[int], launching: Collection[int] | None = None
+) -> Row:
     """Return file and line of the program below which most of some outermost operators (rows) are made, and no other that computes.
 
-    Of nested lines it is the outer one: the call that can be made once. Empty where no line is known.
+    Of nested lines it is the outer one: the call that can be made once. Empty where no line is known. ``launching``: the operators (rows)
+    that launch kernels, or in which one does; without it all but views compute.
     """
     stacks = code.at(flow.thread, flow.start_ns[flow.outermost])
     theirs = np.isin(flow.outermost, rows)
-    computes = np.array([not is_view(flow.names[row]) for row in flow.outermost], np.bool_)
+    if launching is None:
+        computes = np.array([not is_view(flow.names[row]) for row in flow.outermost], np.bool_)
+    else:
+        computes = (
+            np.bincount(np.searchsorted(flow.outermost, sorted(launching), side="right"), minlength=len(stacks) + 1)[1:]
+            > 0
+        )
     changing = {each for stack in np.unique(stacks[computes & ~theirs]).tolist() for each in _above(code, stack)}
     most = Counter(each for stack in stacks[theirs].tolist() for each in _above(code, stack) if each not in changing)
     if not most:

@@ -2,18 +2,20 @@
 
 What it means
     A network that is called twice on the same input in one step (for the loss and for a metric, by a helper that does not hand its
-    result on) computes the same twice. So does one that converts a tensor again: autocast keeps the weights that it has converted until
-    the outermost ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only
-    of what no step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the same in each step. Second
-    outputs, auxiliary heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when
-    they are shown.
+    result on) computes the same twice. Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
+    once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
+    ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
+    step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the same in each step. Second outputs,
+    auxiliary heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are
+    shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
     Operators of an X-ray step, each of which names what made its arguments: calls of a module with the same operators on the same
-    tensors; conversions of a tensor that one before has converted, and more conversions of trained weights of a size than gradients of
-    that size; operators without a way back to anything that the step brings; results that no operator, gradient, copy to the host or
-    later step takes; products of gathered rows with gathered columns, the same on every rank.
+    tensors; one line that runs the same operators on the same tensors in calls of several modules of a class; conversions
+    of a tensor that one before has converted, and more conversions of trained weights of a size than gradients of that size; operators
+    without a way back to anything that the step brings; results that no operator, gradient, copy to the host or later step takes;
+    products of gathered rows with gathered columns, the same on every rank.
 
 Bad
     loss = criterion(net(x), y)
@@ -25,7 +27,7 @@ Good
     accuracy = (out.detach().argmax(1) == y).float().mean()
 
 Harmless when
-    The network is called with another mode or other Python numbers, or the result is read outside of torch.
+    The network or the layers are called with another mode or other Python numbers, or the result is read outside of torch.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.converted_again import Conversion, converted_again
+from nsysx.events.converted_again import Conversion, Kernels, converted_again
 from nsysx.events.gathered_products import gathered_products
+from nsysx.events.layers import layer_of
 from nsysx.events.needless_operators import fixed_operators, joined_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
+from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
@@ -100,7 +104,8 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "what kernels outside of torch's operators read was not recorded")
     findings: list[Finding] = []
     gone: set[int] = set()
-    of_line = (*_twice(flow, code), *_converted(case, flow, code, of_calls))
+    kernels = _kernels(case, of_calls)
+    of_line = (*_twice(flow, code), *_in_each_call(case, flow, code, kernels), *_converted(case, flow, code, kernels))
     of_line += tuple(_on_every_rank(case, flow, code))
     for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code)):
         rows = [row for row in needless.rows if row not in gone]
@@ -125,7 +130,7 @@ def _unseen(case: Case, flow: OperatorFlow) -> bool:
 
 
 def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: OperatorOfCalls) -> Finding | None:
-    """Return the finding about operators, None where they take too little."""
+    """Return the finding about operators, None where they take too little of the step, and of the GPU."""
     around = _around(flow, needless.rows)
     call = case.calls["call"].to_numpy()
     outer, backward = around[of_calls.forward[call]], around[of_calls.backward[call]]
@@ -144,10 +149,17 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     changes = [*edits_without(made, case.ops), *edits]
     if needless.kept:
         changes = [ScaleOps(ops_of(theirs), needless.kept, less_work=True)]
-    worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=not needless.halved and not needless.kept)
-    if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
-        return None
+    whole = not needless.halved and not needless.kept
+    worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
+    if worth.likely_ns is None:
+        return None
+    much = case.notable(worth.likely_ns, REPORTED_SHARE)
+    # Where the step waits for the host, all of it counts once that is mended.
+    if not much:
+        if not (whole and case.notable(cost, REPORTED_SHARE) and case.notable(worth.likely_ns)):
+            return None
+        worth = case.worth_or_freed(*changes, cause=RULE.cause)  # no bound: less may wait for the host then
     launching = np.unique(outer[outer >= 0])
     names = Counter(flow.names[row].removeprefix("aten::") for row in launching.tolist())
     listed = ", ".join(
@@ -157,15 +169,15 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         f"{needless.why} These are {listed}: {units.duration(cost)} of the GPU's time and "
         f"{len(calls) / case.steps:.0f} calls {case.per}."
     )
-    most = "up to " if worth.bound else ""
-    title = f"{needless.title}: {most}{units.duration(worth.likely_ns)} {case.per}"
+    saved = f"{'up to ' if worth.bound else ''}{units.duration(worth.likely_ns)}"
+    title = f"{needless.title}: {saved if much else f'{units.duration(cost)} of the GPU'} {case.per}"
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
     return Found(
         RULE,
         title,
         detail,
         worth=worth,
-        cost_ns=worth.likely_ns,
+        cost_ns=worth.likely_ns if much else cost,
         fix=needless.fix,
         where=needless.where,
         calls=calls,
@@ -193,12 +205,34 @@ def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
         yield _Needless(rows, title, why, Fix.by_name("result-kept"), again)
 
 
-def _converted(case: Case, flow: OperatorFlow, code: CodeLines, of_calls: OperatorOfCalls) -> Iterator[_Needless]:
-    """Yield the conversions of what is converted already: those of weights together, others by line."""
+def _kernels(case: Case, of_calls: OperatorOfCalls) -> Kernels:
+    """Return the names of the kernels that each operator of the flow launches (rows of the flow)."""
     kernels = case.ops.filter(pl.col("op_kind") == "kernel", pl.col("call").is_not_null()).select("call", "name")
     forward = of_calls.forward[kernels["call"].to_numpy()]
     named = kernels.select(pl.col("name").cast(pl.String), row=pl.Series(forward)).filter(pl.col("row") >= 0).unique()
-    names = {row: frozenset(theirs) for row, theirs in named.group_by("row").agg("name").iter_rows()}
+    return {row: frozenset(theirs) for row, theirs in named.group_by("row").agg("name").iter_rows()}
+
+
+def _in_each_call(case: Case, flow: OperatorFlow, code: CodeLines, kernels: Kernels) -> Iterator[_Needless]:
+    """Yield what calls of modules of a class compute though the call of one before them has, by line."""
+    start_ns = flow.start_ns[flow.outermost]
+    phases = case.profile.ranges.ranges.filter(kind="phase", name="backward", process=case.process)
+    forward = layer_of(phases).at(flow.thread, start_ns) < 0  # checkpoints compute again on purpose
+    line_rows = np.where(forward, code.places_of(code.at(flow.thread, start_ns)), -1)
+    lines: dict[tuple[object, object], tuple[Row, list[RepeatedOperator]]] = {}
+    for group in repeated_operators(flow, kernels, line_rows.tolist()):
+        where = place_of_group(code, flow, [row for each in group for row in (each.first, *each.again)], kernels)
+        lines.setdefault((where.get("file"), where.get("line")), (where, []))[1].extend(group)
+    for where, theirs in lines.values():
+        often = 1 + max(len(each.again) for each in theirs)
+        title = f"{in_short(where) or 'The step'} computes the same {often} times"
+        why = "Modules of one class run the same operators on the same tensors, and nothing has written into these in between."
+        rows = [row for each in theirs for row in each.again]
+        yield _Needless(rows, title, why, Fix.by_name("result-handed-on"), where)
+
+
+def _converted(case: Case, flow: OperatorFlow, code: CodeLines, names: Kernels) -> Iterator[_Needless]:
+    """Yield the conversions of what is converted already: those of weights together, others by line."""
     lines: dict[tuple[object, object], tuple[Row, list[Conversion], list[Conversion]]] = {}
     for same in converted_again(case.profile, names):
         where = place_of_operator(code, flow, flow.start_ns[[same.again[-1].row]])

@@ -1,7 +1,8 @@
-"""NSX137: networks that are called twice, what is the same in each step, and what nothing reads; and work that only looks like these."""
+"""NSX137: networks that are called twice, what is the same in each step or layer, and what nothing reads; and work that only looks so."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,86 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         if number and kind == "read by the next step":
             operator(program, "copy_", at + 61, [-1, given - 1000], "[64, 128], [64, 128]", 5)
     program.sync()
+
+
+POINTS, PAIRS, NEAREST = "[64, 3]", "[64, 64]", "[64, 12]"
+CALLED, INSIDE, LAYERS = 13, 14, 4
+
+
+def layers(program: Lined, number: int, *, kind: str = "same") -> None:
+    """Layers that each look for the neighbors of the points (400 us and 100 us), then do something of their own (50 us)."""
+    at = 1000 * number + 100
+    points, x = at + 2, at + 3
+    with program.line(LOSS):
+        operator(program, "randperm", at, [-1], "[]", 5)
+        operator(program, "index", at + 1, [-1, at], "[5000, 3], [64]", 5)
+        operator(program, "view", points, [-1 if kind == "buffer refreshed" else at + 1, -1], f"{POINTS}, []")
+        operator(program, "index", x, [-1, at], "[5000, 12], [64]", 5)
+    backward = program.range("backward") if kind == "in the backward" else nullcontext()
+    with backward:
+        for layer in range(LAYERS):
+            in_one = kind == "in one call"
+            with nullcontext() if in_one and layer else program.range(f"blocks.{layer}:Block"):
+                for _ in range(LAYERS if in_one and not layer else not in_one):
+                    at += 10
+                    one_layer(program, at, points, x, kind)
+                    points, x = (at + 4 if kind == "moved" else points), at + 3
+    with program.line(METRIC):
+        operator(program, "copy_", at + 9, [-1, x], f"{NEAREST}, {NEAREST}", 5)
+    program.sync()
+
+
+def one_layer(program: Lined, at: int, points: int, x: int, kind: str) -> None:
+    """A layer: ``points`` and ``x`` by the operators that made them; makes its result (``at`` + 3) and, for "moved", other points."""
+    with program.line(CALLED):
+        if kind == "a number":  # points * scale
+            operator(program, "mul", at, [points, -1], f"{POINTS}, []", 400)
+            operator(program, "sum", at + 1, [at, -1], f"{POINTS}, []", 400)
+        else:
+            name = "rand_like" if kind == "drawn" else "cdist"
+            operator(program, name, at, [points, points, -1], f"{POINTS}, {POINTS}, []", 400)
+            operator(program, "topk", at + 1, [at, -1], f"{PAIRS}, []", 100)
+        if kind == "result written":
+            operator(program, "add_", at + 5, [at, at], f"{PAIRS}, {PAIRS}", 5)
+            operator(program, "add_", at + 6, [at + 1, x], f"{NEAREST}, {NEAREST}", 5)
+    with program.line(INSIDE):
+        program.host(1500 if kind == "host-bound" else 0)
+        operator(program, "mul", at + 3, [at + 1, x], f"{NEAREST}, {NEAREST}", 50)
+        if kind == "moved":
+            operator(program, "matmul", at + 4, [at + 3, points], f"{NEAREST}, {POINTS}", 50)
+        elif kind == "written":  # under the view that the layers are given
+            operator(program, "add_", at + 4, [points - 1, at + 3], f"{POINTS}, {NEAREST}", 5)
+        elif kind == "buffer refreshed":
+            operator(program, "copy_", at + 4, [-1, at + 3], f"{POINTS}, {NEAREST}", 5)
+
+
+def of_layers(folder: Path, kind: str) -> Finding:
+    source = SOURCE | {CALLED: "neighbors = nearest(points, k)", INSIDE: "x = x * neighbors"}
+    return Lined(source).run(lambda program, number: layers(program, number, kind=kind)).finding(folder, "NSX137")
+
+
+def test_layers_that_compute_the_same_of_what_all_are_given(tmp_path: Path) -> None:
+    found = of_layers(tmp_path, "same")
+    assert found.title.startswith(f"train.py:{CALLED} computes the same {LAYERS} times: ")
+    assert found.where["line"] == CALLED and [way.name for way in found.remedies] == ["result-handed-on"]
+    assert "cdist (3 times), topk (3 times)" in found.detail
+    assert found.saving_ns_per_step == pytest.approx((LAYERS - 1) * 500_000, rel=0.05)
+
+
+def test_what_layers_compute_again_while_the_gpu_waits_for_the_host(tmp_path: Path) -> None:
+    """Hardly any of it is saved as long as the GPU waits; it is told with the time that it takes there."""
+    found = of_layers(tmp_path, "host-bound")
+    assert found.title.startswith(f"train.py:{CALLED} computes the same {LAYERS} times: 1.50 ms of the GPU per step")
+    assert not found.saving.bound
+    assert (found.saving_ns_per_step or 0) < 500_000 < (found.cost_ns_per_step or 0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["moved", "written", "buffer refreshed", "a number", "drawn", "result written", "in one call", "in the backward"],
+)
+def test_layers_that_compute_something_of_their_own(kind: str, tmp_path: Path) -> None:
+    assert of_layers(tmp_path, kind).verdict == "clear"
 
 
 def finding(folder: Path, kind: str) -> Finding:

@@ -61,6 +61,12 @@ UNTRIED = (
         "Both calls must be in the same mode, with the same Python arguments.", untried=_OWN_CODE,
     ),
     Remedy(
+        "result-handed-on",
+        "Compute this once, before the layers that need it, and hand each of them the result",
+        "neighbors = nearest(points, k)  # once\nfor block in self.blocks:\n    x = block(points, x, neighbors)",
+        "What Python gives it (k, a dimension) must be the same for all of them.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "left-out",
         "Leave out what nothing reads: outputs, heads, states and weights of attention that are computed and dropped",
         "y, _ = self.attention(x, x, x, need_weights=False)",
