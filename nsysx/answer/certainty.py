@@ -248,13 +248,13 @@ def _of_all_steps(
             reason = f"GPU idle in all {count} steps, {idle}"
         else:
             reason += f", as recorded; GPU idle {idle}"
-        if (name, columns) == _IDLE and seen_in_settings:
-            # Whatever the GPU does meanwhile: what is to be changed was seen to happen.
-            level = "likely"
-            reason += "; what is to be changed was seen in the program's settings"
-        elif (name, columns) == _IDLE:
-            level = "unknown" if most >= ALL_BUSY_SHARE else "likely" if most >= MOSTLY_BUSY_SHARE else level
-            reason += ": it may not idle at all" if most >= ALL_BUSY_SHARE else ""
+        if (name, columns) == _IDLE:
+            # Whatever the GPU does meanwhile: what the settings show to happen is work of its own.
+            open_too: Level = "likely" if seen_in_settings else "unknown"
+            level = open_too if most >= ALL_BUSY_SHARE else "likely" if most >= MOSTLY_BUSY_SHARE else level
+            if most >= ALL_BUSY_SHARE:
+                seen = "what is to be changed was seen in the program's settings"
+                reason += f"; {seen}" if seen_in_settings else ": it may not idle at all"
         elif summary.verdict.code == StepLimit.COMM:  # a rank that is traced arrives later, and its peers wait for it
             level = level if is_set else "likely"
             reason += "; the program sets what makes it" if is_set else "; tracing may make ranks wait longer"

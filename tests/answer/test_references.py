@@ -744,10 +744,10 @@ def test_how_sure_the_cause_is_in_steps_that_were_not_profiled() -> None:
         least, most = busy_ns / (high * MS), min(busy_ns / (low * MS), 1)
         assert ("whose lengths and perhaps work differ" in sure.reason) == (_spread(lengths) > 3)
         level = "likely" if more or _spread(lengths) > 3 else "certain"
-        if code == StepLimit.LAUNCH and seen:
-            level = "likely"
-        elif code == StepLimit.LAUNCH:
-            level = "unknown" if most >= 0.95 else "likely" if most >= MOSTLY_BUSY_SHARE else level
+        if code == StepLimit.LAUNCH:
+            level = (
+                ("likely" if seen else "unknown") if most >= 0.95 else "likely" if most >= MOSTLY_BUSY_SHARE else level
+            )
         elif code == StepLimit.COMM:
             level = level if is_set else "likely"
         elif least < MOSTLY_BUSY_SHARE:
