@@ -86,10 +86,13 @@ def run_record(checks: Iterable[Check]) -> Check | None:
 
 
 def _record_elsewhere(profile: Profile) -> list[Check]:
-    """Say that a report with marks of the probe has no record of the run beside it; [] if it has, or has none of these marks."""
-    if profile.trace.run or profile.steps.source != "nsysx":
-        return []
+    """Say that a report with marks of the probe has no record of the run beside it; [] if it has, or has none of these marks.
+
+    A first window is read with the report of the second one, and has no record of its own.
+    """
     name = f"{report_name(profile.trace.path)}.run.json"
+    if profile.trace.run or profile.steps.source != "nsysx" or name.endswith(".cold.run.json"):
+        return []
     sentence = (
         f"{name}, which nsysx run wrote with this report, is not beside it: the step without the profiler, the settings of the program and "
         "the text of its lines stand there"

@@ -74,6 +74,8 @@ def test_a_report_that_was_moved_without_the_record_of_its_run_says_so(tmp_path:
     assert "run record" not in checks(report, tmp_path, probe(ranges=TRAINING_RANGES))
     (tmp_path / "r.run.json").unlink()
     assert "run record" not in checks(simple(), tmp_path)
+    cold = summarize([report.write(tmp_path / "r.cold.sqlite")]).quality
+    assert "run record" not in {check.check for check in cold}, "a first window has no record of its own"
 
 
 # --- GPU work ------------------------------------------------------------------------------------------------------------
