@@ -22,6 +22,7 @@ from nsysx.findings._finding_bounds import (
     SLOWER_CLOCK_SHARE,
 )
 from nsysx.findings._flow_work import place_of_row
+from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
@@ -31,6 +32,11 @@ Mask = npt.NDArray[np.bool_]
 _SAVE = Fix(
     "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
     "state dict that a thread saves; read other large results rarely"
+)
+#: The same where the program was seen and saves nothing.
+_READ = Fix(
+    "Compute on the GPU what is made of this on the CPU, and copy only the result; or do it rarely, or copy to pinned memory without "
+    "waiting and let a thread go on with it"
 )
 #: Files of PyTorch itself: the function that it calls in place of the program's.
 _OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
@@ -145,6 +151,11 @@ def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
         if _copied_weights.of_weights(case, round(len(made) * each), round(float(moved[saves].sum()) * each), text):
             fix, name = _copied_weights.ON_GPU, "a copy of the weights to the CPU"
             detail = detail.removesuffix(", as in torch.save.") + "."
+    if where is None and (line := line_of_long_steps(case)) is not None and not line.usual:
+        where = line.where
+    if fix is _SAVE and where is not None and _saves_nothing(case):
+        fix, name = _READ, "a large read-back"
+        detail = detail.removesuffix(", as in torch.save.") + "."
     return [SlowCause(name, ns, detail, fix, ns, bound=True, calls=made, where=where)]
 
 
@@ -165,6 +176,12 @@ def _saving_line(case: Case) -> Row | None:
     timed = [row for row in saves if isinstance(row.get("ns"), int)]
     file, _, line = str(max(timed, key=lambda row: row["ns"], default={}).get("place") or "").rpartition(":")
     return {"file": file, "line": int(line)} if file and line.isdigit() else None
+
+
+def _saves_nothing(case: Case) -> bool:
+    """Return whether the probe saw the program, and no torch.save of it."""
+    settings = settings_of(case.profile)
+    return settings is not None and settings.rows("saves") == ()
 
 
 def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:

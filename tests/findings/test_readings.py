@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.pipeline import summarize
 from tests.analyses.test_events import read
 from tests.analyses.test_kernel_spread import MIB, Line
@@ -288,6 +288,26 @@ def test_a_checkpoint_is_told_by_what_it_copies_to_the_host(tmp_path: Path) -> N
     assert "copies 256.0 MiB to the host, the others 0 B" in finding.detail
     assert finding.saving.bound
     assert finding.saving_ns_per_step == pytest.approx(4_360_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "usual", "told", "line"),
+    [
+        ({"saves": []}, False, ": a large read-back", 30),
+        ({"saves": []}, True, ": a checkpoint or another large read-back", None),  # the line runs in usual steps, too
+        ({}, False, ": a checkpoint or another large read-back", 30),  # whether it saves is not known
+        ({"saves": [{"place": "/job/run.py:9", "ns": 5}]}, False, ": a checkpoint or another large read-back", 9),
+    ],
+)
+def test_a_read_back_is_at_the_line_that_was_seen_in_long_steps(
+    settings: Row, usual: bool, told: str, line: int | None, tmp_path: Path
+) -> None:
+    long = {"steps": 3, "samples": 10, "places": [["/job/run.py", 30, "record", 9, usual]], "entries": []}
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "long_steps": long, "settings": settings}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    finding = Program().steps(saving(10, 256), 32).finding(tmp_path, "NSX109")
+    assert finding.title.endswith(told) and finding.where.get("line") == line
+    assert finding.fix.startswith("Compute on the GPU") is told.endswith(": a large read-back")
 
 
 def test_a_checkpoint_is_told_beside_a_step_that_is_slow_for_another_reason(tmp_path: Path) -> None:

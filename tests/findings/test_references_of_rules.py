@@ -318,6 +318,7 @@ def test_the_line_that_most_pauses_are_about_and_the_line_that_saves(monkeypatch
 def test_copies_out_that_slow_steps_alone_make(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_slow_causes, "_saving_line", always(None))
     monkeypatch.setattr(_slow_causes, "_copying_line", always(None))
+    monkeypatch.setattr(_slow_causes, "line_of_long_steps", always(None))
     monkeypatch.setattr(_slow_causes, "_with_gaps", lambda _, first, last: (first - 3, last + 4))
     seen = 0
     for source in rounds(120):
