@@ -49,7 +49,7 @@ REPLAY_APART_SHARE = 0.1
 #: Most changes that come before one for the whole program. A recording of a graph network has some.
 MOST_CHANGES_BEFORE = 2
 #: Of changes that were tried, nine in ten made a program faster by a factor between these powers of the likely one, beyond the errors of
-#: the replay and of the step. With 0.75 below, 3 of 7 programs that nobody had seen gained less than that holds, and none gained more than
+#: the replay and of the step. With 0.75 below, 2 of 6 programs that nobody had seen gained less than that holds, and none gained more than
 #: 1.5 does. `tests/answer/test_tried_savings.py` and `tests/answer/test_tried_programs.py` hold them.
 TRIED_LEAST_POWER, TRIED_MOST_POWER = 0.6, 1.5
 #: The same upper power of remedies of which each program that was tried gained more than that holds: powers of 1.7 and 2.7 would have

@@ -243,12 +243,16 @@ def finds_unused(case: Case, settings: RecordedSettings) -> str:
 
 
 def _micro_steps(settings: RecordedSettings) -> int:
-    return settings.number("backwards") or 0
+    """Return how many backwards of a step each network has, where DDP wraps several: those of a generator and its critic are no
+    micro-steps.
+    """
+    several = sum(int(row.get("count") or 1) for row in settings.wrappers("DDP") or ())
+    return (settings.number("backwards") or 0) // max(several, 1)
 
 
 def reduces_each(case: Case, settings: RecordedSettings) -> str:
-    count, reducing = _micro_steps(settings), settings.number("reducing")
-    if count < FEWEST_MICRO_STEPS or reducing is None or not _communicates(case):
+    count, reducing = settings.number("backwards") or 0, settings.number("reducing")
+    if _micro_steps(settings) < FEWEST_MICRO_STEPS or reducing is None or not _communicates(case):
         return ""
     every = f"{'DDP' if _costly_jobs.ddp(settings) else 'FSDP'} reduces gradients in each of the {count} backwards of a step: "
     return f"{every}no_sync() is not used" if reducing >= count else _costly_jobs.reduces_in_no_sync(case, settings)

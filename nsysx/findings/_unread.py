@@ -19,6 +19,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events.needless_gradients import needless_gradients, outermost_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
@@ -29,6 +30,8 @@ from nsysx.findings.nsx112_fusion import outermost
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
+
+_DDP = "DistributedDataParallel"
 
 
 def _unread_backwards(settings: RecordedSettings | None) -> dict[str, list[int]]:
@@ -169,11 +172,31 @@ def _work(case: Case) -> pl.DataFrame:
     called = kernels["call_start_ns"].fill_null(-1).to_numpy()
     row = np.searchsorted(start, called, side="right") - 1
     inside = (row >= 0) & (called < np.append(end, -1)[row])
-    networks, number = outermost(case.profile), np.append(nth, -1)[row].tolist()
-    roots = (networks.get(module, ("", None))[1] for module in kernels["module"].cast(pl.String).to_list())
-    wanted = [cls is not None and n in lost.get(cls, ()) for cls, n in zip(roots, number, strict=True)]
+    networks, number = _network_names(case.profile), np.append(nth, -1)[row].tolist()
+    names = (networks.get(module, ()) for module in kernels["module"].cast(pl.String).to_list())
+    wanted = [any(n in lost.get(name, ()) for name in called) for called, n in zip(names, number, strict=True)]
     chosen_rows = pl.Series(inside & np.array(wanted, np.bool_), dtype=pl.Boolean)
     return kernels.filter(chosen_rows).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
+
+
+def _network_names(profile: Profile) -> dict[str, tuple[str, ...]]:
+    """Return module -> the classes by which the probe may name the network that it is a part of: its own, and that of its wrapper unless
+    several networks are wrapped alike, as a generator and its critic are.
+    """
+    tree = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String)).drop_nulls("module")
+    networks = outermost(profile)
+    wrappers = {root for root, cls in networks.values() if cls == _DDP}
+    wrapped: dict[str, str] = {}  # module -> the class of the network in its wrapper
+    names: dict[str, tuple[str, ...]] = {}
+    for module, cls, parent in tree.iter_rows():  # parents come first
+        if parent in wrappers:
+            wrapped[module] = cls
+        elif parent in wrapped:
+            wrapped[module] = wrapped[parent]
+        root, outer = networks[module]
+        several = root in wrappers and len(wrappers) > 1
+        names[module] = tuple(name for name in (wrapped.get(module), None if several else outer) if name)
+    return names
 
 
 # ---- parameters that no optimizer holds ------------------------------------------------------------------------------
@@ -194,8 +217,8 @@ def _unheld(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
 
 def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
     """Return the products of the backward of such networks (op, ns), and the share of their gradients that no optimizer reads."""
-    lost, networks = _unheld(settings_of(case.profile)), outermost(case.profile)
-    theirs = [module for module, (_, cls) in networks.items() if cls in lost]
+    lost, networks = _unheld(settings_of(case.profile)), _network_names(case.profile)
+    theirs = [module for module, names in networks.items() if any(name in lost for name in names)]
     chosen = (
         case.ops["family"].cast(pl.String).is_in(_PRODUCTS)
         & (case.ops["phase"].cast(pl.String) == "backward")

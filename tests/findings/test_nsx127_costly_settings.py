@@ -598,6 +598,27 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
     assert finding.saving_ns_per_step == pytest.approx(3 * 300_000, rel=0.05)
 
 
+def test_backwards_of_two_wrapped_networks_are_no_micro_steps(tmp_path: Path) -> None:
+    """A generator and its critic, each wrapped by itself, reduce each its own gradients, in its own backward."""
+
+    def told(backwards: int, *wrappers: object) -> list[str]:
+        settings = changed(CLEAN, {"wrappers": list(wrappers), "backwards": backwards, "reducing": backwards})
+        return [f.evidence[0]["setting"] for f in alone(tmp_path, settings, once) if f.verdict == "found"]
+
+    def once(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500)
+        with program.range("backward"):
+            program.launch(500)
+            program.launch(300, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        with program.range("optimizer SGD"):
+            program.launch(50)
+
+    critic = {**DDP, "unused_parameter_bytes": None}
+    assert told(2, DDP, critic) == [] and told(2, {**DDP, "count": 2}) == []
+    assert told(2, DDP) == ["no_sync unused"] and told(4, DDP, critic) == ["no_sync unused"]
+
+
 @pytest.mark.parametrize("reduced", ["each", "last"])
 def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: Path, reduced: str) -> None:
     """The wrapper decides in the forward: what backward does is believed, not that it is told to wait when backward begins."""

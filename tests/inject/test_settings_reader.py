@@ -954,3 +954,15 @@ def test_a_network_says_whether_it_makes_only_the_logits_that_are_asked_for(keep
 
     network = Speaks(4, 4) if keeps else nn.Linear(4, 4)
     assert settings_objects.network(torch, network)["logits_to_keep"] is keeps
+
+
+def test_a_network_in_a_wrapper_of_ddp_is_named_by_its_own_class() -> None:
+    """Made without its group: two networks of a program may be wrapped alike."""
+    ddp = nn.parallel.DistributedDataParallel
+    wrapper = ddp.__new__(ddp)
+    nn.Module.__init__(wrapper)
+    wrapper.module = nn.Linear(1, 1)
+    assert settings_objects.class_of(wrapper) == "Linear" and settings_objects.class_of(nn.ReLU()) == "ReLU"
+    holder = nn.Module()
+    holder.module = nn.Linear(1, 1)
+    assert settings_objects.class_of(holder) == "Module", "what merely has such an attribute is no wrapper"

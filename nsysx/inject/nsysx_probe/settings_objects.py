@@ -133,6 +133,12 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
     }
 
 
+def class_of(network: Any) -> str:
+    """Return the class of a network; of one that DDP wraps its own, for two networks may be wrapped alike."""
+    ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
+    return type(network.module if ddp and isinstance(network, ddp) else network).__name__
+
+
 def wrappers(root: Any) -> list[dict[str, Any]]:
     """Return the options of each DDP and FSDP wrapper in a network; wrappers of one kind with the same options are counted."""
     options: list[dict[str, Any]] = []

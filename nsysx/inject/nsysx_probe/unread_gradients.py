@@ -47,7 +47,7 @@ class UnreadGradients:
         with self._torch._C.DisableTorchFunction():
             trained = [p for p, _ in zip(_trained(module), range(MOST_HELD_PARAMETERS))]  # noqa: B905 - Python 3.9
         if trained and id(module) not in self._trained:
-            self._class_of[id(module)] = type(module).__name__
+            self._class_of[id(module)] = settings_objects.class_of(module)
             self._trained[id(module)] = trained
             if settings_objects.wrappers(module):
                 self._sharded.add(id(module))
