@@ -90,14 +90,13 @@ def _record_elsewhere(profile: Profile) -> list[Check]:
 
     A first window is read with the report of the second one, and has no record of its own.
     """
-    name = f"{report_name(profile.trace.path)}.run.json"
-    if profile.trace.run or profile.steps.source != "nsysx" or name.endswith(".cold.run.json"):
+    if profile.trace.run or profile.steps.source != "nsysx" or report_name(profile.trace.path).endswith(".cold"):
         return []
     sentence = (
-        f"{name}, which nsysx run wrote with this report, is not beside it: the step without the profiler, the settings of the program and "
-        "the text of its lines stand there"
+        "NAME.run.json, which nsysx run wrote with this report, is not beside it: the step without the profiler, the settings of the "
+        "program and the text of its lines stand there"
     )
-    return [Check(RUN_RECORD, "warn", sentence, f"put {name} beside this report")]
+    return [Check(RUN_RECORD, "warn", sentence, "put NAME.run.json beside this report")]
 
 
 def _parts(profile: Profile) -> list[Check]:

@@ -220,5 +220,6 @@ def test_a_report_of_nothing_but_one_call(tmp_path: Path) -> None:
 
 
 def test_a_healthy_program_has_no_finding_but_of_its_capture(tmp_path: Path) -> None:
+    (tmp_path / "r.run.json").write_text('{"nsysx": "recorded"}')
     found = Program().steps(healthy).summary(tmp_path).findings or ()
     assert [f.code for f in found if f.verdict == "found"] == []

@@ -70,7 +70,7 @@ def test_a_report_that_was_moved_without_the_record_of_its_run_says_so(tmp_path:
     """Its ranges show that nsysx run made it; a report with the record, and one of nsys alone, say nothing."""
     report = reports.training()
     found = checks(report, tmp_path)["run record"]
-    assert (found.status, found.fix) == ("warn", "put r.run.json beside this report")
+    assert (found.status, found.fix) == ("warn", "put NAME.run.json beside this report")
     assert "run record" not in checks(report, tmp_path, probe(ranges=TRAINING_RANGES))
     (tmp_path / "r.run.json").unlink()
     assert "run record" not in checks(simple(), tmp_path)

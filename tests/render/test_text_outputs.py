@@ -176,7 +176,7 @@ def test_nothing_recorded_is_said_and_never_zero(bare):
 def test_markdown_is_a_ticket(full):
     text = markdown.render(full)
     assert text.startswith("**The GPU computes for 81 % of the 69.25 ms step;")
-    assert "- **Worth:** 1.5x faster (1.3 to 1.8): 69.15 ms → 47.15 ms a step" in text
+    assert "- **Worth:** 1.5x faster (1.25 to 1.8): 69.15 ms → 47.15 ms a step" in text
     assert "compute 56.25 ms (81 %)" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     for before, after in itertools.pairwise(rows):
