@@ -92,7 +92,7 @@ def uncapitalized(text: str) -> str:
 #: A plain word at the begin of a text: no name of code is.
 _PLAIN_WORD = re.compile(r"(?!nsysx?\b)[a-z]+(?=[ ,:;)]|$)")
 #: The first word of a sentence that is no name.
-_SENTENCE_WORD = re.compile(r"[A-Z][a-z]*(?=[\s,.;:)]|$)")
+_SENTENCE_WORD = re.compile(r"[A-Z][a-z]*(?=[.,;:)]?(?:\s|$))")
 
 
 def span(low: str, high: str) -> str:

@@ -6,7 +6,10 @@ host that ends with the loading of what was compiled (cuModuleLoadData, cuLibrar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
@@ -52,54 +55,61 @@ def one_time_steps(
     attributed: Attributed,
     pauses: pl.DataFrame,
 ) -> tuple[Flags, Flags]:
-    """Return which steps are long because of one-time work, and which because of such work that comes back.
+    """Return which steps are long because of one-time work, this process's or that of one that it waits for, and which because of such
+    work of its own that comes back.
 
     ``windows``: start and end of each step, on the CPU and on the device: what the host does before the first launch of a step
     lies in the step before on the device. ``usual_ns``: the usual length for each, and the length from which a step is long.
     """
     start, end = spans(process, attributed, pauses)
     function = coverage([(start, end)])
-    count = len(windows[0][0])
-    chosen = np.zeros(count, np.bool_)
+    none = np.zeros(len(windows[0][0]), np.bool_)
+    chosen = none.copy()
+    for begin, finish, needed in _explained_by(windows, usual_ns):
+        chosen |= function.within(function.labels > 0, begin, finish) >= needed
+    once, often = (none, chosen) if _come_back(chosen) else (chosen, none)
+    behind = _behind_others(process, windows, usual_ns, attributed, pauses)
+    return (once if _come_back(behind) else once | behind), often
+
+
+def _explained_by(
+    windows: list[tuple[I64, I64]], usual_ns: list[tuple[float, float]]
+) -> Iterator[tuple[I64, I64, npt.NDArray[np.float64]]]:
+    """Yield start and end of each step, and how much one-time work explains its length (ns), without end where it is not long."""
     for (begin, finish), (usual, most) in zip(windows, usual_ns, strict=True):
         length = finish - begin
-        spent = function.within(function.labels > 0, begin, finish)
-        chosen |= (length > most) & (spent >= ONE_TIME_EXPLAINS_SHARE * (length - usual))
-    none = np.zeros(count, np.bool_)
-    return (none, chosen) if _come_back(chosen) else (chosen, none)
+        yield begin, finish, np.where(length > most, ONE_TIME_EXPLAINS_SHARE * (length - usual), np.inf)
 
 
-def steps_behind_others(
+def _behind_others(
     process: int,
     windows: list[tuple[I64, I64]],
     usual_ns: list[tuple[float, float]],
     attributed: Attributed,
     pauses: pl.DataFrame,
 ) -> Flags:
-    """Return which steps are long because a collective waits for one-time work of another process; none where that comes back.
+    """Return which steps are long because a collective waits for one-time work of another process.
 
     A collective lasts until the last process has come to it, so what one of them has paid once since the collective before stands in it
     for all others. The arguments are those of `one_time_steps`.
     """
-    count = len(windows[0][0])
-    chosen = np.zeros(count, np.bool_)
+    chosen = np.zeros(len(windows[0][0]), np.bool_)
     comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value).select("process", "start_ns", "end_ns")
     others = [other for other in comm["process"].unique(maintain_order=True).to_list() if other != process]
-    start, end = (
-        comm.filter(pl.col("process") == process).sort("start_ns")[c].to_numpy() for c in ("start_ns", "end_ns")
-    )
-    if not others or not len(start):
+    of_process = comm.filter(pl.col("process") == process).sort("start_ns")
+    start, end = (of_process[c].to_numpy() for c in ("start_ns", "end_ns"))
+    needed_of = []  # of each window: the step of each collective, and what explains its length
+    for begin, _, needed in _explained_by(windows, usual_ns):
+        step = np.searchsorted(begin, start, side="right") - 1
+        needed_of.append((step, np.where(step >= 0, needed[step], np.inf)))
+    if not others or not any((end - start >= needed).any() for _, needed in needed_of):
         return chosen
     before = np.append(np.int64(0), np.maximum.accumulate(end)[:-1])
     once = [coverage([spans(other, attributed, pauses)]) for other in others]
     paid = np.max([each.within(each.labels > 0, before, end) for each in once], axis=0)
-    for (begin, finish), (usual, most) in zip(windows, usual_ns, strict=True):
-        length = finish - begin
-        step = np.searchsorted(begin, start, side="right") - 1
-        for i in np.flatnonzero(length > most):
-            inside, more = step == i, ONE_TIME_EXPLAINS_SHARE * (length[i] - usual)
-            chosen[i] |= bool((np.minimum((end - start)[inside], paid[inside]) >= more).any())
-    return np.zeros(count, np.bool_) if _come_back(chosen) else chosen
+    for step, needed in needed_of:
+        chosen[step[np.minimum(end - start, paid) >= needed]] = True
+    return chosen
 
 
 def _come_back(chosen: Flags) -> bool:

@@ -18,7 +18,7 @@ from nsysx.events.event_bounds import (
     WHOLE_WINDOW_STEPS,
 )
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.one_time import one_time_steps, steps_behind_others
+from nsysx.events.one_time import one_time_steps
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -138,7 +138,6 @@ def steady_steps(
             return later, later, np.zeros(n, np.bool_)
     usual = [_usual_and_long_ns(end - begin, last) for begin, end in windows]
     once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
-    once |= steps_behind_others(int(cpu["process"][0]), windows, usual, attributed, pauses)
     once[last + 1 :] = False  # the last step holds whatever the program does at its end
     (begin, end), (base, most) = windows[0], usual[0]
     fine = (end - begin <= most) & (_first_calls(cpu, attributed, last) <= FIRST_CALL_STEP_SHARE * max(base, 1.0))

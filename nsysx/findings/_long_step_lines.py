@@ -88,7 +88,7 @@ def line_of_long_steps(case: Case) -> LongStepLine | None:
 
     Of a job it is the rank that runs something else there: the others, at lines of usual steps, may wait for it.
     """
-    processes = [case.process, *(each for each in peers.ranks(case.profile) if each != case.process)]
+    processes = peers.first_of_ranks(case.profile, case.process)
     lines = [line for process in processes for line in _lines(case, process)]
     if len(processes) > 1:
         lines = [line for line in lines if not line.usual]
@@ -116,7 +116,7 @@ def line_of_one_rank(case: Case, process: int) -> Row:
     that rank is at another line than they are; empty where no function was seen in both.
     """
     counts: dict[bool, dict[tuple[str, str], Counter[int]]] = {True: {}, False: {}}
-    for each in (process, *(other for other in peers.ranks(case.profile) if other != process)):
+    for each in peers.first_of_ranks(case.profile, process):
         for file, line, function, count in _samples(case, each):
             counts[each == process].setdefault((file, function), Counter())[line] += count
     works, waits = counts[True], counts[False]

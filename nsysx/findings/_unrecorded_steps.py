@@ -101,7 +101,7 @@ def _paid_once(case: Case, longer: I64) -> int:
     """Return how many pauses for first calls the last part of the capture holds, in any process, that explain steps ``longer`` (ns)."""
     trace, count = case.profile.trace, 0
     since_ns = max(trace.seams, default=0)
-    for process in (case.process, *(each for each in peers.ranks(case.profile) if each != case.process)):
+    for process in peers.first_of_ranks(case.profile, case.process):
         start, end = one_time.spans(process, case.profile.attributed, case.profile.ranges.pauses)
         length = (end - start)[start >= since_ns]
         count += int((length >= MOST_SHARE * np.median(longer)).sum())

@@ -142,12 +142,15 @@ def _crop_behind(followed: WorkerBatch) -> WorkerFix | None:
         ]
         ns = sum(each.ns for each in wasted)
         if not _CALLERS.search(crop.function) and ns >= MOST_SHARE * followed.wall_ns:
-            text = (
-                f"Crop first: {place_of(crop)} comes behind functions that take {_share(ns, followed)}, {place_of(wasted[0])} above all, "
-                "and work on all that it throws away"
-            )
-            return WorkerFix(Fix.by_name(way("cropped-first", text, _CROP_FIRST)), _in_turn(followed) or wasted[0])
+            fix = _cropped_first(place_of(crop), f"functions that take {_share(ns, followed)}", place_of(wasted[0]))
+            return WorkerFix(fix, _in_turn(followed) or wasted[0])
     return None
+
+
+def _cropped_first(crop: str, behind: str, longest: str) -> Fix:
+    """Return the remedy, with the place of the crop, what it comes behind, and the longest of that."""
+    text = f"Crop first: {crop} comes behind {behind}, {longest} above all, and work on all that it throws away"
+    return Fix.by_name(way("cropped-first", text, _CROP_FIRST))
 
 
 def _crop_composed_last(followed: WorkerBatch) -> WorkerFix | None:
@@ -161,12 +164,9 @@ def _crop_composed_last(followed: WorkerBatch) -> WorkerFix | None:
         if any("crop" in each.name.lower() for each in before):
             continue  # what the first crop keeps may be little
         longest = max(wasted, key=lambda each: each.ns)
-        text = (
-            f"Crop first: {crop.place} comes behind transforms that take {_share(ns, followed)}, {longest.place} above all, and work on "
-            "all that it throws away"
-        )
+        fix = _cropped_first(crop.place, f"transforms that take {_share(ns, followed)}", longest.place)
         line = WorkerLine(crop.file, crop.line, "", crop.runs, ns, "") if crop.file else _in_turn(followed)
-        return WorkerFix(Fix.by_name(way("cropped-first", text, _CROP_FIRST)), line or followed.lines[0])
+        return WorkerFix(fix, line or followed.lines[0])
     return None
 
 

@@ -207,11 +207,6 @@ def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
     return tuple(texts(measured_sentence(trial), 300) for trial in sorted(ended, key=order))
 
 
-def _in_a_sentence(title: str) -> str:
-    """Return a title as it stands after a colon: its first word small, where it is a word and no name."""
-    return re.sub(r"^[A-Z](?=[a-z]* )", lambda letter: letter[0].lower(), title)
-
-
 #: How the sentence of a limit begins: "Host-bound: ..."; a GPU keeps its capitals.
 _LIMIT = re.compile(r"(?:[A-Z][a-z]+|GPU)-bound: ")
 
@@ -230,9 +225,9 @@ def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[s
     if cause.another_limit and title and _LIMIT.match(sentence):
         limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
         if slow := _SLOW_STEPS.match(title):  # said once: the sentence has them behind the usual step
-            limit = limit.replace(f"; {_in_a_sentence(slow[0])}", "")
+            limit = limit.replace(f"; {units.uncapitalized(slow[0])}", "")
         return f"{units.capitalized(title)}{f' ({there})' if there else ''}.", f"Otherwise {limit}"
-    head, title = _head(sentence), _in_a_sentence(title)
+    head, title = _head(sentence), units.uncapitalized(title)
     part = f"{title} ({there})" if title and there else title or there
     first = f" First to fix: {part}." if part else ""
     return head, f"{sentence[len(head) :]}{first}".strip()

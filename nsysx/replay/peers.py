@@ -117,3 +117,8 @@ def ranks(profile: Profile) -> list[int]:
     communication = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)
     communicating = set(communication["process"].unique().to_list())
     return [p for p in profile.steps.windows["process"].unique().sort().to_list() if p in communicating]
+
+
+def first_of_ranks(profile: Profile, process: int) -> list[int]:
+    """Return a process, and then the other ranks of the report."""
+    return [process, *(each for each in ranks(profile) if each != process)]

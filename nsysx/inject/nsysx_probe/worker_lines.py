@@ -191,10 +191,12 @@ class _Counting:
         if event != "call" or self.stopped is not None:
             return None
         code = frame.f_code
-        transforms = self._transforms.began(frame, time.perf_counter_ns())
+        transforms = self._transforms.began(frame)
         if self.sources.kind(code) != "user":
-            frame.f_trace_lines = not transforms
-            return self._within_library if transforms else None
+            if not transforms:
+                return None
+            frame.f_trace_lines = False
+            return self._within_library
         self._step(time.perf_counter_ns())
         if not _goes_on(frame):
             self._calls[code] = self._calls.get(code, 0) + 1
@@ -208,7 +210,7 @@ class _Counting:
             self._open[-1] = frame.f_code, frame.f_lineno
             self._lines.setdefault(self._open[-1], [0, 0])[0] += 1
         elif event == "return" and self._open:
-            self._transforms.ended(frame, now)
+            self._transforms.ended(frame)
             self._open.pop()
         self.events += 1
         if self.stopped is None and (self.events >= WORKER_MOST_EVENTS or now - self._begin_ns > WORKER_MOST_NS):
@@ -219,7 +221,7 @@ class _Counting:
     def _within_library(self, frame: FrameType, event: str, _arg: Any) -> Any:
         """A transform of a library, of which only the end is told."""
         if event == "return":
-            self._transforms.ended(frame, time.perf_counter_ns())
+            self._transforms.ended(frame)
         return self._within_library
 
     def _step(self, now: int) -> None:

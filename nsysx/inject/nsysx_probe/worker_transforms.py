@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -28,7 +29,7 @@ class Transforms:
         self._composed: dict[int, Any] = {}  # kept alive, so that no identity is given anew
         self._open: tuple[FrameType, int, int] | None = None
 
-    def began(self, frame: FrameType, now: int) -> bool:
+    def began(self, frame: FrameType) -> bool:
         """Return whether a transform begins with this frame, whose return is to be told."""
         code = frame.f_code
         if self._open is not None or code.co_name not in _APPLIES or code.co_varnames[:1] != ("self",):
@@ -37,16 +38,16 @@ class Transforms:
         row = self._rows.get(id(applied))
         if row is not None:
             row[2] += 1
-            self._open = frame, id(applied), now
+            self._open = frame, id(applied), time.perf_counter_ns()
             return True
         if type(applied).__name__ == _COMPOSED and id(applied) not in self._composed:
             self._add(applied)
         return False
 
-    def ended(self, frame: FrameType, now: int) -> None:
+    def ended(self, frame: FrameType) -> None:
         """A frame returns: where it is that of the open transform, its time is known."""
         if self._open is not None and self._open[0] is frame:
-            self._rows[self._open[1]][3] += now - self._open[2]
+            self._rows[self._open[1]][3] += time.perf_counter_ns() - self._open[2]
             self._open = None
 
     def _add(self, composition: Any) -> None:
@@ -61,16 +62,14 @@ class Transforms:
         """Return for each transform, in the order of its composition: number of the composition, name of the class, calls, time (ns), file
         and line of the program that names it ("" and 0 where no line or several may be meant).
         """
-        named = {
-            number: [row[1] for row in self._rows.values() if row[0] == number] for number, *_ in self._rows.values()
-        }
-        lists = _lines_of(named, sources)
-        counted: dict[int, int] = {}
-        out = []
-        for number, name, often, ns in self._rows.values():
-            position = counted[number] = counted.get(number, -1) + 1
-            file, lines = lists.get(number, ("", []))
-            out.append([number, name, often, ns, file, lines[position] if lines else 0])
+        composed: dict[int, list[list[Any]]] = {}
+        for row in self._rows.values():
+            composed.setdefault(row[0], []).append(row)
+        lists = _lines_of({number: [row[1] for row in rows] for number, rows in composed.items()}, sources)
+        out: list[list[Any]] = []
+        for number, rows in composed.items():
+            file, lines = lists.get(number, ("", [0] * len(rows)))
+            out.extend([*row, file, line] for row, line in zip(rows, lines))  # noqa: B905 - Python 3.9
         return out
 
 
