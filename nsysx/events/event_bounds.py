@@ -380,3 +380,6 @@ IN_SEQUENCE_SHARE = 0.5
 #: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics. More of them are
 #: sums by row and by column in turn, which need all of it.
 MOST_SUMS_OF_GATHERED = 4
+#: Of these so many may be sums behind an exponential, as a softmax that is written out has: of them it is not known whether they are by
+#: row or by column.
+MOST_SUMS_BY_HAND = 2

@@ -1,30 +1,39 @@
 """Products of what all ranks gathered with what they gathered: each rank makes the whole matrix, and every rank makes the same.
 
 A loss over the pairs of all ranks (contrastive losses) needs, on each rank, the rows of its own samples against all columns: the means of
-the ranks' rows are that of all rows. Only the gathers that name their result are seen (``all_gather_into_tensor`` and functional
-collectives; one into a list of tensors does not), and only products that in the end are summed by row: what a further product reads is
-needed as a whole, and so is what another step reads, or what many sums by row and by column in turn make (optimal transport).
+the ranks' rows are that of all rows. Gathers into one tensor name their result (``all_gather_into_tensor`` and functional collectives);
+one into a list of tensors copies into each of them, and what puts these together hands on the result. Only products that in the end are
+summed by row count: what a further product reads is needed as a whole, and so is what another step reads, or what many sums by row and
+by column in turn make (optimal transport). A loss both ways, by row and by column, needs the product of own rows and that of own columns.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
-from nsysx.events.event_bounds import MOST_SUMS_OF_GATHERED
+from nsysx.events.event_bounds import MOST_SUMS_BY_HAND, MOST_SUMS_OF_GATHERED
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.operator_flow import ID, MADE, SIZES, OperatorFlow, flow_of, results_in
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
 _GATHERS = r"^(c10d::_allgather_base_|_c10d_functional::all_gather_into_tensor)$"
+_GATHERS_INTO_LIST = "c10d::allgather_"
+_PUTS_TOGETHER = re.compile(r"^aten::(cat|concat|concatenate|stack)$")
+_RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|unflatten)$")
+_TURNS = re.compile(r"^aten::(t|numpy_T|mT|transpose|swapaxes|permute)$")
 #: What hands on the result of a functional collective, once it is there.
 _WAITS = "_c10d_functional::wait_tensor"
 _PRODUCTS = re.compile(r"^aten::(\w*mm\w*|matmul|linear|dot|einsum|\w*conv\w*|\w*attention\w*)$")
-#: What makes one number of each row.
+#: What makes one number of each row. Behind an exponential a sum is a part of a softmax that is written out.
+_SUMS, _EXPONENTIAL = re.compile(r"^aten::sum$"), re.compile(r"^aten::exp_?$")
 _SUMS_OF_ROWS = re.compile(
     r"^aten::(cross_entropy_loss|_?log_softmax|_?softmax|logsumexp|nll_loss\w*|log_sigmoid|softplus|binary_cross_entropy\w*|max|amax|topk|argmax)$"
 )
@@ -33,23 +42,67 @@ _SUMS_OF_ROWS = re.compile(
 @dataclass(frozen=True)
 class GatheredProducts:
     """``rows``: the outermost operators (rows of the flow) that work on whole matrices, the products among them ``products``, in order;
-    ``size``: of the largest matrix; ``ranks``: so many gather.
+    ``size``: of the largest matrix; ``ranks``: so many gather. ``both_ways``: those of ``rows`` that are summed by row and by column.
     """
 
     rows: tuple[int, ...]
     products: tuple[int, ...]
     size: Size
     ranks: int
+    both_ways: frozenset[int] = frozenset()
+
+    def kept(self, row: int) -> float:
+        """Return which share of the work of one of ``rows`` the own rows (and columns) of a rank need."""
+        return min((2 if row in self.both_ways else 1) / self.ranks, 1.0)
 
 
 def gathered_products(profile: Profile) -> GatheredProducts | None:
     """Return the products of gathered rows with gathered columns in an X-ray step of the shown process, None without any."""
     flow = flow_of(profile)
-    return None if flow is None else products_of(flow, gathers(profile))
+    return None if flow is None else products_of(flow, {**gathers(profile), **_put_together(flow, profile)})
+
+
+def _put_together(flow: OperatorFlow, profile: Profile) -> dict[int, tuple[Size, int]]:
+    """Return what puts together the tensors of a list that was gathered: as ``gathers``, ranks in front.
+
+    NCCL gathers into one tensor, from which torch copies into each of the list. A rank may put its own tensor in place of the copy of it,
+    which no gradient goes through.
+    """
+    ops = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process)
+        & (pl.col("thread") == flow.thread)
+        & (pl.col("kind") == "op")
+        & (pl.col("name").cast(pl.String) == _GATHERS_INTO_LIST)
+    )
+    spans = ops.select("start_ns", "end_ns", pl.col("label").cast(pl.String).str.extract(SIZES, 1).alias("sizes"))
+    copies: dict[int, tuple[int, int]] = {}  # of a list -> the gather, and how many it copies
+    for gather, (start, end, listed) in enumerate(spans.iter_rows()):
+        part = next((size for size in sizes_of(listed or "") if size), ())
+        first, last = np.searchsorted(flow.start_ns, (start, end)).tolist()
+        made = [
+            flow.number[row]
+            for row in range(first, last)
+            if part and flow.names[row] == "aten::copy_" and sizes_of(flow.size[row])[:1] == [part]
+        ]
+        copies |= {number: (gather, len(made)) for number in made}
+    results: dict[int, tuple[Size, int]] = {}
+    for row, name in enumerate(flow.names):
+        sizes = [size for size in sizes_of(flow.size[row]) if size] if copies and _PUTS_TOGETHER.match(name) else []
+        parts = flow.made[row][: len(sizes)]
+        lists = Counter(copies[part] for part in set(parts) if part in copies)
+        ranks = {each for _, each in lists}
+        if len(ranks) == 1 and len(set(sizes)) == 1:
+            (each,) = ranks
+            if len(parts) == each * len(lists) > 1 and all(count >= each - 1 for count in lists.values()):
+                results[flow.number[row]] = (len(parts) * sizes[0][0], *sizes[0][1:]), each
+    return results
 
 
 def gathers(profile: Profile) -> dict[int, tuple[Size, int]]:
-    """Return the gathers over ranks of the shown process: number of the operator that hands on the result -> its size, ranks."""
+    """Return the gathers over ranks of the shown process: number of the operator that hands on the result -> its size, ranks.
+
+    What is gathered flat has one dimension.
+    """
     ops = profile.ranges.ranges.filter((pl.col("process") == profile.process) & (pl.col("kind") == "op"))
     name = ops["name"].cast(pl.String)
     ops = ops.filter(name.str.contains(_GATHERS) | (name == _WAITS)).sort("start_ns")
@@ -74,12 +127,11 @@ def gathers(profile: Profile) -> dict[int, tuple[Size, int]]:
             given[int(number)] = whole
         if (
             part
-            and len(part) == len(whole)
-            and whole[1:] == part[1:]
-            and whole[0] % part[0] == 0
-            and whole[0] > part[0]
+            and (len(whole) == 1 or (len(part) == len(whole) and whole[1:] == part[1:]))
+            and math.prod(whole) % math.prod(part) == 0
+            and math.prod(whole) > math.prod(part)
         ):
-            results[int(number)] = whole, whole[0] // part[0]
+            results[int(number)] = whole, math.prod(whole) // math.prod(part)
     return results
 
 
@@ -92,7 +144,8 @@ def products_of(flow: OperatorFlow, gathered: dict[int, tuple[Size, int]]) -> Ga
     rows = {row for each in every for row in each.rows}
     largest = max(every, key=lambda each: each.size)
     products = tuple(each.products[0] for each in every)
-    return GatheredProducts(tuple(sorted(rows)), products, largest.size, largest.ranks)
+    both_ways = frozenset[int]().union(*(each.both_ways for each in every))
+    return GatheredProducts(tuple(sorted(rows)), products, largest.size, largest.ranks, both_ways)
 
 
 class _Search(ResultReaders):
@@ -113,26 +166,52 @@ class _Search(ResultReaders):
                 )
                 rows = self._whole(row, size) if of_rows > 1 and of_rows == of_columns else ()
                 if rows:
-                    yield GatheredProducts(rows, (row,), size, of_rows)
+                    yield GatheredProducts(rows, (row,), size, of_rows, self._both_ways(rows))
 
     def _ranks_behind(self, number: int, length: int) -> int:
-        """Return how many ranks gathered what a factor with so many rows is made of, without a product between; 0 for none."""
-        waiting, seen = [number], set[int]()
+        """Return how many ranks gathered what a factor with so many rows is made of, without a product between; 0 for none.
+
+        The rows may be those of several gathers, one behind the other.
+        """
+        waiting, seen, gathers_behind = (
+            list[tuple[int, Size]](((number, ()),)),
+            set[int](),
+            dict[int, tuple[Size, int]](),
+        )
         while waiting:
-            each = waiting.pop()
-            size, ranks = self._gathered.get(each, ((0,), 0))
-            if size[0] == length:
-                return ranks
+            each, shape = waiting.pop()
             row = self.flow.row_of.get(each)
+            if each in self._gathered:
+                size, ranks = self._gathered[each]
+                if len(size) == 1 and math.prod(shape) == size[0]:  # gathered flat, and viewed behind that
+                    size = (shape[0] * shape[1], *shape[2:]) if len(shape) > 2 and shape[0] == ranks else shape
+                gathers_behind[each] = size, ranks
+                continue
             if each in seen or row is None or _PRODUCTS.match(self.flow.names[row]):
                 continue
             seen.add(each)
-            waiting += [made for made in self.flow.made[row] if made >= 0]
-        return 0
+            shape = self.results.get(each, ()) if _RESHAPES.match(self.flow.names[row]) else ()
+            waiting += [(made, shape) for made in self.flow.made[row] if made >= 0]
+        whole = [ranks for size, ranks in gathers_behind.values() if size[0] == length]
+        together = {ranks for _, ranks in gathers_behind.values()}
+        if not whole and len(together) == 1 and sum(size[0] for size, _ in gathers_behind.values()) == length:
+            whole = list(together)
+        return whole[0] if whole else 0
+
+    def _both_ways(self, rows: tuple[int, ...]) -> frozenset[int]:
+        """Return the operators whose result is summed by row as it is, and as it is turned."""
+        ways: dict[int, set[int]] = {}  # of each operator: how often its result is turned before sums, modulo 2
+        for row in reversed(rows):
+            theirs = {0} if _SUMS_OF_ROWS.match(self.flow.names[row]) else set[int]()
+            for reader in self.readers.get(self.flow.number[row], set()):
+                turned = bool(_TURNS.match(self.flow.names[reader])) if reader >= 0 else False
+                theirs |= {(way + turned) % 2 for way in ways.get(reader, ())}
+            ways[row] = theirs
+        return frozenset(row for row, theirs in ways.items() if len(theirs) > 1)
 
     def _whole(self, product: int, size: Size) -> tuple[int, ...]:
         """Return the operators from a product on that work on all of its result, () where that is needed as a whole."""
-        rows, waiting, sums = {product}, [product], 0
+        rows, waiting, sums, by_hand = {product}, [product], 0, 0
         while waiting:
             row = waiting.pop()
             result = self.results.get(self.flow.number[row])
@@ -142,6 +221,14 @@ class _Search(ResultReaders):
                 if reader < 0 or _PRODUCTS.match(self.flow.names[reader]):
                     return ()
                 sums += bool(_SUMS_OF_ROWS.match(self.flow.names[reader]))
+                by_hand += self._of_each_row(reader, size)
                 rows.add(reader)
                 waiting.append(reader)
+        if by_hand <= MOST_SUMS_BY_HAND and any(_EXPONENTIAL.match(self.flow.names[row]) for row in rows):
+            sums += by_hand
         return tuple(sorted(rows)) if 0 < sums <= MOST_SUMS_OF_GATHERED else ()
+
+    def _of_each_row(self, row: int, size: Size) -> bool:
+        """Return whether an operator sums a matrix of this size, or that turned, to a number of each row."""
+        result = self.results.get(self.flow.number[row])
+        return bool(_SUMS.match(self.flow.names[row])) and result is not None and math.prod(result) in size

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,8 +81,8 @@ _AUTOCAST = re.compile(r"\bautocast\b")
 class _Needless(NamedTuple):
     """Operators (rows of the flow, none in another) that can go, what they are in words behind their place, why, and where.
 
-    ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: this share of their work, and of
-    their gradients', stays.
+    ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: of each of them the share of its
+    work, and of its gradients', that stays; nothing where all goes.
     """
 
     rows: Sequence[int]
@@ -91,7 +91,7 @@ class _Needless(NamedTuple):
     fix: Fix
     where: Row
     halved: bool = False
-    kept: float = 0.0
+    kept: Mapping[int, float] = {}
 
 
 def check(case: Case) -> list[Finding]:
@@ -148,7 +148,14 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     changes = [*edits_without(made, case.ops), *edits]
     if needless.kept:
-        changes = [ScaleOps(ops_of(theirs), needless.kept, less_work=True)]
+        row_of_call = pl.DataFrame({"call": case.calls["call"], "outer": outer})
+        placed = theirs.join(row_of_call, on="call", how="left", maintain_order="left")
+        shares = placed["outer"].replace_strict(needless.kept, default=1.0, return_dtype=pl.Float64)
+        changes = [
+            ScaleOps(ops_of(theirs.filter(shares == share)), share, less_work=True)
+            for share in sorted(set(shares.to_list()))
+            if share < 1
+        ]
     whole = not needless.halved and not needless.kept
     worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
@@ -269,8 +276,11 @@ def _on_every_rank(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[
     why = (
         f"{units.several(len(whole.products), 'product')} of gathered rows with gathered columns, and what is summed of them by row, "
         "come out the same on each rank."
+        + (" The loss goes both ways: a rank needs its own rows and its own columns." if whole.both_ways else "")
     )
-    yield _Needless(whole.rows, title, why, Fix.by_name("own-rows"), where, kept=1 / whole.ranks)
+    yield _Needless(
+        whole.rows, title, why, Fix.by_name("own-rows"), where, kept={row: whole.kept(row) for row in whole.rows}
+    )
 
 
 def _before(code: CodeLines, flow: OperatorFlow, where: Row, first: Sequence[Conversion]) -> str:
