@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -14,6 +13,7 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import (
     FEWEST_SMALL_UNITS,
     MOST_SHARE,
@@ -24,7 +24,6 @@ from nsysx.findings._finding_bounds import (
     USUAL_BUCKET_BYTES,
 )
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, coverage
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.replay import job_changes
@@ -278,24 +277,11 @@ _OF_UNITS = r"AllGather|ReduceScatter"
 
 def _float32_transfer(case: Case) -> int:
     """Return the exposed transfer of gradients that are reduced as float32 (ns a step); 0 where the ranks do not tell it from waiting."""
-    rows = (case.ranks.rows if case.ranks else None) or ()
-    here = next((r for r in rows if (r["process"], r["device"]) == (case.process, case.device)), None)
-    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
-    exposed_ns = _exposed_ns(case, comm)
-    if here is None or here["exposed_transfer_ns"] is None or not exposed_ns.sum():
-        return 0
+    comm = communication(case)
     summed = lookup.matching(comm["name"], _SUMMED_AS_FLOAT32)
-    summed &= (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
-    transfer = min(here["exposed_transfer_ns"] / max(here["steps"], 1), case.taken_by((StepPart.COMM,)))
-    return round(float(transfer * exposed_ns[summed].sum() / exposed_ns.sum()))
-
-
-def _exposed_ns(case: Case, comm: pl.DataFrame) -> I64:
-    """Return for how long each of these communications runs with no computation beside it."""
-    computes = case.ops.filter(case.ops["cls"] == DeviceActivity.COMPUTE.value)
-    begin, end = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))
-    beside = coverage([(computes["start_ns"].to_numpy(), computes["end_ns"].to_numpy())])
-    return np.asarray(end - begin - beside.within(beside.labels == 1, begin, end), np.int64)
+    return exposed_transfer_ns(
+        case, summed & (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    )
 
 
 def reduces_float32(case: Case, settings: RecordedSettings) -> str:

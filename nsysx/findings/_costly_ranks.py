@@ -13,6 +13,7 @@ from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _same_samples as same
 from nsysx.findings import _synchronized_norms as norms
+from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -177,6 +178,17 @@ OF_RANKS = (
         seen=collectives.on_compute_stream,
         takes=collectives.of_held_up,
         at=collectives.place_of_held_up,
+    ),
+    Costly(
+        "float32 messages",
+        widened.sent_as_float32,
+        "Numbers of 16 bits are sent as float32",
+        way("sent-in-16-bits"),
+        worth=widened.half_of_the_bytes,
+        seen=widened.sent_as_float32,
+        takes=widened.taken,
+        oversight=True,
+        at=widened.place_of_message,
     ),
     Costly(
         "gathers into lists",

@@ -201,6 +201,12 @@ UNTRIED = (
         "The tensors of all ranks must have one shape, as all_gather asks, too.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "sent-in-16-bits",
+        "Send these numbers in the 16 bits that they are computed in, and convert to float32 behind it: half of the bytes",
+        "dist.all_gather_into_tensor(everyone, own)  # own, everyone: bfloat16, no own.float() before\neveryone = everyone.float()",
+        "Their gradients are sent in 16 bits, too.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensors-gathered",
         "Exchange a tensor (all_gather_into_tensor, all_reduce), and what is only for a log once in n steps: *_object pickles, copies to "
         "the CPU and waits on every rank",

@@ -1,0 +1,36 @@
+"""How long communication transfers with no computation beside it, told apart from waiting for other ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.findings._case import Case
+from nsysx.frames.intervals import I64, coverage
+
+
+def communication(case: Case) -> pl.DataFrame:
+    """Return the communication of the shown device in the steady steps, as GPU ops."""
+    return case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+
+
+def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
+    """Return the exposed transfer of some of the `communication` (ns a step); 0 where the ranks do not tell it from waiting."""
+    comm = communication(case)
+    rows = (case.ranks.rows if case.ranks else None) or ()
+    here = next((r for r in rows if (r["process"], r["device"]) == (case.process, case.device)), None)
+    exposed_ns = _exposed_ns(case, comm)
+    if here is None or here["exposed_transfer_ns"] is None or not exposed_ns.sum():
+        return 0
+    transfer = min(here["exposed_transfer_ns"] / max(here["steps"], 1), case.taken_by((StepPart.COMM,)))
+    return round(float(transfer * exposed_ns[chosen].sum() / exposed_ns.sum()))
+
+
+def _exposed_ns(case: Case, comm: pl.DataFrame) -> I64:
+    """Return for how long each of these communications runs with no computation beside it."""
+    computes = case.ops.filter(case.ops["cls"] == DeviceActivity.COMPUTE.value)
+    begin, end = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))
+    beside = coverage([(computes["start_ns"].to_numpy(), computes["end_ns"].to_numpy())])
+    return np.asarray(end - begin - beside.within(beside.labels == 1, begin, end), np.int64)
