@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,15 @@ class _MessageSearch(ResultReaders):
             numbers = max((math.prod(size) for size in sizes if size), default=0)
             yield WidenedMessage(start, numbers, max(conversion, behind), behind >= 0, reduces)
 
+    @cached_property
+    def _readers_of_messages(self) -> dict[int, set[int]]:
+        """Of each number that no operator of the flow has, such as a collective's, the outermost operators that read that result."""
+        readers = dict[int, set[int]]()
+        for row, end in self.flow.outermost_spans:
+            for number in {each for made in self.flow.made[row:end] for each in made} - self.flow.row_of.keys():
+                readers.setdefault(number, set()).add(row)
+        return readers
+
     def _inside(self, row: int) -> range:
         """Return the rows of an operator and of those in it."""
         return range(row, int(np.searchsorted(self.flow.start_ns, self.flow.end_ns[row])))
@@ -156,7 +166,7 @@ class _MessageSearch(ResultReaders):
         while waiting:
             number = waiting.pop()
             seen.add(number)
-            for reader in self.readers.get(number, set()):
+            for reader in self.readers.get(number, set()) | self._readers_of_messages.get(number, set()):
                 if reader >= 0 and self._narrows(reader, number):
                     conversion = max(conversion, reader)
                 elif reader >= 0 and self.hands_on(reader):

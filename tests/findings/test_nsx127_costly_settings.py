@@ -647,6 +647,7 @@ OF_JOBS = {
     "metrics in each step",
     "stream of collectives",
     "gathers into lists",
+    "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",
     "cores of ranks",

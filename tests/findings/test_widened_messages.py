@@ -79,7 +79,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
     if kind == "beside others":
         operator(program, "cat", at + 7, [last, -1, -1], f"{OWN}, {OWN}, []", 5, NORM)
         last = at + 7
-    with program.line(SENDING, "step"):
+    with program.line(SENDING, "Gather.forward" if kind == "function" else "step"):
         result = sent(program, at + 20, last, reduces=kind == "reduced")
     with program.line(40):
         if "narrowed" in kind:
@@ -90,6 +90,9 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         operator(program, "mm", at + 40, [result_of_16, -1], f"{ALL}, [128, 128]", 100)
         if kind == "narrowed beside":
             operator(program, "add", at + 41, [result, -1], f"{ALL}, {ALL}", 5, NORM)
+    for line, function in ((50, "Gather.backward"), (52, "Other.backward")) if kind == "function" else ():
+        with program.line(line, function), program.range("backward"):
+            program.launch(100, REDUCE)
     program.sync()
 
 
@@ -123,6 +126,13 @@ def test_numbers_of_16_bits_are_sent_as_float32(
     assert (found.where["file"], found.where["line"]) == (FILE, SENDING)
     assert [r.name for r in found.remedies] == ["sent-in-16-bits"]
     assert found.saving.bound and found.saving_ns_per_step == pytest.approx(100_000, rel=0.05)
+
+
+def test_the_backward_of_a_function_that_sends_sends_as_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = finding(tmp_path, "function", monkeypatch)
+    assert found is not None and found.saving_ns_per_step == pytest.approx((200_000 + 100_000) / 2, rel=0.05)
 
 
 @pytest.mark.parametrize(
