@@ -18,6 +18,7 @@ from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _widened_messages
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._finding_bounds import (
@@ -298,9 +299,17 @@ def _held_up(profile: Profile) -> pl.DataFrame:
     return comm.filter((comm["stream"] == busiest) & ~comm["op"].is_in(list(meets.ops if meets is not None else ())))
 
 
+def _held_up_here(case: Case) -> pl.DataFrame:
+    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent."""
+    held = case.profile.once(_held_up)
+    if not held.height or not _widened_messages.sent_as_float32(case):
+        return held
+    return held.filter(~held["op"].is_in(list(_widened_messages.taken(case).ops)))
+
+
 def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that collectives of the program's own lines run on the stream that computes."""
-    held = case.profile.once(_held_up)
+    held = _held_up_here(case)
     ns = case.per_step(int(held["ns"].sum()))
     if not held.height or not case.notable(ns):
         return ""
@@ -312,17 +321,17 @@ def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> s
 
 def beside_compute(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that it saves if computation hides these collectives."""
-    return case.worth(RemoveOps(ops_of(case.profile.once(_held_up))), cause=(StepPart.COMM,), bound=True)
+    return case.worth(RemoveOps(ops_of(_held_up_here(case))), cause=(StepPart.COMM,), bound=True)
 
 
 def of_held_up(case: Case) -> Takes:
     """Return these collectives."""
-    return Takes(ops_of(case.profile.once(_held_up)))
+    return Takes(ops_of(_held_up_here(case)))
 
 
 def place_of_held_up(case: Case) -> Row:
     """Return the line that makes most of them, as far as lines are known."""
-    code, held = case.profile.code(), case.profile.once(_held_up)
+    code, held = case.profile.code(), _held_up_here(case)
     if code is None or not held.height:
         return {}
     place_of_op = code.places_of(code.op[held["op"].to_numpy()])

@@ -96,7 +96,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
     program.sync()
 
 
-def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Finding | None:
+def settings_told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> dict[str, Finding]:
     def transfer(case: _widened_messages.Case, chosen: _widened_messages.Flags) -> int:
         comm = _widened_messages.communication(case).filter(chosen)
         return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
@@ -104,8 +104,18 @@ def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: flo
     # One rank alone does not tell transfer from waiting.
     monkeypatch.setattr(_widened_messages, "exposed_transfer_ns", transfer)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
-    found = program.found(folder, "NSX127")
-    return next((f for f in found if f.evidence[0]["setting"] == "float32 messages"), None)
+    return {str(f.evidence[0]["setting"]): f for f in program.found(folder, "NSX127")}
+
+
+def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Finding | None:
+    return settings_told(folder, kind, monkeypatch, share).get("float32 messages")
+
+
+def test_such_messages_are_not_told_to_run_on_the_stream_of_the_computation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(settings_told(tmp_path, "converted", monkeypatch)) == {"float32 messages"}
+    assert set(settings_told(tmp_path, "as it is", monkeypatch)) == {"stream of collectives"}
 
 
 @pytest.mark.parametrize(
