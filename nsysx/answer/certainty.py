@@ -132,6 +132,9 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""
+    if chosen is not None and any(row.get("fewer_steps") for row in chosen.evidence):
+        why = "What the ranks loaded in the same step was compared"  # no part of the step tells of it
+        return Sure(about, "likely" if warned else "certain", f"{why}.{more}")
     if late is not None and late.get("last_share") is not None:
         share = units.share(late["last_share"], 1)
         # Who comes last may be late by no more than healthy processes differ: its own time decides.

@@ -221,6 +221,18 @@ OF_RANKS = (
     Costly(
         "samples of ranks",
         same.drawn_alike,
+        "Every rank computes the same samples",
+        way("own-samples"),
+        worth=same.fewer_steps,
+        leads=True,
+        fewer_steps=True,
+        set_by=("loader",),
+        phase="data",
+        worded=same.in_its_words,
+    ),
+    Costly(
+        "samples of all ranks",
+        same.loaded_alike,
         "Every rank loads the same samples",
         way("own-samples"),
         set_by=("loader",),

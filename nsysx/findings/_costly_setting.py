@@ -21,6 +21,7 @@ class Costly(NamedTuple):
     line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
     ``oversight``: nobody means it, and other changes leave it as it is: it goes before an option for the whole network that saves more.
+    ``fewer_steps``: no step gets shorter, there are fewer of them, as ``worth`` says.
     ``at``: the line that does it, where no setting is set. ``worded``: title and remedy in words of the capture.
     """
 
@@ -33,6 +34,7 @@ class Costly(NamedTuple):
     takes: Callable[[Case], Takes] | None = None
     leads: bool = False
     oversight: bool = False
+    fewer_steps: bool = False
     phase: str | None = None
     place: str | None = None
     anywhere: str | None = None

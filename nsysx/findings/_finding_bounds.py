@@ -393,8 +393,8 @@ UNSEEN_LAUNCHES_SHARE = 0.01
 # ---- _product_forms -------------------------------------------------------------------------------------------------
 #: So many lines with forms of one kind are named. Chosen: a screen holds no more.
 MOST_LINES_NAMED = 6
-# ---- _reduced_twice -------------------------------------------------------------------------------------------------
-#: Two sums of bytes are of the same gradients if they differ by less than this share. Chosen: a line may reduce a metric besides.
-SAME_BYTES_SHARE = 0.01
+# ---- _reduced_twice, _ranks_apart -----------------------------------------------------------------------------------
+#: Two sums of bytes are of the same gradients if they differ by less than this share (chosen: metrics may be beside), so few are metrics
+SAME_BYTES_SHARE, MOST_METRIC_BYTES = 0.01, 64 << 10
 #: Lines of a function that run this share as often are of one loop. Chosen: a parameter without a gradient is left out.
 SAME_LOOP_SHARE = 0.8

@@ -63,7 +63,11 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
     if replayed is not None:
         if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
             return None
-        worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
+        worth = (
+            replayed
+            if replayed.likely_ns is not None or each.fewer_steps
+            else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
+        )
     title, remedy = (each.title, each.remedy) if each.worded is None else each.worded(case, each.title, each.remedy)
     fix = Fix.by_name(remedy if case.program.python else replace(remedy, text=each.anywhere or remedy.text))
     if each.need is not None and each.need.test(case)[0] == "violated":
@@ -85,6 +89,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
                 "seen": text,
                 "leads": leads,
                 "oversight": each.oversight,
+                **({"fewer_steps": True} if each.fewer_steps else {}),
                 "set_in_program": bool(set_at),
             }
         ],

@@ -652,6 +652,7 @@ OF_JOBS = {
     "SyncBatchNorm",
     "cores of ranks",
     "samples of ranks",
+    "samples of all ranks",
     "collectives through the CPU",
     "float32 reductions",
     "small units",
@@ -1016,7 +1017,9 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
     assert where(workers=0, batch_size=8192, collate="default_collate") == ("data.py", 9), "rows fetched one by one"
     same = SameSamples({**LOADER, "batch_size": 256, "sampler": "RandomSampler"}, 2)
     monkeypatch.setattr(nsx106_input_starvation, "same_samples", lambda *_: same)
-    assert where(workers=8) == ("train.py", 30), "ranks that load the same: where the loader is made"
+    assert where(workers=8) == ("data.py", 9), "ranks that train on the same load as much for a step with their own"
+    same = same._replace(cut={"file": "train.py", "line": 44})
+    assert where(workers=8) == ("train.py", 30), "ranks that take their parts of the same: where the loader is made"
 
 
 @pytest.mark.parametrize(

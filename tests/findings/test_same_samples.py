@@ -23,7 +23,50 @@ def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Cas
     profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
     monkeypatch.setattr(_same_samples.peers, "ranks", lambda _: [100 + rank for rank in range(len(ranks))])
     monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: None)
+    monkeypatch.setattr(_same_samples, "apart", lambda *_: False)
     return cast(Case, SimpleNamespace(profile=profile, process=100)), RecordedSettings(ranks[0])
+
+
+def streams(*numbers: int) -> dict[str, Any]:
+    return {"wrappers": DDP, "loaders": [{**LOADER, "dataset": "Stream", "drawn": [], "batches": list(numbers)}]}
+
+
+def test_streams_whose_batches_are_alike_are_told_with_code_that_shares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = _same_samples.same_samples(*job(monkeypatch, streams(7, 8), streams(7, 8)))
+    assert same is not None and same.streamed
+    assert same.sentence() == "both ranks load the same 256 samples for a batch (Stream)"
+    assert "islice" in same.fix().paste and "DistributedSampler" not in same.fix().paste
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (streams(7), streams(8)),
+        (streams(7, 7), streams(7, 7)),  # one batch again and again is made up
+        (streams(), streams()),
+        (streams(7), {"wrappers": DDP, "loaders": [LOADER]}),
+    ],
+)
+def test_streams_that_are_their_own_or_made_up_are_not(
+    ranks: tuple[Mapping[str, Any], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _same_samples.same_samples(*job(monkeypatch, *ranks)) is None
+
+
+@pytest.mark.parametrize(("backwards", "whole"), [(0, "a pass over the data"), (1, "an epoch")])
+def test_ranks_without_a_wrapper_are_told_where_they_compute_apart(
+    backwards: int, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(*, apart: bool) -> _same_samples.SameSamples | None:
+        alike = {**drew(7, wrappers=[]), "backwards": backwards}
+        case, settings = job(monkeypatch, alike, alike)
+        monkeypatch.setattr(_same_samples, "apart", lambda *_: apart)
+        return _same_samples.same_samples(case, settings)
+
+    same = told(apart=True)
+    assert same is not None and same.worth() == f"{whole} takes half of the steps, each as long as now: up to 2x faster"
+    assert ("shuffle=False" in same.fix().paste) is (backwards == 0)
+    assert told(apart=False) is None
 
 
 def drew(*numbers: int, made: str = "train.py:4", wrappers: Any = DDP) -> dict[str, Any]:
@@ -40,7 +83,8 @@ def test_ranks_that_draw_alike_are_told_which_samples(
     assert same.sentence() == "all 3 ranks draw the same 256 samples for a batch (RandomSampler)"
     fix = same.fix()
     assert [way.name for way in fix.ways] == ["own-samples"] and "DistributedSampler" in fix.paste
-    assert same.sentence() in fix.text
+    assert same.sentence() in fix.text and "batch_size //" not in fix.paste
+    assert same.worth() == "an epoch takes 1/3 of the steps, each as long as now: up to 3x faster"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +105,7 @@ def test_nothing_is_said_of_ranks_that_share_the_data_or_may(
 ) -> None:
     case, settings = job(monkeypatch, *ranks)
     assert _same_samples.same_samples(case, settings) is None and not _same_samples.drawn_alike(case, settings)
+    assert not _same_samples.loaded_alike(case, settings) and _same_samples.fewer_steps(case, settings) is None
 
 
 CUT = {"file": "train.py", "line": 8}
@@ -89,6 +134,7 @@ def test_ranks_that_take_their_parts_of_each_batch_load_more(
     assert same is None or same.sentence() == (
         "each rank loads 256 samples of a batch (RandomSampler) and then takes its part of them, at train.py:8"
     )
+    assert bool(_same_samples.loaded_alike(case, settings)) is found and not _same_samples.drawn_alike(case, settings)
 
 
 def test_a_program_without_settings_is_not_asked() -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 from nsysx_probe import (
     batch_padding,
+    loader_settings,
     settings_card,
     settings_groups,
     settings_objects,
@@ -301,6 +302,73 @@ def test_what_two_ranks_may_draw_alike_by_chance_is_not_noted(data: Any) -> None
             train(net, optimizer, steps=1)
         (found,) = settings(lab)["loaders"]
     assert found["drawn"] == []
+
+
+class _Rows(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+ROWS = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [(ROWS, True), (torch.zeros(24, 8), False), ((ROWS > 0).to(torch.int64), False)],
+    ids=["values", "zeros", "mask"],
+)
+def test_batches_of_a_stream_are_noted_where_their_values_tell_them_from_others(
+    rows: torch.Tensor, told: bool, workers: int
+) -> None:
+    """Two ranks with the same rows note the same number, and one whose rows differ another one; the batches stay as they are."""
+
+    def noted(rows: torch.Tensor) -> list[int]:
+        seen = []
+        with armed() as lab:
+            net = nn.Linear(8, 4)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x in DataLoader(_Rows(rows), 4, num_workers=workers):
+                seen.append(x.clone())
+                optimizer.zero_grad()
+                net(x.float()).sum().backward()
+                optimizer.step()
+            (found,) = settings(lab)["loaders"]
+        assert torch.equal(torch.cat(seen), rows) and found["drawn"] == []
+        return list(found["batches"])
+
+    first = noted(rows)
+    assert len(first) == told and noted(rows.clone()) == first
+    other = rows.clone()
+    other[:, 0] += 1
+    assert (noted(other) != first) is told
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (torch.randn(1024, 64), True),
+        ({"ids": torch.arange(64), "mask": torch.ones(64)}, True),
+        ([torch.zeros(1 << 20), torch.ones(4)], False),
+        (torch.randn(8, 64).to("meta"), False),  # not on the CPU: its values are never asked for
+        ([torch.arange(64)] * 9, False),  # more than is looked at: the rest may differ
+        (torch.empty(0), False),
+        ("text", False),
+    ],
+)
+def test_a_checksum_is_made_of_few_numbers_on_the_cpu(batch: Any, told: bool) -> None:
+    number = loader_settings.checksum(torch, batch)
+    assert (number is not None) is told and loader_settings.checksum(torch, batch) == number
+
+
+def test_a_checksum_looks_at_no_more_numbers_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, listed = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: sizes.append(self.numel()) or listed(self))
+    loader_settings.checksum(torch, [torch.randn(1 << n) for n in range(4, 11)])
+    assert len(sizes) == 7 and max(sizes) == 256
 
 
 class _Own(torch.utils.data.Dataset[int]):

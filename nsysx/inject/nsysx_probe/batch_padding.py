@@ -111,7 +111,7 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
     None where no row of any tensor ends, or begins, with a run of one value while others do not: equal lengths, or another kind of data.
     """
     best: dict[str, Any] | None = None
-    tensors = list(_tensors(torch, batch))
+    tensors = list(tensors_on_cpu(torch, batch))
     for name, tensor in tensors:
         if (
             tensor.dim() not in ((2,) if "mask" in name.lower() else (2, 3))  # of images, or of pairs
@@ -159,7 +159,8 @@ def _items(torch: Any, batch: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
 
 
-def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+def tensors_on_cpu(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the first tensors of a batch that lie on the CPU, with their names, or places."""
     items: list[tuple[Any, Any]] = []
     for name, value in _items(torch, batch)[:MOST_BATCH_TENSORS]:  # a pair may hold a mapping and its labels
         items += [(name, value)] if isinstance(value, torch.Tensor) else _items(torch, value)

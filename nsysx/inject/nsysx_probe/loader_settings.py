@@ -1,6 +1,7 @@
 """The loaders of a program: their options, how often they make an iterator, and which samples they draw in the step that is watched.
 
-Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data.
+Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data. Data
+without numbers, as a stream has none, is told by a checksum of some numbers in the batch itself, of tensors on the CPU alone.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from collections.abc import Callable
 from typing import Any
 
 from . import patch, settings_objects
+from .batch_padding import tensors_on_cpu
 from .changes import place
 from .output import Output
-from .probe_bounds import FEWEST_DRAWN, MOST_DRAWN, MOST_DRAWS, MOST_LOADERS
+from .probe_bounds import (
+    FEWEST_BATCH_VALUES,
+    FEWEST_DRAWN,
+    MOST_BATCH_NUMBERS,
+    MOST_BATCH_TENSORS,
+    MOST_DRAWN,
+    MOST_DRAWS,
+    MOST_LOADERS,
+)
 from .setting_places import SettingPlaces
+from .settings_state import asked
 
 #: torch's iterators of loaders: what they return is a batch.
 _ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 #: As `patch.RESULT`, and ``_nsysx_out`` gets the iterator. No local variable stays where the sampler ends, which is an exception.
-_DRAWN = """
+_OF_ITERATOR = """
 if _nsysx_compiling():
     BODY
 _nsysx_e = self
@@ -57,6 +68,7 @@ class LoaderSettings:
                 "place": place(),
                 "made": self.places.made_at(loader),
                 "drawn": [],
+                "batches": [],
             }
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
         self._of_sampler[id(loader._index_sampler)] = entry[1]
@@ -74,22 +86,49 @@ class LoaderSettings:
         if about is not None and len(about["drawn"]) < MOST_DRAWS:
             about["drawn"].append(zlib.crc32(repr([len(samples), *first]).encode()))
 
+    def loads(self, torch: Any, iterator: Any, batch: Any) -> None:
+        """An iterator has made a batch."""
+        about = self._of_sampler.get(id(iterator._index_sampler))
+        if about is not None and not about["drawn"] and len(about["batches"]) < MOST_DRAWS:
+            number = asked(checksum, torch, batch)
+            if number is not None:
+                about["batches"].append(number)
+
     @staticmethod
     def patches(
         compiling: Callable[[], bool], batch: Callable[..., Any], drawn: Callable[..., Any], out: Output
     ) -> list[patch.Patch]:
         """Return the functions that are followed while a step is watched: ``batch`` gets each one, ``drawn`` the numbers of its samples."""
         dataloader = vars(sys.modules.get("torch.utils.data.dataloader") or object)
-        followed = [(dataloader.get(name), "_next_data", patch.RESULT, batch) for name in _ITERATORS]
-        followed.append((dataloader.get("_BaseDataLoaderIter"), "_next_index", _DRAWN, drawn))
+        followed = [(dataloader.get(name), "_next_data", batch) for name in _ITERATORS]
+        followed.append((dataloader.get("_BaseDataLoaderIter"), "_next_index", drawn))
         made = []
-        for owner, name, template, tell in followed:
+        for owner, name, tell in followed:
             names = {"_nsysx_compiling": compiling, "_nsysx_out": tell}
-            if template is patch.RESULT:
-                names["_nsysx_e"] = None  # type: ignore[assignment]
             try:
                 if owner is not None:
-                    made.append(patch.Patch(getattr(owner, name), template, names))
+                    made.append(patch.Patch(getattr(owner, name), _OF_ITERATOR, names))
             except Exception as error:
                 out.wrong("settings: batches", error)
         return made
+
+
+def checksum(torch: Any, batch: Any) -> int | None:
+    """Return a checksum of some numbers of each tensor of a batch, None where it could be that of any other batch, too.
+
+    That is a batch without a tensor on the CPU of many different values, and one that is not looked at whole: of what is left out the
+    ranks may have different ones.
+    """
+    sums, telling = 0, False
+    tensors = list(tensors_on_cpu(torch, batch))
+    if len(tensors) >= MOST_BATCH_TENSORS:
+        return None
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        for _, tensor in tensors:
+            if not tensor.numel() or not tensor.is_contiguous() or tensor.is_complex():
+                continue
+            apart = -(-tensor.numel() // MOST_BATCH_NUMBERS)
+            numbers = tensor.view(-1)[::apart].tolist()
+            sums = zlib.crc32(repr([str(tensor.dtype), *tensor.shape, *numbers]).encode(), sums)
+            telling = telling or len(set(numbers)) >= FEWEST_BATCH_VALUES
+    return sums if telling else None

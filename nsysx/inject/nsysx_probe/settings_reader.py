@@ -193,10 +193,11 @@ class SettingsReader:
         if self.watching:
             self._seen["checkpoints"] += 1
 
-    def _batch(self, _nothing: Any, batch: Any) -> Any:
+    def _batch(self, iterator: Any, batch: Any) -> Any:
         """A loader returns a batch."""
         if self.watching and not self._traced():
             self._safely(lambda: self._padding.loaded(batch))
+            self._safely(lambda: self._loaders.loads(self.torch, iterator, batch))
         return batch
 
     def _drawn(self, iterator: Any, samples: Any) -> Any:

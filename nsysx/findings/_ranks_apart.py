@@ -1,0 +1,94 @@
+"""Ranks that compute each by itself: nothing goes between them in forward and backward, so they can only be there to share the samples.
+
+Ranks that share tensors, a sequence, experts or a pipeline exchange what their networks make, inside of these or between two of them, and
+must read the same samples. Members of an ensemble read the same ones, too: they have no gradients in common, and where nothing is
+trained they may add up what their networks return, or each load its own weights.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.analyses.lines import texts_of_ranks
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import MOST_METRIC_BYTES
+from nsysx.reading import nccl_notes
+from nsysx.records import count_or_zero
+
+#: What has a rank choose what it computes with, as members of an ensemble do; ``map_location`` only says where weights go.
+_OWN_NETWORK = re.compile(
+    r"\b\w*(?:load|from_pretrained|checkpoint|ckpt|weights)\w*\s*(?:\(|=)(?!.*map_location)[^#]*rank\b"
+    r"|\b\w*(?:model|member|net|network|checkpoint|fold|variant)s?\[[^\]]*rank\b"
+)
+#: Kinds of collectives that add up; what is gathered is kept apart.
+_ADDS_UP = ("allreduce", "reduce", "reducescatter")
+
+
+class _Exchanged(NamedTuple):
+    """What goes between the ranks: whether any of it goes before the backward of its step has ended, in a forward, or from one rank to
+    another alone, and how many bytes are added up in a step, None where that is not known.
+    """
+
+    before_backward_ends: bool
+    in_forward: bool
+    to_one: bool
+    added_bytes: float | None
+
+
+def apart(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether the ranks compute apart from each other, without a wrapper; False where that is not known."""
+    ranks = [row.get("ranks") for row in settings.rows("groups") or ()]
+    together = any(isinstance(each, list) and len(each) > 1 for each in ranks)
+    backwards, sent = settings.number("backwards"), case.profile.once(_exchanged)
+    if settings.rows("wrappers") != () or not together or backwards is None or sent is None or sent.to_one:
+        return False
+    if backwards:
+        elements = sum(count_or_zero(row.get("elements")) for row in settings.rows("optimizers") or ())
+        return not sent.before_backward_ends and (sent.added_bytes or 0) >= elements > 0
+    # Layers that a function calls one by one are networks each: what goes between them is in none of their forwards.
+    alone = len(settings.rows("networks") or ()) == 1 and not sent.in_forward
+    return alone and sent.added_bytes is not None and sent.added_bytes <= MOST_METRIC_BYTES and not _own(case.profile)
+
+
+def _own(profile: Profile) -> bool:
+    """Return whether a line has each rank choose a network of its own."""
+    lines = (text for of_file in texts_of_ranks(profile).values() for text in of_file.values())
+    return any(isinstance(text, str) and _OWN_NETWORK.search(text.partition("  #")[0]) for text in lines)
+
+
+def _exchanged(profile: Profile) -> _Exchanged | None:
+    """Return what goes between the shown rank and the others in the steady steps, None where no forward is seen."""
+    ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
+    phase = ops["phase"].cast(pl.String)
+    forward, backward = (
+        phase.is_in(names).fill_null(value=False) for names in (("forward", "evaluation"), ("backward",))
+    )
+    if not profile.scope.steps or not forward.any():
+        return None
+    communicates = ops["cls"] == DeviceActivity.COMM.value
+    comm = ops.filter(communicates)
+    began = comm["call_start_ns"].to_numpy()
+    behind_backward = _last(ops, backward & ~communicates, began) > _last(ops, forward & ~communicates, began)
+    in_phase = (forward | backward).filter(communicates)
+    messages = nccl_notes.messages(profile.trace, comm, nccl_notes.members(profile.trace).get(profile.process, {}))
+    added = [message.bytes for message in messages if message.kind in _ADDS_UP]
+    sizes = [size for size in added if size is not None]
+    return _Exchanged(
+        before_backward_ends=bool(in_phase.any()) or not bool(behind_backward.all()),
+        in_forward=bool(in_phase.any()),
+        to_one=any(message.kind == nccl_notes.SEND_RECEIVE or "alltoall" in message.kind for message in messages),
+        added_bytes=sum(sizes) / profile.scope.steps if len(sizes) == len(added) else None,
+    )
+
+
+def _last(ops: pl.DataFrame, chosen: pl.Series, began: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.Series:
+    """Return when the last chosen op before each of these times was launched, -1 without one."""
+    times = np.sort(ops.filter(chosen)["call_start_ns"].to_numpy())
+    return pl.Series(np.append(-1, times)[np.searchsorted(times, began)])
