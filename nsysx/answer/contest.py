@@ -13,6 +13,7 @@ from nsysx.answer.answer_bounds import (
     RECORDED_DIRECTNESS,
 )
 from nsysx.answer.change_savings import about, is_bound, likely_alone_ns, shows_likely_saving
+from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
@@ -25,6 +26,10 @@ def for_anything(finding: Finding) -> bool:
 def _unmeant(finding: Finding) -> bool:
     """Return whether nobody meant what a finding tells (`Costly.oversight`)."""
     return any(row.get("oversight") for row in finding.evidence)
+
+
+def _line(finding: Finding) -> tuple[object, object]:
+    return finding.where.get("file"), finding.where.get("line")
 
 
 class Contest:
@@ -62,11 +67,17 @@ class Contest:
         return self._largest(named) if named else leader
 
     def oversight(self) -> Finding | None:
-        """Return what nobody meant (`Costly.oversight`), before a change of the whole network that is no line's, such as its layout."""
-        if rule_of(self.best.code).leads or self.best.where.get("line"):
+        """Return what nobody meant (`Costly.oversight`), before a change of the whole network that is no line's, such as its layout.
+
+        It goes before communication that is exposed at its own line, too: what is wrong there is known.
+        """
+        at_line = bool(self.best.where.get("line"))
+        if rule_of(self.best.code).leads or (at_line and about(self.best) != StepLimit.COMM):
             return None
         much = max(LEAST_LEADING_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
         unmeant = [f for f in self._worth if _unmeant(f) and self._saves_ns(f) >= much]
+        if at_line:
+            unmeant = [f for f in unmeant if _line(f) == _line(self.best)]
         return self._largest(unmeant) if unmeant else None
 
     def placed(self) -> Finding | None:

@@ -29,6 +29,8 @@ _FIRST = re.compile(
 _WAITS, _REDUCES = "_c10d_functional::wait_tensor", re.compile(r"reduce")
 _CONVERTS, _EXPANDS = re.compile(r"^aten::(to|_to_copy)$"), re.compile(r"^aten::expand(_as)?$")
 _TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
+#: What picks numbers or puts them together as they are.
+_MOVES = re.compile(r"^aten::(cat|concat|stack|chunk|split\w*|unbind|slice|select|narrow|index|index_select|gather)$")
 #: What moves numbers, or makes each of those of one row: it adds no bits to those of 16.
 _KEEPS = re.compile(
     r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze|transpose|permute|[tT]|numpy_T|mT|movedim|detach|alias|contiguous|clone|"
@@ -145,10 +147,12 @@ class _MessageSearch(ResultReaders):
                 continue  # one number for many, such as a norm
             if not _KEEPS.match(self.flow.names[row]):
                 return -1
-            if not self._rows.widens.isdisjoint(self._inside(row)) and self._is_half(made[0]):
+            sources = self._of_full_size(row)
+            widens = sources and not self._rows.widens.isdisjoint(self._inside(row))
+            if widens and all(map(self._is_half, sources)):
                 conversion = max(conversion, row)
             else:
-                waiting += self._of_full_size(row)
+                waiting += sources
         return conversion
 
     def _of_full_size(self, row: int) -> list[int]:
@@ -169,7 +173,7 @@ class _MessageSearch(ResultReaders):
             for reader in self.readers.get(number, set()) | self._readers_of_messages.get(number, set()):
                 if reader >= 0 and self._narrows(reader, number):
                     conversion = max(conversion, reader)
-                elif reader >= 0 and self.hands_on(reader):
+                elif reader >= 0 and (self.hands_on(reader) or _MOVES.match(self.flow.names[reader])):
                     waiting += {self.flow.number[reader]} - seen
                 else:
                     return -1

@@ -36,10 +36,6 @@ class _Widened(NamedTuple):
     reduces: bool
 
 
-#: A kernel that converts to the type of its arithmetic.
-_COPIES = "direct_copy_kernel_cuda"
-
-
 def _by_bits(profile: Profile, of_calls: OperatorOfCalls) -> OperatorsByBits:
     """Return the operators of the flow by what the kernels that they launch read and write."""
     ops = profile.steady_ops
@@ -58,7 +54,7 @@ def _by_bits(profile: Profile, of_calls: OperatorOfCalls) -> OperatorsByBits:
         bytes_of.setdefault(row, set()).add(OF_FORMAT.get(of_product or "", types.written or types.size or 0))
         if types.written == 2:
             narrows.add(row)
-        elif _COPIES in name and types.casts and types.size == 4:
+        elif types.casts and types.size == 4:
             widens.add(row)
     halves = frozenset(row for row, each in bytes_of.items() if each == {2})
     return OperatorsByBits(frozenset(bytes_of), halves, frozenset(widens), frozenset(narrows))

@@ -418,6 +418,16 @@ def test_what_nobody_meant_goes_before_a_change_of_the_whole_network(
 
 
 @pytest.mark.parametrize(
+    ("oversight", "line", "first"), [(True, 7, "NSX127"), (True, 8, "NSX110"), (False, 7, "NSX110")]
+)
+def test_what_nobody_meant_goes_before_what_is_exposed_at_its_line(oversight: bool, line: int, first: str) -> None:
+    evidence = ({"leads": False, "oversight": oversight},)
+    setting = found("NSX127", 3, evidence=evidence, bound=True, where={"file": "net.py", "line": line})
+    exposed = found("NSX110", 6, bound=True, where={"file": "net.py", "line": 7})
+    assert led(StepLimit.COMM, exposed, setting) == first
+
+
+@pytest.mark.parametrize(
     ("oversight", "remedy", "first"),
     [
         (True, "compile-function", "NSX127"),

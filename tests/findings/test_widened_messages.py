@@ -23,6 +23,12 @@ NARROW = (
     "void at::native::vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase &)::"
     "[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T2, T3)"
 )
+PROMOTED = (
+    "void at::native::unrolled_elementwise_kernel<at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor"
+    "<float>>, std::array<char *, (unsigned long)3>, (int)4, TrivialOffsetCalculator<(int)2, unsigned int>, "
+    "TrivialOffsetCalculator<(int)1, unsigned int>, at::native::memory::LoadWithCast<(int)2>, "
+    "at::native::memory::StoreWithCast<(int)1>>(int, T1, T2)"
+)
 NORM = "void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float>(int, T2, const T1 *)"
 FP32_GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(T1::Params)"
 OWN, ALL = "[64, 128]", "[128, 128]"
@@ -60,7 +66,15 @@ def step(program: Lined, number: int, *, kind: str) -> None:
     with program.line(20), program.range("forward"), program.range("net:Net"):
         operator(program, "linear", at, [-1, -1], f"{OWN}, [128, 128]", 300, FP32_GEMM if "fp32" in kind else GEMM)
     last = at
-    if kind not in ("as it is", "narrowed behind", "narrowed beside", "fp32, narrowed behind"):
+    if kind.startswith("promoted"):
+        other = at + 2 if kind == "promoted by numbers of its size" else -1
+        with program.line(CONVERTING):
+            if other >= 0:
+                operator(program, "mm", other, [-1, -1], f"{OWN}, [128, 128]", 20, FP32_GEMM)
+            by = OWN if other >= 0 else "[64, 1]"
+            operator(program, "mul", at + 3, [last, other], f"{OWN}, {by}", 20, PROMOTED)
+        last = at + 3
+    elif kind not in ("as it is", "narrowed behind", "narrowed beside", "fp32, narrowed behind"):
         with program.line(CONVERTING):
             converted(program, at + 1, last, WIDEN)
         last = at + 1
@@ -83,6 +97,9 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         result = sent(program, at + 20, last, reduces=kind == "reduced")
     with program.line(40):
         if "narrowed" in kind:
+            if kind == "narrowed behind":
+                operator(program, "index", at + 29, [result, -1], f"{ALL}, [64]", 5, NORM)
+                result = at + 29
             converted(program, at + 31, result, NARROW)
             result_of_16 = at + 31
         else:
@@ -123,6 +140,7 @@ def test_such_messages_are_not_told_to_run_on_the_stream_of_the_computation(
     [
         ("converted", f"converted before (train.py:{CONVERTING})"),
         ("normalized", f"converted before (train.py:{CONVERTING})"),
+        ("promoted", f"converted before (train.py:{CONVERTING})"),
         ("reduced", "rounded before they are added"),
         ("narrowed behind", "converted to 16 bits (train.py:40)"),
         ("fp32, narrowed behind", "converted to 16 bits (train.py:40)"),
@@ -151,6 +169,7 @@ def test_the_backward_of_a_function_that_sends_sends_as_many_bytes(
         "as it is",  # nothing is converted: it may have any type
         "fp32",  # computed in float32, and copied
         "computed on",  # a product in float32 makes what is sent
+        "promoted by numbers of its size",  # which are float32
         "beside others",  # with numbers of which nothing is known
         "narrowed beside",  # something else reads the 32 bits
     ],
