@@ -32,6 +32,8 @@ _TURNS = re.compile(r"^aten::(t|numpy_T|mT|transpose|swapaxes|permute)$")
 #: What hands on the result of a functional collective, once it is there.
 _WAITS = "_c10d_functional::wait_tensor"
 _PRODUCTS = re.compile(r"^aten::(\w*mm\w*|matmul|linear|dot|einsum|\w*conv\w*|\w*attention\w*)$")
+#: A product of two matrices: ``einsum`` makes it as one of many, of which there is one.
+_OF_MATRICES = re.compile(r"^aten::b?mm$")
 #: What makes one number of each row. Behind an exponential a sum is a part of a softmax that is written out.
 _SUMS, _EXPONENTIAL = re.compile(r"^aten::sum$"), re.compile(r"^aten::exp_?$")
 _SUMS_OF_ROWS = re.compile(
@@ -158,9 +160,11 @@ class _Search(ResultReaders):
         for row, end in self.flow.outermost_spans:
             for inner in range(row, end):
                 sizes, made = self.sizes[inner][:2], self.flow.made[inner][:2]
-                if self.flow.names[inner] != "aten::mm" or len(sizes) < 2 or len(made) < 2:
+                if not _OF_MATRICES.match(self.flow.names[inner]) or len(sizes) < 2 or len(made) < 2:
                     continue
-                size = (sizes[0][0], sizes[1][-1])
+                if any(len(each) < 2 or math.prod(each[:-2]) != 1 for each in sizes):
+                    continue  # several products
+                size = (sizes[0][-2], sizes[1][-1])
                 of_rows, of_columns = (
                     self._ranks_behind(number, length) for number, length in zip(made, size, strict=True)
                 )

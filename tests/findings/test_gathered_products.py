@@ -80,7 +80,16 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         rows = OWN if kind == "own rows" else ALL
         left, of_left = (at + 1, OWN) if kind == "own rows" else (at + 12, rows)
         whole = "[64, 256]" if kind == "own rows" else WHOLE
-        operator(program, "mm", at + 14, [left, at + 13], f"{of_left}, [16, 256]", 400)
+        if kind in ("einsum", "several products"):
+            begin, many = program.t, 1 if kind == "einsum" else 2
+            program.host(2)
+            of_many = f"[{many}, 256, 16], [{many}, 16, 256]"
+            operator(program, "bmm", at + 8, [left, at + 13], of_many, 400)
+            if program.noted is not None:
+                label = f"aten::einsum, op_id = {at + 14}, sizes = [{of_left}, {of_left}], input_op_ids = [({left},0), ({at + 13},0)]"
+                program.main.add_range(label, begin, program.t)
+        else:
+            operator(program, "mm", at + 14, [left, at + 13], f"{of_left}, [16, 256]", 400)
         operator(program, "_to_copy", at + 15, [at + 14, -1], f"{whole}, []", 300, "copy")
         if kind == "both ways":
             operator(program, "numpy_T", at + 16, [at + 15], whole)
@@ -110,7 +119,9 @@ def finding(folder: Path, kind: str) -> Finding | None:
     return next((f for f in found if [way.name for way in f.remedies] == ["own-rows"]), None)
 
 
-@pytest.mark.parametrize("kind", ["base", "functional", "flat", "list", "list, own", "list, stacked", "written out"])
+@pytest.mark.parametrize(
+    "kind", ["base", "functional", "flat", "list", "list, own", "list, stacked", "written out", "einsum"]
+)
 def test_every_rank_makes_the_whole_matrix(tmp_path: Path, kind: str) -> None:
     found = finding(tmp_path, kind)
     assert found is not None and found.where["line"] == LINE
@@ -137,6 +148,7 @@ def test_a_loss_both_ways_needs_own_rows_and_own_columns(tmp_path: Path) -> None
         "list, others",  # more than its own is put beside what was gathered
         "list, a part",
         "not exponential",  # sums of rows that the sum of the factors gives
+        "several products",
         "multiplied",  # as in attention
         "summed alone",
         "in turn",  # by row and by column, which needs all
