@@ -203,8 +203,10 @@ UNTRIED = (
     Remedy(
         "sent-in-16-bits",
         "Send these numbers in the 16 bits that they are computed in, and convert to float32 behind it: half of the bytes",
-        "dist.all_gather_into_tensor(everyone, own)  # own, everyone: bfloat16, no own.float() before\neveryone = everyone.float()",
-        "Their gradients are sent in 16 bits, too.", untried=_ALL_RANKS,
+        "own = own.bfloat16()  # or without the .float() before\neveryone = own.new_empty(world * len(own), *own.shape[1:])\n"
+        "dist.all_gather_into_tensor(everyone, own)  # everyone.float() behind it, where float32 is needed",
+        "Their gradients are sent in 16 bits, too, and what was computed of them in float32, such as a norm, is rounded to 8 significant "
+        "bits.", untried=_ALL_RANKS,
     ),
     Remedy(
         "tensors-gathered",
