@@ -292,13 +292,18 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
     share = (count - 1) / count
     exposed = share * case.taken_by((StepPart.COMM,))
     met = exposed + share * case.per_step(slowed_ns(case.profile))
+    copied = 0
     why = "the early reductions are gone, and what they slow"  # too few steps tell the reductions of one backward from the next
     if micro is not None:
-        met += case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
-        why = "the early reductions, what they slow and the calls for them are gone"
+        called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
+        copies = case.ops.filter(case.ops["op"].is_in(list(micro.copies)))
+        copied = case.per_step(int((copies["end_ns"] - copies["start_ns"]).sum()))
+        # Where the host sets the pace the calls count, else what moves gradients into and out of buckets: at most the longer of both.
+        met += max(called, copied)
+        why = "the early reductions, what they slow, their copies and the calls for them are gone"
     # None at all saves as much as any part of it. A replay that does not know what waits for it on other streams says less than was seen.
     none_at_all = case.worth(RemoveExposedComm(), bound=True).most_ns
-    return case.bound(met if none_at_all is None else min(met, max(none_at_all, exposed)), why)
+    return case.bound(met if none_at_all is None else min(met, max(none_at_all, exposed) + copied), why)
 
 
 def low_power(case: Case, settings: RecordedSettings) -> str:

@@ -131,6 +131,27 @@ def test_the_capture_alone_tells_to_reduce_once(tmp_path: Path) -> None:
     assert next(f for f in single if f.code == "NSX127").verdict == "cannot_tell"
 
 
+def test_the_bound_counts_what_moves_gradients_into_their_buckets(tmp_path: Path) -> None:
+    """Twenty divisions of 10 us in each of three early backwards go with the reductions; without views of buckets they are other work."""
+
+    def bound(*, view: bool) -> int:
+        settings = {
+            "backwards": 4,
+            "reducing": 4,
+            "wrappers": [{"kind": "DDP", "gradient_as_bucket_view": view}],
+            "optimizers": [{"parameters": 20, "gradients": {"without": 0}}],
+        }
+        (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100, "settings": settings}]}))
+        found = summarize([program((2, 2, 2, 2), divides=20).write(tmp_path / "r.sqlite")]).findings or ()
+        saving = next(f for f in found if f.code == "NSX127" and "micro-step" in f.title).saving
+        assert saving.bound and saving.likely_ns is not None
+        return saving.likely_ns
+
+    reductions = 6 * 400 * US
+    assert bound(view=True) == pytest.approx(reductions + 3 * 20 * 10 * US, rel=0.05)
+    assert bound(view=False) == pytest.approx(reductions, rel=0.05)
+
+
 def test_all_ranks_are_replayed_without_the_early_reductions(tmp_path: Path) -> None:
     path = program((2, 2, 2, 2), ranks=2).write(tmp_path / "r.sqlite")
     page = summarize([path])
