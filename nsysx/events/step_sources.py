@@ -200,7 +200,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            if _covers(of_process, own_ops, evaluations):
+            if _covers(of_process, own_ops, evaluations, unmarked_before=source == "nsysx"):
                 chosen_of.append((source, rule, of_process))
                 break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
@@ -290,15 +290,16 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
 _COMPUTES = ("kernel", "graph")
 
 
-def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -> bool:
+def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame, *, unmarked_before: bool) -> bool:
     """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
     what the probe saw to be an evaluation between steps, where that comes once or twice: in a short window it may be most of the work
-    of a rank. One that comes back more often may be a rollout, a part of each iteration.
+    of a rank. One that comes back more often may be a rollout, a part of each iteration. ``unmarked_before``: what knows a loop by its
+    rounds has seen some of them before it marks one, so the same kernels before the first step do not count.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
-    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
+    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", "name", computes).drop_nulls("call_start_ns")
     computing = launched.filter("computes")
     launched = computing if computing.height else launched
     whole = launched.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
@@ -311,6 +312,9 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -
         called, ns = part["call_start_ns"].to_numpy(), (part["end_ns"] - part["start_ns"]).to_numpy()
         within = _within(called, start, end)
         inside += int(ns[within].sum())
+        if unmarked_before:
+            repeated = part["name"].is_in(part["name"].filter(pl.Series(within, dtype=pl.Boolean)).unique().implode())
+            whole -= int(ns[repeated.to_numpy() & (called < start[0])].sum())
         beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
         begin, until = union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns")))
         if len(np.unique(np.searchsorted(start, begin))) < FEWEST_BETWEEN:

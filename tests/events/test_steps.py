@@ -257,6 +257,22 @@ def test_ranges_that_hold_little_of_the_work_are_passed_over(tmp_path: Path) -> 
     assert "step ranges of the probe hold less than half of the GPU work" in table.rule
 
 
+@pytest.mark.parametrize(
+    ("before", "step", "source"),
+    [("abcdefghij", own_step, "nsysx"), ("klmnopqrst", own_step, "kernels"), ("abcdefghij", user_step, "kernels")],
+)
+def test_rounds_before_the_probe_knew_the_loop_do_not_count(
+    tmp_path: Path, before: str, step: Callable[[Thread, int, int], None], source: str
+) -> None:
+    """Twenty rounds pass until eight are marked; other work as long as that, or ranges of the program, would be no steps."""
+    report, main = loop(0, nothing)
+    for i in range(28):
+        work(main, i * PERIOD + 20 * US, names=before if i < 20 else "abcdefghij")
+        if i >= 20:
+            step(main, i, i * PERIOD)
+    assert read(report, tmp_path).source == source
+
+
 def test_nothing_but_ranges(tmp_path: Path) -> None:
     report = Report()
     main = report.process(1).thread(1)
