@@ -213,6 +213,46 @@ def test_steps_before_the_window_say_what_a_step_takes() -> None:
         lab.close()
 
 
+def test_a_long_step_that_is_due_in_the_window_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual step at the begin of a window says nothing of what makes every fifth one long."""
+    before: list[int] = []
+
+    def due(steps: list[Any], behind: int) -> int:
+        before.extend(step.number for step in steps)
+        return behind + 3
+
+    monkeypatch.setattr(nsysx_probe.borders, "next_long", due)
+    lab = Lab(NSYSX_STEPS="24:44", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        train(net, 46, torch.optim.SGD(net.parameters(), lr=0.001))
+        assert lab.probe.status.record()["marked_steps"] == [24, 27, 41, 42, 43]
+        assert before and max(before) < 24
+    finally:
+        lab.close()
+
+
+def timed(lengths: list[int], *, recorded: bool = False) -> list[Any]:
+    step = nsysx_probe.clock.TimedStep
+    return [step(number, ns, False, recorded, 0) for number, ns in enumerate(lengths)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "due"),
+    [
+        ([4, 30, 4, 30, 120] * 6, 34),
+        ([4] * 40, None),
+        ([4, 4, 4, 40] * 2, None),  # once is no rhythm
+        ([4, 4, 40, 4, 4, 4, 4, 40, 40, 4, 4, 4, 4, 4, 4, 40, 4, 4, 4], None),
+        ([4, 4, 4, 9] * 3 + [4, 4, 4, 4] + [4, 4, 4, 9] * 9, 55),  # one is not as long
+    ],
+)
+def test_long_steps_that_come_back_at_one_distance(lengths: list[int], due: int | None) -> None:
+    next_long = nsysx_probe.returning_steps.next_long
+    assert next_long(timed(lengths), len(lengths)) == due
+    assert next_long(timed(lengths, recorded=True), len(lengths)) is None
+
+
 def test_a_window_is_chosen_once_steps_repeat() -> None:
     lab = Lab(NSYSX_STEPS="auto", NSYSX_MARKS="few")
     try:

@@ -14,6 +14,7 @@ from .marking import Shape
 from .output import Output
 from .probe_bounds import LOOK_EVERY
 from .probe_parts import ProbeParts
+from .returning_steps import next_long
 from .settings_reader import SettingsReader
 from .status import Status
 from .step_follower import StepFollower
@@ -256,7 +257,7 @@ class Borders:
         self.window.open(self.torch)
         self.window.opened = self._settings_due = True
         self.out.recording = True
-        self.marking.start(self.window.steps)
+        self.marking.start(self.window.steps, next_long(self.clock.periods, self.steps.index))
         self.xray.start()
         self.status.hello()
         self.calls.turn(self.marking.on)

@@ -40,6 +40,10 @@ class Learner:
         self._pause = MARKING_PAUSE
         self._resume = 0
 
+    def plan(self, index: int) -> None:
+        """Mark occurrence ``index``, whatever is known until then."""
+        self._planned.add(index)
+
     def wants(self, index: int) -> bool:
         """Return whether occurrence ``index`` should be marked."""
         return self._learning or index in self._planned
@@ -89,14 +93,16 @@ class Marking:
         ] = {}  # of each network: its learner and number of calls
         self._call: Hashable = None
 
-    def start(self, steps: int | None) -> None:
-        """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
+    def start(self, steps: int | None, long: int | None = None) -> None:
+        """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it. ``long``: a step that will be long."""
         self.steps, self._restarted = [], True
         self._short = steps is not None and steps < SHORT_WINDOW_STEPS
         self._at_end = 1 if self._short else REFERENCE_STEPS
         self._references = 1 if self._short else REFERENCE_STEPS
         self._of_steps = Learner(1 if steps is not None else REFERENCE_STEPS)
         self._of_calls.clear()
+        if long is not None:
+            self._of_steps.plan(long)
 
     def _wants(self, index: int) -> bool:
         """Return whether step ``index`` is marked."""

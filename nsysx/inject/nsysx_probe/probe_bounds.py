@@ -92,6 +92,8 @@ LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, LONG_STEP_SAMPLE_NS = 3, 60_000_000, 10_
 MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 200_000_000
 #: So many looks tell the usual length, and the last ones of them count.
 FEWEST_LOOKS, LAST_LOOKS = 5, 50
+#: Steps so many times as long as usual come back regularly if so many, and this share of all, are as far from the last one.
+RETURNING_TIMES, FEWEST_RETURNS, REGULAR_SHARE = 2, 3, 0.7
 #: A step that spends this share of its time in a loader's next has waited for its batch.
 BARE_WAIT_SHARE = 0.2
 #: What runs between steps and is none of them is told from this share of the time on.
