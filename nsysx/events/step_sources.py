@@ -299,7 +299,9 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame, *
     rounds has seen some of them before it marks one, so the same kernels before the first step do not count.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
-    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", "name", computes).drop_nulls("call_start_ns")
+    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", "name", computes).drop_nulls(
+        "call_start_ns"
+    )
     computing = launched.filter("computes")
     launched = computing if computing.height else launched
     whole = launched.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
