@@ -9,6 +9,7 @@ from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings import _gathered_lists as gathered_lists
+from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _same_samples as same
@@ -199,6 +200,16 @@ OF_RANKS = (
         seen=gathered_lists.gathered_twice,
         takes=gathered_lists.taken,
         at=gathered_lists.place_of_gather,
+    ),
+    Costly(
+        "gathered logits",
+        gathered_logits.gathered_whole,
+        "Every rank gathers the logits of all classes",
+        way("own-classes"),
+        worth=gathered_logits.own_classes,
+        seen=gathered_logits.gathered_whole,
+        takes=gathered_logits.taken,
+        at=gathered_logits.place_of_gather,
     ),
     Costly(
         "collectives through the CPU",

@@ -647,6 +647,7 @@ OF_JOBS = {
     "metrics in each step",
     "stream of collectives",
     "gathers into lists",
+    "gathered logits",
     "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",

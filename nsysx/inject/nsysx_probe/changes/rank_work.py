@@ -189,6 +189,17 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-classes",
+        "Compute the loss, or the argmax, of each rank's own classes, and send three numbers for each row: the largest logit, the sum of "
+        "exponentials, and the target's logit",
+        "from torch.distributed.tensor.parallel import loss_parallel  # head: ColwiseParallel(use_local_output=False)\n"
+        "with loss_parallel():\n"
+        "    loss = F.cross_entropy(logits, target)  # logits stay sharded over the classes\n"
+        "    loss.backward()",
+        "Written by hand, the sum of exponentials and the target's logit are all-reduced, the largest logit with MAX, and backward needs "
+        "no gather.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "packed-exchange",
         "Exchange all of these tensors in one message: pack them into one, the dimension of the ranks in front, and take it apart behind",
         "packed = torch.stack(tensors).view(n, world, -1).transpose(0, 1).contiguous()\n"

@@ -1,0 +1,139 @@
+"""Logits of a head whose classes are split over the ranks, gathered whole on every rank for a loss or an argmax over the classes.
+
+Of its own classes each rank needs the largest logit, the sum of exponentials and the logit of the target: three numbers for each row go
+between the ranks in place of all logits, and no rank repeats what the others compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import operator_work
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.operator_flops import sizes
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
+from nsysx.findings._once import Takes
+from nsysx.model import Row
+from nsysx.reading import nccl_notes
+
+_OVER_CLASSES = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::argmax")
+_PRODUCTS = r"^aten::(mm|addmm|linear)$"
+#: Bytes of a logit.
+_ELEMENT_BYTES = (2, 4)
+
+
+class _Gathered(NamedTuple):
+    """The gathers (ops), the ``work`` over all classes (ops) and its time (ns, all steps), ``ranks``, and the rows and classes."""
+
+    gathers: frozenset[int]
+    work: frozenset[int]
+    work_ns: int
+    ranks: int
+    rows: int
+    classes: int
+
+
+def _find(profile: Profile) -> _Gathered | None:
+    """Return the gathered logits of the steady steps, None without any or where operators or messages are not recorded."""
+    ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
+    comm = ops.filter(
+        (ops["cls"] == DeviceActivity.COMM.value) & ops["phase"].cast(pl.String).is_in(["forward", "evaluation"])
+    )
+    members = nccl_notes.members(profile.trace).get(profile.process, {})
+    messages = nccl_notes.messages(profile.trace, comm, members) if comm.height else []
+    try:
+        operators = operator_work.numbered_operators(profile)
+    except NotRecorded:
+        return None
+    whole = operators.filter(pl.col("name").is_in(_OVER_CLASSES))
+    products = [sizes(shapes) for shapes in operators.filter(pl.col("name").str.contains(_PRODUCTS))["shapes"].unique()]
+    best: _Gathered | None = None
+    for shapes in whole["shapes"].unique(maintain_order=True):
+        logits = next((shape for shape in sizes(shapes) or [] if shape), [])
+        rows, classes = math.prod(logits[:-1]), logits[-1] if logits else 0
+        for ranks in {m.size for m in members.values() if m.size and m.size > 1 and not classes % m.size}:
+            part = classes // ranks
+            theirs = np.array([_sends(m, members, ranks, rows * part) for m in messages], np.bool_)
+            if not theirs.any() or not any(_makes(tensors or [], rows, part) for tensors in products):
+                continue
+            work = operator_work.work_of(profile, whole.filter(pl.col("shapes") == shapes))
+            gathered = _Gathered(
+                frozenset(comm["op"].to_numpy()[theirs].tolist()),
+                frozenset(work["op"].to_list()),
+                int(work["ns"].sum()),
+                ranks,
+                rows,
+                classes,
+            )
+            best = gathered if best is None or gathered.work_ns > best.work_ns else best
+    return best
+
+
+def _sends(
+    message: nccl_notes.Message, members: Mapping[str, nccl_notes.CommunicatorMember], ranks: int, numbers: int
+) -> bool:
+    """Return whether a message gathers so many numbers of each of so many ranks."""
+    member = members.get(message.communicator)
+    of_ranks = message.kind == "allgather" and member is not None and member.size == ranks
+    return of_ranks and message.bytes in {numbers * size for size in _ELEMENT_BYTES}
+
+
+def _makes(tensors: Sequence[list[int]], rows: int, part: int) -> bool:
+    """Return whether a product of these tensors makes so many rows of a part of the classes."""
+    given = any(len(shape) > 1 and math.prod(shape[:-1]) == rows for shape in tensors)
+    return given and any(len(shape) == 2 and part in shape and shape[0] != rows for shape in tensors)
+
+
+def _saved_ns(case: Case) -> int:
+    """Return the most that goes (ns a step): the exposed transfer of the gathers, and what all ranks repeat."""
+    gathered = case.profile.once(_find)
+    if gathered is None:
+        return 0
+    chosen = communication(case)["op"].is_in(list(gathered.gathers)).to_numpy()
+    return exposed_transfer_ns(case, chosen) + round(case.per_step(gathered.work_ns) * (1 - 1 / gathered.ranks))
+
+
+def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that logits are gathered whole, where that is notable."""
+    gathered, saved = case.profile.once(_find), _saved_ns(case)
+    if gathered is None or not case.notable(saved):
+        return ""
+    return (
+        f"each of {gathered.ranks} ranks makes the logits of {units.count(gathered.classes // gathered.ranks)} of "
+        f"{units.count(gathered.classes)} classes, gathers those of all others for {units.count(gathered.rows)} rows, and then does the "
+        "same with all of them as every other rank"
+    )
+
+
+def own_classes(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that it saves if each rank keeps to its own classes."""
+    why = "no logits move, and each rank computes its part of what all of them repeat; three numbers for each row go between them"
+    return case.bound(_saved_ns(case), why)
+
+
+def taken(case: Case) -> Takes:
+    """Return the gathers and the work over all classes."""
+    gathered = case.profile.once(_find)
+    return Takes(frozenset() if gathered is None else gathered.gathers | gathered.work)
+
+
+def place_of_gather(case: Case) -> Row:
+    """Return the line that gathers."""
+    code, gathered = case.profile.code(), case.profile.once(_find)
+    if code is None or gathered is None:
+        return {}
+    rows = code.places_of(code.op[np.array(sorted(gathered.gathers))])
+    rows = rows[rows >= 0]
+    if not len(rows):
+        return {}
+    file, line, _ = code.places.row(int(np.bincount(rows).argmax()))
+    return {"file": file, "line": line}

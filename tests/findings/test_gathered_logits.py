@@ -1,0 +1,86 @@
+"""NSX127: logits of a head whose classes are split over the ranks, gathered whole for a loss, and gathers that are not such."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings import _gathered_logits
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_smaller_operators import operator
+from tests.ranks.test_rank_table import KERNELS, noted
+
+HEAD, LOSS = 34, 40
+SOURCE = {HEAD: "dist.all_gather_into_tensor(parts, own)", LOSS: "loss = F.cross_entropy(logits, target)"}
+ROWS, CLASSES = 512, 8192
+
+
+def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
+    """A head of half of the classes (300 us), a gather (200 us), a softmax over all (150 us) and its backward (50 us)."""
+    at = 1000 * number + 10
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=ranks, Rank=0)
+    part = CLASSES if kind in ("of rows", "of weights") else CLASSES // ranks
+    rows = ROWS // ranks if kind == "of rows" else ROWS
+    size = 2 * rows * part // (2 if kind == "of features" else 1)
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        operator(program, "mm", at, [-1, -1], f"[{rows}, 256], [256, {part}]", 300)
+        if kind != "own classes":
+            with program.line(HEAD, "Gather.forward"):
+                begin = program.t
+                name = "ncclAllReduce" if kind == "added up" else "ncclAllGather"
+                program.launch(200, KERNELS[name])
+                noted(program.main, name, begin, program.t, comm=5, size=size)
+    with program.line(LOSS):
+        seen = ROWS // 2 if kind == "of some rows" else ROWS
+        name = {"argmax": "argmax", "attention": "_softmax"}.get(kind, "_log_softmax")
+        wide = part if kind == "own classes" else CLASSES
+        operator(program, name, at + 3, [at, -1], f"[{seen}, {wide}], []", 150, "softmax")
+    with program.line(41), program.range("backward"):
+        program.launch(500)
+    program.sync()
+
+
+def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Finding | None:
+    def transfer(case: _gathered_logits.Case, chosen: object) -> int:
+        comm = _gathered_logits.communication(case).filter(chosen)  # type: ignore[arg-type]
+        return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
+
+    # One rank alone does not tell transfer from waiting.
+    monkeypatch.setattr(_gathered_logits, "exposed_transfer_ns", transfer)
+    program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
+    of_settings = program.found(folder, "NSX127")
+    return next((f for f in of_settings if f.evidence[0]["setting"] == "gathered logits"), None)
+
+
+@pytest.mark.parametrize("kind", ["loss", "argmax"])
+def test_logits_of_split_classes_are_gathered_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = finding(tmp_path, kind, monkeypatch)
+    assert found is not None and "4,096 of 8,192 classes" in found.detail
+    assert (found.where["file"], found.where["line"]) == (FILE, HEAD)
+    assert [r.name for r in found.remedies] == ["own-classes"]
+    # All of the transfer, and half of the work over all classes.
+    assert found.saving.bound and found.saving_ns_per_step == pytest.approx(275_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "own classes",
+        "of rows",  # of all ranks' samples: what is gathered is made of other rows
+        "of weights",  # a head that every rank has whole
+        "of features",  # fewer numbers than all logits
+        "of some rows",
+        "added up",
+        "attention",
+    ],
+)
+def test_other_gathers_are_left_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding(tmp_path, kind, monkeypatch) is None
+
+
+def test_what_costs_little_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_gathered_logits.Case, "notable", lambda *_: False)
+    assert finding(tmp_path, "loss", monkeypatch) is None
