@@ -63,7 +63,10 @@ def _find(profile: Profile) -> _Gathered | None:
         for ranks in {m.size for m in members.values() if m.size and m.size > 1 and not classes % m.size}:
             part = classes // ranks
             theirs = np.array([_sends(m, members, ranks, rows * part) for m in messages], np.bool_)
-            if not theirs.any() or not any(_makes(tensors or [], rows, part) for tensors in products):
+            # Layers gather features, and a network has one head: a product of a step that makes all classes needs no logits of others.
+            once = 0 < theirs.sum() <= profile.scope.steps
+            split = any(_makes(tensors or [], rows, part) for tensors in products)
+            if not once or not split or any(_makes(tensors or [], rows, classes) for tensors in products):
                 continue
             work = operator_work.work_of(profile, whole.filter(pl.col("shapes") == shapes))
             gathered = _Gathered(

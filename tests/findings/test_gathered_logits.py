@@ -27,7 +27,9 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
     size = 2 * rows * part // (2 if kind == "of features" else 1)
     with program.line(20), program.range("forward"), program.range("net:Net"):
         operator(program, "mm", at, [-1, -1], f"[{rows}, 256], [256, {part}]", 300)
-        if kind != "own classes":
+        if kind == "a whole head":
+            operator(program, "mm", at + 1, [at, -1], f"[{ROWS}, 256], [256, {CLASSES}]", 300)
+        for _ in range({"own classes": 0, "of layers": 3}.get(kind, 1)):
             with program.line(HEAD, "Gather.forward"):
                 begin = program.t
                 name = "ncclAllReduce" if kind == "added up" else "ncclAllGather"
@@ -75,6 +77,8 @@ def test_logits_of_split_classes_are_gathered_whole(kind: str, tmp_path: Path, m
         "of some rows",
         "added up",
         "attention",
+        "of layers",
+        "a whole head",  # a layer's features happen to be as many as half of the classes
     ],
 )
 def test_other_gathers_are_left_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
