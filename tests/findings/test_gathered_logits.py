@@ -31,6 +31,7 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
             operator(program, "mm", at + 1, [at, -1], f"[{ROWS}, 256], [256, {CLASSES}]", 300)
         for _ in range({"own classes": 0, "of layers": 3}.get(kind, 1)):
             with program.line(HEAD, "Gather.forward"):
+                program.host(2)
                 begin = program.t
                 name = "ncclAllReduce" if kind == "added up" else "ncclAllGather"
                 program.launch(200, KERNELS[name])
