@@ -131,7 +131,9 @@ class Borders:
         if self._settings_due and self.marking.on and index > 0 and not self.xray.on:
             self._settings_due = False
             self.settings.begin(index)
-        if self._is_xray(index):
+        is_xray = self._is_xray(index)
+        self.settings.masks.begin(last=is_xray and window.left(index) == 0)
+        if is_xray:
             self.xray.begin(index)
         elif self.xray.on:
             self.xray.turn_off()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from .backward_graph import nodes_of
 from .interrupts import of_program
 from .output import Output
 from .probe_bounds import BACKWARD_LOOKS, MOST_BACKWARD_NODES
@@ -107,18 +108,10 @@ class OperatorRanges:
 
 def _one_thread(roots: Any) -> bool:
     """Return whether one thread runs the backward of these tensors, because every node of their graph is on the same device."""
-    roots = roots if isinstance(roots, (tuple, list)) else (roots,)
-    todo = [getattr(root, "node", None) or getattr(root, "grad_fn", None) for root in roots]
-    seen: dict[int, Any] = {}
     devices = set()
-    while todo:
-        node = todo.pop()
-        if node is None or id(node) in seen:
-            continue
-        if len(seen) >= MOST_BACKWARD_NODES:
+    for number, node in enumerate(nodes_of(roots)):
+        if number >= MOST_BACKWARD_NODES:
             return False
-        seen[id(node)] = node
         of_node = {str(given.device) for given in node._input_metadata}
         devices |= {device for device in of_node if device != "cpu"} or of_node
-        todo.extend(following for following, _ in node.next_functions)
     return len(devices) <= 1

@@ -3,7 +3,8 @@
 ``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
 - Functions of torch are not wrapped. Their code is exchanged (`patch`), so tracebacks, warnings and bindings do not change.
-- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only to turn lines on.
+- In a step the probe reads no values of tensors on a device, never synchronizes and allocates nothing there. It walks the stack only to
+  turn lines on.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
   or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (`interrupts`).
 - The probe's parts import from known places only (`import_places`).

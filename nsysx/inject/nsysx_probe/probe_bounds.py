@@ -13,6 +13,16 @@ BARE_CALLS, TRACED_CALLS, TRACED_LONGER = 500, 60, 1.5
 #: How often to look, how long at most, and how long after nsys has begun to trace calls it has begun to record kernels (s).
 AT_WORK_LOOK_S, AT_WORK_LONGEST_S, KERNELS_AFTER_CALLS_S = 0.01, 1.5, 0.05
 
+# ---- attention_masks ------------------------------------------------------------------------------------------------
+#: Backwards of one step whose masks are looked at, shapes of masks, and masks of one shape that are held: each layer may have its own.
+MOST_MASK_BACKWARDS, MOST_MASK_SHAPES, HELD_MASKS_OF_SHAPE = 4, 4, 3
+#: Masks are held if the memory that they lie in is no more than this, on a GPU than this share of its memory, of which the program with
+#: them uses no more than that share. Chosen: a mask of 8 x 8192 x 8192 numbers of 16 bits on a card of 80 GB.
+HELD_MASKS_BYTES, HELD_MASK_MEMORY_SHARE, USED_MEMORY_SHARE = 1 << 28, 1 / 64, 0.9
+#: Of a mask that is not empty about so many rows are looked at, of so many sequences and heads each; what is added to a score that is
+#: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf).
+MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED = 32, 4, -9_999.0
+
 # ---- backward -------------------------------------------------------------------------------------------------------
 #: How deep into nested results the search for tensors goes, and how many items of each it looks at. Chosen: models return
 #: tuples and dicts of few levels; a list of thousands of tensors would cost each call.

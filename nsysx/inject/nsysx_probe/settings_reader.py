@@ -2,8 +2,8 @@
 
 `SettingsReader` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
 numbers, which backwards reduce gradients), and puts all of it into one record when the step ends. Outside that step every function
-that the other parts call is one look at ``watching``. No tensor's values are read but those of one batch that a loader has put
-together on the CPU; nothing is synchronized, CUDA is not started.
+that the other parts call is one look at ``watching``. No tensor's values are read in a step but those of one batch that a loader has put
+together on the CPU, and behind the window some of masks; nothing is synchronized, CUDA is not started.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from . import (
     settings_state,
     variable_places,
 )
+from .attention_masks import AttentionMasks
 from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
@@ -46,6 +47,7 @@ class SettingsReader:
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
+        self.masks = AttentionMasks(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
@@ -112,6 +114,7 @@ class SettingsReader:
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
         self._safely(self._padding.window_closed)
+        self._safely(self.masks.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
@@ -127,6 +130,7 @@ class SettingsReader:
             "loaders": self._loaders.rows(),
             "saves": saves,
             "padding": self._padding.counts,
+            "masks": self.masks.rows,
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
         }
