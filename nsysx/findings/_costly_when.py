@@ -25,7 +25,6 @@ from nsysx.findings._finding_bounds import (
     REPORTED_SHARE,
 )
 from nsysx.findings._once import Takes
-from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.records import count_or_zero
 from nsysx.replay.edits import RemoveExposedComm, RemoveOps, RemoveWaits
@@ -128,9 +127,7 @@ def _convolutions(settings: RecordedSettings) -> int:
 
 
 def _convolution_kernels(case: Case) -> pl.DataFrame:
-    return case.kernels.filter(
-        pl.Series(lookup.matching(case.kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn|implicit"), dtype=pl.Boolean)
-    )
+    return case.kernels.filter((case.kernels["family"] == "convolution").fill_null(value=False))
 
 
 def no_benchmark(case: Case, settings: RecordedSettings) -> str:

@@ -356,6 +356,14 @@ MOVES_MORE_TIMES = 1.5
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
 #: A causal mask leaves half of the scores; attention of fewer queries and keys of one sequence is not what a step waits for.
 CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION = 0.5, 128
+# ---- _empty_masks ---------------------------------------------------------------------------------------------------
+#: Without a mask attention in 16 bits comes near this share of the rate of products, and to half of it at this length: by cuDNN on an
+#: H200, forward and backward together, 0.51 at 4672, 0.47 at 512, 0.25 at 256 (queries and keys alike, heads of 64 and 128).
+UNMASKED_RATE_SHARE, HALF_RATE_LENGTH = 0.52, 256
+#: So many times that, at the least and at the most: FlashAttention 2 on an H100 stays below it, 3 and an A100 come above it.
+SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES = 0.75, 1.3
+#: A mask that is neither empty nor causal leaves enough out, if it masks this share of the scores, for another kernel to be worth it.
+MUCH_MASKED_SHARE = 0.4
 # ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
 #: What tensor cores are fed with at once.
 FED_AT_ONCE_BYTES = 16

@@ -99,8 +99,7 @@ def check(case: Case) -> list[Finding]:
         )
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
-    conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
-    of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
+    of_conv = int(fp32_kernels.filter(pl.col("family") == "convolution")["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
     attends = lookup.matching(fp32_kernels["name"], _FP32_ATTENTION)
     if 2 * int(fp32_kernels.filter(pl.Series(attends, dtype=pl.Boolean))["ns"].sum()) > int(fp32_kernels["ns"].sum()):

@@ -1,12 +1,16 @@
-"""NSX133 fixed-mask: fused attention that is given one mask of all queries and keys, the same for every sequence and head.
+"""NSX133 fixed-mask: fused attention that is given a mask it does not need: one that masks nothing, or one fixed pattern.
 
 What it means
+    A mask that masks nothing (padding where every sequence is full, a bias of zeros) still rules FlashAttention out, and the kernel that
+    takes it reads it for each head. Without it (attn_mask=None) the fast kernel runs.
+    The other one is the same for all queries and keys of every sequence and head.
     Such a mask is mostly the causal one. The kernel reads it for each head, computes all scores and discards those that are masked, and
     FlashAttention does not take it. With is_causal=True the kernel computes half of the scores. A window or another fixed pattern is
     what flex_attention is made for: it leaves out blocks that are masked as a whole.
 
 In the trace
-    An operator of fused attention with an argument of (queries, keys) numbers, both of the same length.
+    An operator of fused attention with an argument of (queries, keys) numbers, both of the same length. What a mask holds the probe
+    looks at once, where the window has ended.
 
 Bad
     mask = torch.full((t, t), float("-inf"), device="cuda").triu(1)
@@ -23,6 +27,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -32,8 +37,10 @@ from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
+from nsysx.findings import _empty_masks
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION
+from nsysx.findings._empty_masks import Content
+from nsysx.findings._finding_bounds import CAUSAL_SCORES_LEFT, MUCH_MASKED_SHARE, SHORTEST_ATTENTION
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
@@ -47,20 +54,31 @@ _FUSED = r"scaled_dot_product_(?:cudnn|efficient|flash)|_(?:efficient|flash)_att
 
 
 def check(case: Case) -> list[Finding]:
-    """Return one finding where attention with a fixed mask takes 1 % of the step or more."""
+    """Return a finding for empty masks and one for fixed ones, where attention with them takes 1 % of the step or more."""
     try:
         operators = operator_work.numbered_operators(case.profile)
     except NotRecorded:
         return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
     fused = operators.filter(pl.col("name").str.contains(_FUSED))
+    found = _empty_masks.findings(case, RULE, fused, operators) + _fixed(case, fused)
+    return found or case.clear(
+        RULE, "no fused attention is given an empty mask, or a fixed one of all queries and keys"
+    )
+
+
+def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
+    """Return one finding where operators of fused attention with a fixed mask, or one that is causal, take 1 % of the step or more."""
+    seen = _empty_masks.contents(case)
     kinds = fused.select("shapes", "read").unique()
-    masked = [fixed_mask(*kind) for kind in kinds.iter_rows()]
+    held = [_empty_masks.mask_of(shapes, seen) for shapes in kinds["shapes"]]
+    masked = [_length(seen, mask, *kind) for mask, kind in zip(held, kinds.iter_rows(), strict=True)]
+    told = [seen[mask] for mask, length in zip(held, masked, strict=True) if mask is not None and length is not None]
     lengths = kinds.with_columns(pl.Series("length", masked, dtype=pl.Int64)).drop_nulls("length")
     fused = fused.join(lengths, on=["shapes", "read"], how="inner", nulls_equal=True)
     ops = operator_work.work_of(case.profile, fused, "length")
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken):
-        return case.clear(RULE, "no fused attention is given a fixed mask of all queries and keys")
+        return []
     worth = case.worth(ScaleOps(ops_of(ops), CAUSAL_SCORES_LEFT, less_work=True), cause=RULE.cause)
     best = case.worth(ScaleOps(ops_of(ops), _at_limit(case), less_work=True), cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and best.most_ns:
@@ -68,8 +86,7 @@ def check(case: Case) -> list[Finding]:
     length = int(ops["length"].max())  # type: ignore[arg-type]
     title = f"Attention computes all scores and masks them: {units.duration(taken)} {case.per}"
     detail = (
-        f"Fused attention takes {case.share(taken)} of the step and is given a mask of {length} x {length}, the same for all "
-        "sequences and heads. If it is the causal one, half of what is computed is discarded."
+        f"Fused attention takes {case.share(taken)} of the step and is given a mask of {length} x {length}{_what(told)}"
     )
     return [
         Found(
@@ -77,6 +94,26 @@ def check(case: Case) -> list[Finding]:
             where={"near": "attention"},
         ).as_finding(case)
     ]  # fmt: skip
+
+
+def _length(
+    seen: dict[tuple[int, ...], Content], mask: tuple[int, ...] | None, shapes: str | None, read: str | None
+) -> int | None:
+    """Return the length of a mask that is causal, or of one of all sequences that is not known to mask little or nothing."""
+    if mask is None:
+        return fixed_mask(shapes, read)
+    if seen[mask].holds == "causal":
+        return int(mask[-1]) if mask[-1] >= SHORTEST_ATTENTION else None
+    return fixed_mask(shapes, read) if seen[mask].masked >= MUCH_MASKED_SHARE else None
+
+
+def _what(told: Sequence[Content]) -> str:
+    """Return what is masked, as far as the probe has looked at it: the end of a sentence, and a sentence."""
+    if told and all(each.holds == "causal" for each in told):
+        return ", which is the causal one: half of what is computed is discarded."
+    if told:
+        return f". {units.share(max(each.masked for each in told), 1)} of the scores are computed and masked."
+    return ", the same for all sequences and heads. If it is the causal one, half of what is computed is discarded."
 
 
 def fixed_mask(shapes: str | None, read: str | None) -> int | None:

@@ -671,6 +671,24 @@ def test_a_program_without_a_fault_is_clear(tmp_path: Path, body: Callable[[Prog
     assert finding.verdict == "clear"
 
 
+@pytest.mark.parametrize("convolves", [False, True])
+def test_attention_by_cudnn_is_no_convolution(tmp_path: Path, convolves: bool) -> None:
+    """A patch embedding is one, in a network that spends its time elsewhere."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500 if convolves else 10, "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc")
+            for _ in range(8):
+                program.launch(300, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64")
+                program.launch(100, "void cudnn::fusion::convert_dq_to_16bits<(bool)1>(const void *, void *)")
+                program.launch(100, "triton_poi_fused__to_copy_convolution_2")
+
+    given = {"switches": {"cudnn_benchmark": False}, "networks": [{"convolutions": 1}]}
+    found = alone(tmp_path, changed(CLEAN, given), body)
+    assert names(found) == ({"cudnn.benchmark off"} if convolves else set())
+    assert not convolves or "convolutions take 500 us" in found[0].detail
+
+
 def test_what_is_unknown_is_no_fault(tmp_path: Path) -> None:
     unknown = dict.fromkeys(CLEAN)
     (finding,) = alone(tmp_path, unknown)

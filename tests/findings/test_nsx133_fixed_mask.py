@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nsysx.findings.nsx133_fixed_mask import fixed_mask
+from nsysx.model import Finding
 from tests.analyses.test_operators import GEMM, Torch, summary
 from tests.findings import Program
 
@@ -76,3 +79,85 @@ def test_half_of_the_masked_work_is_what_could_go(tmp_path: Path) -> None:
 def test_without_such_a_mask_it_is_clear(mask: str, tmp_path: Path) -> None:
     found = summary(Torch().steps(masked(mask)), tmp_path)
     assert [f.verdict for f in found.findings or () if f.code == "NSX133"] == ["clear"]
+
+
+EACH = [8, 1, 2048, 2048]  # each sequence has a mask of its own
+CONVERTED = "elementwise_kernel<where_kernel_impl>"
+
+
+def given(mask: list[int], kernel: str = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_26") -> Any:
+    """Return a step of attention for 1,600 us, whose mask takes 100 us to be converted, and a product at 916 TFLOP/s."""
+
+    def body(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.range("net:Net"):
+            with program.op("aten::scaled_dot_product_attention", f"[{Q}, {Q}, {Q}, {mask}, [], []]"):
+                with program.op("aten::where", f"[{mask}, [], []]"):
+                    program.launch(100, CONVERTED)
+                with program.op("aten::_scaled_dot_product_cudnn_attention", f"[{Q}, {Q}, {Q}, {mask}, [], []]"):
+                    program.launch(1600, kernel)
+            with program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+                program.launch(150, GEMM)
+
+    return body
+
+
+def told(folder: Path, body: Any, *masks: dict[str, Any]) -> list[Finding]:
+    """Return what the rule says of a program in whose masks the probe has seen this."""
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": {"masks": list(masks)}}
+    (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    return Torch().steps(body).findings(folder, "NSX133")
+
+
+def seen(holds: str, shape: list[int] = EACH, masked: float = 0.0) -> dict[str, Any]:
+    return {"shape": shape, "calls": 1, "looked": 1, "holds": holds, "masked": masked}
+
+
+def test_a_mask_that_masks_nothing_is_told_with_what_the_fast_kernel_takes(tmp_path: Path) -> None:
+    (one,) = told(tmp_path, given(EACH), seen("nothing"))
+    assert (one.verdict, one.cost_ns_per_step) == ("found", 1_700_000), "with what makes the mask ready"
+    assert "no attn_mask" in (one.paste or "") and "8 x 1 x 2048 x 2048" in one.detail and "100 us" in one.detail
+    worth, operations, rate = one.saving, 4 * math.prod(Q) * Q[2], 2 * 4096**3 / 150e-6
+    likely, least, most = (
+        1_700_000 - min(1_600_000, operations / rate / (0.52 / (1 + 256 / 2048)) / times * 1e9)
+        for times in (1, 0.75, 1.3)
+    )
+    assert worth.likely_ns == pytest.approx(likely, rel=0.05)
+    assert worth.likely_ns - (worth.error_ns or 0) == pytest.approx(least, rel=0.1)
+    assert worth.most_ns == pytest.approx(most, rel=0.1)
+    assert "of the rate of products" in worth.confidence
+
+
+def test_an_empty_mask_of_all_sequences_is_no_causal_one(tmp_path: Path) -> None:
+    shape = [1, 1, 2048, 2048]
+    (one,) = told(tmp_path, given(shape), seen("nothing", shape))
+    assert "no attn_mask" in (one.paste or "") and "causal" not in one.detail
+
+
+@pytest.mark.parametrize(
+    ("shape", "masks"),
+    [
+        (EACH, ()),  # the probe has looked at none
+        (EACH, (seen("other", masked=0.01),)),
+        (EACH, ({"shape": EACH, "calls": 1, "looked": 0},)),
+        (EACH, (seen("nothing", [8, 1, 1, 2048]),)),  # that of another call
+        ([], (seen("nothing"),)),
+        ([1, 1, 2048, 2048], (seen("other", [1, 1, 2048, 2048], 0.1),)),  # little could be left out
+    ],
+)
+def test_a_mask_that_is_not_seen_to_be_empty_is_none(shape: list[int], masks: Any, tmp_path: Path) -> None:
+    assert [f.verdict for f in told(tmp_path, given(shape), *masks)] == ["clear"]
+
+
+def test_without_16_bits_what_the_fast_kernel_takes_is_not_known(tmp_path: Path) -> None:
+    (one,) = told(tmp_path, given(EACH, "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)"), seen("nothing"))
+    assert one.verdict == "found" and one.saving.likely_ns is None
+
+
+def test_a_mask_is_causal_by_what_it_holds(tmp_path: Path) -> None:
+    """Also where each sequence has one of its own."""
+    (one,) = told(tmp_path, given(EACH), seen("causal", masked=0.4998))
+    assert "which is the causal one" in one.detail and "If" not in one.detail and "is_causal=True" in (one.fix or "")
+    shape = [1, 1, 2048, 2048]
+    (window,) = told(tmp_path, given(shape), seen("other", shape, 0.9))
+    assert "90 % of the scores are computed and masked" in window.detail and "causal one" not in window.detail

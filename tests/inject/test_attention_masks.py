@@ -79,7 +79,9 @@ def row(holds: str, shape: list[int], calls: int, looked: int, masked: float = 0
 
 
 def test_masks_that_mask_nothing_are_told_as_such() -> None:
-    assert told(Net(5), [ONES] * 5) == [row("nothing", [2, 1, LENGTH, LENGTH], 5, 3)], "of five layers three are looked at"
+    assert told(Net(5), [ONES] * 5) == [row("nothing", [2, 1, LENGTH, LENGTH], 5, 3)], (
+        "of five layers three are looked at"
+    )
     zeros = torch.zeros(1, 1, 1, LENGTH)
     (found,) = told(Net(1), [zeros])
     assert (found["holds"], found["shape"][-1]) == ("nothing", LENGTH)

@@ -118,11 +118,13 @@ class AttentionMasks:
 
     def _has_room(self, mask: Any) -> bool:
         """Return whether the memory that a mask lies in can be held beside the most that the program has used so far."""
-        storages = {m.untyped_storage().data_ptr(): m.untyped_storage() for held in self._held.values() for m, _ in held}
+        storages = {
+            m.untyped_storage().data_ptr(): m.untyped_storage() for held in self._held.values() for m, _ in held
+        }
         storages[mask.untyped_storage().data_ptr()] = mask.untyped_storage()
         wanted = sum(storage.nbytes() for storage in storages.values())
         if not mask.is_cuda:
-            return wanted <= HELD_MASKS_BYTES
+            return bool(wanted <= HELD_MASKS_BYTES)
         whole = self.torch.cuda.get_device_properties(mask.device).total_memory
         used = self.torch.cuda.max_memory_allocated(mask.device)
         return bool(wanted <= HELD_MASK_MEMORY_SHARE * whole and used + wanted <= USED_MEMORY_SHARE * whole)
@@ -153,7 +155,9 @@ def content(torch: Any, mask: Any) -> tuple[str, float]:
 
     True and 0 are what masks nothing. What adds other numbers to scores masks something as well.
     """
-    mask = mask[tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())]  # expanded: each number once
+    mask = mask[
+        tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())
+    ]  # expanded: each number once
     truth = mask.dtype == torch.bool
     if bool(mask.all() if truth else ~mask.any()):
         return NOTHING, 0.0

@@ -114,4 +114,11 @@ UNTRIED = (
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",
         untried="what the mask holds, the program says",
     ),
+    Remedy(
+        "no-empty-mask", "Pass no mask where nothing is masked (attn_mask=None): FlashAttention takes no mask, and other kernels read it "
+        "for each head",
+        "y = F.scaled_dot_product_attention(q, k, v)  # no attn_mask",
+        "No batch may need it: where some have padding, ask on the CPU, where the batch is made, whether this one has.",
+        untried="which batches need the mask, the program says",
+    ),
 )  # fmt: skip
