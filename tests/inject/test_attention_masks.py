@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -142,41 +144,54 @@ def test_a_mask_that_learns_is_not_looked_at() -> None:
         def __init__(self, node: Any) -> None:
             self.grad_fn = node
 
-    node = type("ScaledDotProductEfficientAttentionBackward0", (), {})()
-    node._raw_saved_attn_bias = type("Saved", (), {"unpack_hook": None, "data": torch.zeros(LENGTH, LENGTH)})()
+    saved = type("Saved", (), {"unpack_hook": None, "data": torch.zeros(LENGTH, LENGTH)})()
+    node = type("ScaledDotProductEfficientAttentionBackward0", (), {"_raw_saved_attn_bias": saved})()
     for learns in (False, True):
         node.next_functions = [(None, 0)] * 3 + ([(type("Leaf", (), {"next_functions": ()})(), 0)] if learns else [])
-        masks = attention_masks.AttentionMasks(torch)
+        masks = attention_masks.AttentionMasks(torch, Mock())
         masks.begin(last=True)
         masks.backward(Edge(node))
         masks.window_closed()
         assert masks.rows is not None and [r.get("holds") for r in masks.rows] == [None if learns else "nothing"]
 
 
-@pytest.mark.parametrize("hooks", ["checkpoint", "offloaded"])
+@pytest.fixture(params=[True, False], ids=["hooks told", "older torch"])
+def tells_hooks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(
+            attention_masks, "hasattr", lambda o, n: n != "unpack_hook" and hasattr(o, n), raising=False
+        )
+
+
+@pytest.mark.usefixtures("tells_hooks")
+@pytest.mark.parametrize("hooks", ["checkpoint", "offloaded", "around all"])
 def test_what_a_hook_has_packed_is_not_unpacked(hooks: str) -> None:
+    assert told(Net(1), [ONES]) == [row("nothing", [2, 1, LENGTH, LENGTH], 1, 1)]
     unpacked = []
+    packing = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(1) or t)
 
     class Packed(Net):
         def forward(self, x: torch.Tensor, masks: list[Mask]) -> torch.Tensor:
             if hooks == "checkpoint":
                 return checkpoint(super().forward, x, masks, use_reentrant=False)  # type: ignore[no-any-return]
-            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(1) or t):
+            with packing if hooks == "offloaded" else nullcontext():
                 return super().forward(x, masks)
 
-    torch.manual_seed(0)
-    bare = trained(Packed(2), [ONES] * 2)
-    count = len(unpacked)
-    unpacked.clear()
-    torch.manual_seed(0)
-    with_probe: list[float] = []
+    def run() -> tuple[list[float], int]:
+        unpacked.clear()
+        torch.manual_seed(0)
+        with packing if hooks == "around all" else nullcontext():
+            return trained(Packed(2), [ONES] * 2), len(unpacked)
+
+    bare = run()
+    code = torch.autograd.graph.saved_tensors_hooks.__enter__.__code__
     lab = Lab(NSYSX_STEPS="2:5")
     try:
-        with_probe += trained(Packed(2), [ONES] * 2)
+        assert run() == bare
         assert settings(lab)["masks"] is None
+        assert torch.autograd.graph.saved_tensors_hooks.__enter__.__code__ is code
     finally:
         lab.close()
-    assert with_probe == bare and len(unpacked) == count
 
 
 def test_the_program_computes_what_it_computes_without_the_probe() -> None:
@@ -194,7 +209,7 @@ def test_the_program_computes_what_it_computes_without_the_probe() -> None:
 
 
 def test_masks_are_held_to_the_windows_end_at_most() -> None:
-    masks, net = attention_masks.AttentionMasks(torch), Net(2)
+    masks, net = attention_masks.AttentionMasks(torch, Mock()), Net(2)
     for close in (True, False):
         mask = ONES.clone()
         masks.begin(last=True)
@@ -218,7 +233,7 @@ def test_large_masks_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mask_that_was_written_into_is_not_read() -> None:
-    masks, mask = attention_masks.AttentionMasks(torch), torch.zeros(LENGTH, LENGTH)
+    masks, mask = attention_masks.AttentionMasks(torch, Mock()), torch.zeros(LENGTH, LENGTH)
     masks.begin(last=True)
     loss = Net(1)(torch.randn(2, LENGTH, 8), [mask])
     masks.backward(loss)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import patch
 from .backward_graph import nodes_of
+from .output import Output
 from .probe_bounds import (
     HELD_MASK_MEMORY_SHARE,
     HELD_MASKS_BYTES,
@@ -27,7 +29,7 @@ from .probe_bounds import (
 from .settings_state import asked
 
 _NODE = "ScaledDotProduct"
-_SAVED = ("_raw_saved_attn_bias", "_raw_saved_attn_mask")
+_SAVED = ("attn_bias", "attn_mask")
 #: What a mask holds.
 NOTHING, CAUSAL, OTHER = "nothing", "causal", "other"
 
@@ -37,19 +39,24 @@ class AttentionMasks:
     (`NOTHING`, `CAUSAL` or `OTHER`) and which share of the scores is ``masked``; None as long as no mask was looked at.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self, torch: Any, out: Output) -> None:
+        self.torch, self.out = torch, out
         self.rows: list[dict[str, Any]] | None = None
         self._backwards = 0  # that are still looked at in this step
         self._calls: dict[tuple[int, ...], int] = {}
         self._held: dict[tuple[int, ...], list[tuple[Any, int]]] = {}  # of each mask its number of changes
         self._learned: set[tuple[int, ...]] = set()  # shapes of masks that get a gradient
         self._hidden = False  # a mask could not be looked at
+        self._tells_hooks = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+        self._hooked = False  # of a torch that does not tell: hooks were entered in the step
+        self._patches: list[patch.Patch] | None = None
 
     def begin(self, *, last: bool) -> None:
         """A recorded step begins, the window's ``last`` one in which all is noted."""
         self._forget()
         self._backwards = MOST_MASK_BACKWARDS if last else 0
+        if not self._tells_hooks and (last or self._patches is not None):
+            asked(self._follow_hooks, last)
 
     def backward(self, roots: Any) -> None:
         """A backward of ``roots`` begins."""
@@ -61,12 +68,26 @@ class AttentionMasks:
         """Read what is held: nothing is recorded any more, and the devices have rested."""
         if self._calls and not self._hidden:
             self.rows = asked(self._read) or self.rows
-        self._forget()
+        self.begin(last=False)
 
     def _forget(self) -> None:
         self._backwards, self._hidden = 0, False
         for kept in (self._calls, self._held, self._learned):
             kept.clear()
+
+    def _follow_hooks(self, on: bool) -> None:
+        self._hooked = False
+        if self._patches is None:
+            patcher = patch.Patcher(self.torch.compiler.is_dynamo_compiling, self.out.wrong)
+            hooks = self.torch.autograd.graph.saved_tensors_hooks
+            patcher.around(hooks.__enter__, "saved_hooks", "None", self._enters_hooks, patch.nothing)
+            self._patches = patcher.patches
+        for each in self._patches:
+            each.on() if on else each.off()
+        self._hooked = not self._patches
+
+    def _enters_hooks(self, _nothing: Any) -> None:
+        self._hooked = True
 
     # ---- in the step ------------------------------------------------------------------------------------------------
 
@@ -84,16 +105,21 @@ class AttentionMasks:
                     return
                 if not type(node).__name__.startswith(_NODE):
                     continue
-                saved = next((s for name in _SAVED if (s := getattr(node, name, None)) is not None), None)
-                if saved is None:
+                name = next((name for name in _SAVED if hasattr(type(node), f"_raw_saved_{name}")), None)
+                if name is None:
                     continue
-                if getattr(saved, "unpack_hook", self) is not None:  # an older torch does not tell
+                saved = getattr(node, f"_raw_saved_{name}")
+                if saved.unpack_hook is not None if self._tells_hooks else self._packs():
                     hidden = True
                     continue
-                self._note(node, saved.data, found)
+                self._note(node, saved.data if self._tells_hooks else getattr(node, f"_saved_{name}"), found)
             for shape, masks in found.items():
                 self._hold(shape, list(masks.values()))
         self._hidden = hidden
+
+    def _packs(self) -> bool:
+        """Return whether hooks may have packed what this step has saved; of those around all steps the outermost still are there."""
+        return self._hooked or self.torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
     def _note(self, node: Any, mask: Any, found: dict[tuple[int, ...], dict[int, Any]]) -> None:
         if mask is None:

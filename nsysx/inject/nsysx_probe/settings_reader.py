@@ -47,7 +47,7 @@ class SettingsReader:
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
-        self.masks = AttentionMasks(torch)
+        self.masks = AttentionMasks(torch, out)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
