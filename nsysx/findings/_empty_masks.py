@@ -122,7 +122,7 @@ def _worth(case: Case, rule: Rule, ops: pl.DataFrame, made: pl.DataFrame) -> Sav
         return Saving(None, UNKNOWN)
 
     def edits(times: float) -> Sequence[Edit]:
-        scaled: list[Any] = [ScaleOps(of, min(1.0, ns / times / had), less_work=True) for of, had, ns in kinds]
+        scaled: list[Any] = [ScaleOps(timed, min(1.0, ns / times / had), less_work=True) for timed, had, ns in kinds]
         return scaled + ([RemoveOps(ops_of(made))] if made.height else [])
 
     shares = [units.share(times * UNMASKED_RATE_SHARE, 1) for times in (SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES)]

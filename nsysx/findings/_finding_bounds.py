@@ -143,10 +143,9 @@ MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE = 0.3, 0.1
 #: So many reads of one line in a step are a loop over values. Chosen.
 FEWEST_READS = 32
 # ---- _requests --------------------------------------------------------------------------------------------------
-#: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves.
-SHORT_FORWARD_STEP_NS = 5_000_000
-#: Inputs of the batch for which the worth of batching requests is computed.
-BATCHED_INPUTS = 8
+#: A forward-only step as short as this (on a slow host) pays for guards and copied inputs as much as a graph of it saves. The worth of
+#: batching requests is computed for a batch of so many inputs.
+SHORT_FORWARD_STEP_NS, BATCHED_INPUTS = 5_000_000, 8
 # ---- _shared_factors --------------------------------------------------------------------------------------------
 #: Operations of Cholesky's factorization of a matrix, as a share of those of one with pivots (n^3 / 3 of 2 n^3 / 3).
 CHOLESKY_SHARE = 0.5
@@ -159,6 +158,8 @@ BLUESTEIN_LEFT_SHARE = 0.2
 # ---- _unread ----------------------------------------------------------------------------------------------------
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
+#: Of the products of a backward half make the gradients of weights, the other half those of inputs. Parts with less of it go unnamed.
+WEIGHT_GRADIENTS_SHARE, FROZEN_PART_SHARE = 0.5, 0.05
 # ---- _unrecorded_steps ------------------------------------------------------------------------------------------
 #: Of so many steps without the profiler some may be called long.
 FEWEST_UNRECORDED_STEPS = 20
@@ -284,16 +285,16 @@ BF16_CORES_TIMES = 15
 CHANNELS_LAST_NORM_LEFT = 0.6
 # ---- nsx118_unfused_attention -----------------------------------------------------------------------------------
 #: Most kernels between the two products: cast, scale, mask, softmax, dropout; twelve in the math path of PyTorch, which looks for rows
-#: that are masked as a whole. More than this is something else.
-MOST_ATTENTION_KERNELS = 14
-#: This often in a step it belongs to the layers, not to the head.
-FEWEST_ATTENTIONS = 2
+#: that are masked as a whole. This often in a step it belongs to the layers, not to the head.
+MOST_ATTENTION_KERNELS, FEWEST_ATTENTIONS = 14, 2
 # ---- nsx119_short_kernels ---------------------------------------------------------------------------------------
 #: Pauses between short kernels are reported from this share of the step on; a normal step has 2 to 3 % of them.
 SHORT_KERNELS_SHARE = 0.05
 # ---- nsx120_mask_work -------------------------------------------------------------------------------------------
 #: Most modules that are named: those with most work.
 MOST_MASK_MODULES = 4
+#: Work of indices is mostly the adding of equal rows from this share of it on.
+ADDED_ROWS_SHARE = 0.6
 # ---- nsx122_small_grid ------------------------------------------------------------------------------------------
 #: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 SMALL_GRID_KERNEL_NS = 10_000
@@ -354,16 +355,13 @@ FREE_MEMORY_SHARE, LEAST_RECOMPUTED_SHARE = 0.5, 0.3
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
-#: A causal mask leaves half of the scores; attention of fewer queries and keys of one sequence is not what a step waits for.
-CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION = 0.5, 128
-# ---- _empty_masks ---------------------------------------------------------------------------------------------------
-#: Without a mask attention in 16 bits comes near this share of the rate of products, and to half of it at this length: by cuDNN on an
-#: H200, forward and backward together, 0.51 at 4672, 0.47 at 512, 0.25 at 256 (queries and keys alike, heads of 64 and 128).
-UNMASKED_RATE_SHARE, HALF_RATE_LENGTH = 0.52, 256
-#: So many times that, at the least and at the most: FlashAttention 2 on an H100 stays below it, 3 and an A100 come above it.
-SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES = 0.75, 1.3
-#: A mask that is neither empty nor causal leaves enough out, if it masks this share of the scores, for another kernel to be worth it.
-MUCH_MASKED_SHARE = 0.4
+#: A causal mask leaves half of the scores; attention of fewer queries and keys of one sequence is not what a step waits for; another mask
+#: that is known leaves enough out from this share of the scores on.
+CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION, MUCH_MASKED_SHARE = 0.5, 128, 0.4
+# ---- _empty_masks -----------------------------------------------------------------------------------------------
+#: Without a mask attention in 16 bits nears this share of the rate of products, half of it at this length (cuDNN on an H200, forward and
+#: backward: 0.51 at 4672, 0.25 at 256); times the least and the most (FlashAttention 2 on an H100 stays below it, 3 comes above it).
+UNMASKED_RATE_SHARE, HALF_RATE_LENGTH, SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES = 0.52, 256, 0.75, 1.3
 # ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
 #: What tensor cores are fed with at once.
 FED_AT_ONCE_BYTES = 16
@@ -380,12 +378,6 @@ DETERMINISM_MAY_STAY_SHARE = 0.2
 GROWN_CALLS, GROWN_SHORTEST_TOKENS = 3, 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
 CACHED_WORK_STAYS_SHARE = 0.2
-# ---- _unread, of weights ----------------------------------------------------------------------------------------
-#: Of the products of a backward half make the gradients of weights, the other half those of inputs. Parts with less of it go unnamed.
-WEIGHT_GRADIENTS_SHARE, FROZEN_PART_SHARE = 0.5, 0.05
-# ---- nsx120_mask_work, of rows ----------------------------------------------------------------------------------
-#: Work of indices is mostly the adding of equal rows from this share of it on.
-ADDED_ROWS_SHARE = 0.6
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Operators named that compute weights anew.
 WEIGHT_OPERATORS_NAMED = 3

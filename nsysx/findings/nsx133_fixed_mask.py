@@ -60,10 +60,8 @@ def check(case: Case) -> list[Finding]:
     except NotRecorded:
         return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
     fused = operators.filter(pl.col("name").str.contains(_FUSED))
-    found = _empty_masks.findings(case, RULE, fused, operators) + _fixed(case, fused)
-    return found or case.clear(
-        RULE, "no fused attention is given an empty mask, or a fixed one of all queries and keys"
-    )
+    told = _empty_masks.findings(case, RULE, fused, operators) + _fixed(case, fused)
+    return told or case.clear(RULE, "no fused attention is given an empty mask, or a fixed one of all queries and keys")
 
 
 def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:

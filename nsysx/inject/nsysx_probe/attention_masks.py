@@ -98,7 +98,7 @@ class AttentionMasks:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
         self._hidden, hidden = True, False  # unless the whole graph was looked at
-        found: dict[tuple[int, ...], dict[int, Any]] = {}
+        by_shape: dict[tuple[int, ...], dict[int, Any]] = {}
         with torch._C.DisableTorchFunction():
             for number, node in enumerate(nodes_of(roots)):
                 if number >= MOST_BACKWARD_NODES:
@@ -112,8 +112,8 @@ class AttentionMasks:
                 if saved.unpack_hook is not None if self._tells_hooks else self._packs():
                     hidden = True
                     continue
-                self._note(node, saved.data if self._tells_hooks else getattr(node, f"_saved_{name}"), found)
-            for shape, masks in found.items():
+                self._note(node, saved.data if self._tells_hooks else getattr(node, f"_saved_{name}"), by_shape)
+            for shape, masks in by_shape.items():
                 self._hold(shape, list(masks.values()))
         self._hidden = hidden
 
@@ -121,7 +121,7 @@ class AttentionMasks:
         """Return whether hooks may have packed what this step has saved; of those around all steps the outermost still are there."""
         return self._hooked or self.torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
-    def _note(self, node: Any, mask: Any, found: dict[tuple[int, ...], dict[int, Any]]) -> None:
+    def _note(self, node: Any, mask: Any, by_shape: dict[tuple[int, ...], dict[int, Any]]) -> None:
         if mask is None:
             return
         shape = tuple(int(n) for n in mask.shape)
@@ -130,7 +130,7 @@ class AttentionMasks:
         if len(node.next_functions) > 3 and node.next_functions[3][0] is not None:
             self._learned.add(shape)
         self._calls[shape] = self._calls.get(shape, 0) + 1
-        found.setdefault(shape, {}).setdefault(mask.data_ptr(), mask)
+        by_shape.setdefault(shape, {}).setdefault(mask.data_ptr(), mask)
 
     def _hold(self, shape: tuple[int, ...], masks: list[Any]) -> None:
         """Hold some of the masks of a shape: those of the last layers, of the first and of one between."""
