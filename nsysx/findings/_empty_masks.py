@@ -31,10 +31,10 @@ _SIXTEEN_BITS = ("16 bits", "bf16", "fp16")
 
 
 class Content(NamedTuple):
-    """What the probe saw in masks of one shape: they hold nothing, causal or other; ``looked`` of ``calls`` were read, the share masked."""
+    """What the probe saw in masks of a shape: they hold nothing, causal or other; ``looked`` of ``tensors`` were read, the share masked."""
 
     holds: str
-    calls: int
+    tensors: int
     looked: int
     masked: float
 
@@ -52,7 +52,7 @@ def contents(case: Case) -> dict[tuple[int, ...], Content]:
             and isinstance(masked, (int, float))
         ):
             looked = count_or_zero(row.get("looked"))
-            seen[tuple(shape)] = Content(holds, count_or_zero(row.get("calls")), looked, float(masked))
+            seen[tuple(shape)] = Content(holds, count_or_zero(row.get("tensors")), looked, float(masked))
     return seen
 
 
@@ -84,7 +84,7 @@ def findings(case: Case, rule: Rule, fused: pl.DataFrame, operators: pl.DataFram
     title = f"Attention is given a mask that masks nothing: {units.duration(taken)} {case.per}"
     detail = (
         f"Fused attention takes {case.share(taken)} of the step and is given a mask of {' x '.join(map(str, longest))}, which lets every "
-        f"score through: {seen.looked} of the {seen.calls} of this size in a step were looked at. FlashAttention takes no mask."
+        f"score through ({seen.looked} of the step's {seen.tensors} were read). FlashAttention takes no mask."
     )
     if made.height:
         ready = case.per_step(int(made["ns"].sum()))

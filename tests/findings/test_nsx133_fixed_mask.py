@@ -110,7 +110,7 @@ def told(folder: Path, body: Any, *masks: dict[str, Any]) -> list[Finding]:
 
 
 def seen(holds: str, shape: list[int] = EACH, masked: float = 0.0) -> dict[str, Any]:
-    return {"shape": shape, "calls": 1, "looked": 1, "holds": holds, "masked": masked}
+    return {"shape": shape, "tensors": 1, "looked": 1, "holds": holds, "masked": masked}
 
 
 def test_a_mask_that_masks_nothing_is_told_with_what_the_fast_kernel_takes(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_empty_mask_of_all_sequences_is_no_causal_one(tmp_path: Path) -> None
     [
         (EACH, ()),  # the probe has looked at none
         (EACH, (seen("other", masked=0.01),)),
-        (EACH, ({"shape": EACH, "calls": 1, "looked": 0},)),
+        (EACH, ({"shape": EACH, "tensors": 1, "looked": 0},)),
         (EACH, (seen("nothing", [8, 1, 1, 2048]),)),  # that of another call
         ([], (seen("nothing"),)),
         ([1, 1, 2048, 2048], (seen("other", [1, 1, 2048, 2048], 0.1),)),  # little could be left out

@@ -76,8 +76,8 @@ def told(net: nn.Module, *given: Any) -> Any:
         lab.close()
 
 
-def row(holds: str, shape: list[int], calls: int, looked: int, masked: float = 0.0) -> dict[str, Any]:
-    return {"shape": shape, "calls": calls, "looked": looked, "holds": holds, "masked": masked}
+def row(holds: str, shape: list[int], tensors: int, looked: int, masked: float = 0.0) -> dict[str, Any]:
+    return {"shape": shape, "tensors": tensors, "looked": looked, "holds": holds, "masked": masked}
 
 
 def test_masks_that_mask_nothing_are_told_as_such() -> None:
@@ -85,8 +85,10 @@ def test_masks_that_mask_nothing_are_told_as_such() -> None:
         "of five layers three are looked at"
     )
     zeros = torch.zeros(1, 1, 1, LENGTH)
-    (found,) = told(Net(1), [zeros])
-    assert (found["holds"], found["shape"][-1]) == ("nothing", LENGTH)
+    (found,) = told(Net(3), [zeros] * 3)
+    assert (found["holds"], found["shape"][-1], found["tensors"]) == ("nothing", LENGTH, 1), (
+        "all layers are given the same"
+    )
     assert told(Net(2), [None, None]) is None
 
 
@@ -131,7 +133,7 @@ def test_torchs_own_module_is_seen_too() -> None:
 
     full = torch.zeros(2, LENGTH, dtype=torch.bool)
     (found,) = told(Encoder(), full)
-    assert (found["holds"], found["calls"], found["shape"][-1]) == ("nothing", 2, LENGTH)
+    assert (found["holds"], found["tensors"], found["shape"][-1]) == ("nothing", 2, LENGTH)
     padded = full.clone()
     padded[0, -3:] = True
     assert [r["holds"] for r in told(Encoder(), padded)] == ["other"]
@@ -229,7 +231,7 @@ def test_masks_are_held_to_the_windows_end_at_most() -> None:
 def test_large_masks_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_masks, "HELD_MASKS_BYTES", 1000)
     (found,) = told(Net(1), [ONES])
-    assert found == {"shape": [2, 1, LENGTH, LENGTH], "calls": 1, "looked": 0}
+    assert found == {"shape": [2, 1, LENGTH, LENGTH], "tensors": 1, "looked": 0}
 
 
 def test_a_mask_that_was_written_into_is_not_read() -> None:
@@ -242,7 +244,7 @@ def test_a_mask_that_was_written_into_is_not_read() -> None:
         for tensor, _ in kept:
             tensor.add_(0)
     masks.window_closed()
-    assert masks.rows == [{"shape": masks.rows[0]["shape"], "calls": 1, "looked": 0}]  # type: ignore[index]
+    assert masks.rows == [{"shape": masks.rows[0]["shape"], "tensors": 1, "looked": 0}]  # type: ignore[index]
 
 
 def test_compiled_programs_show_no_mask() -> None:

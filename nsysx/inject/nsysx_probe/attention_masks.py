@@ -35,7 +35,7 @@ NOTHING, CAUSAL, OTHER = "nothing", "causal", "other"
 
 
 class AttentionMasks:
-    """``rows``: of each shape of a mask ``shape``, ``calls`` of attention with one, masks that were ``looked`` at, what they ``hold``
+    """``rows``: of each shape of a mask ``shape``, how many ``tensors`` of it a step has, how many were ``looked`` at, what each ``holds``
     (`NOTHING`, `CAUSAL` or `OTHER`) and which share of the scores is ``masked``; None as long as no mask was looked at.
     """
 
@@ -43,7 +43,7 @@ class AttentionMasks:
         self.torch, self.out = torch, out
         self.rows: list[dict[str, Any]] | None = None
         self._backwards = 0  # that are still looked at in this step
-        self._calls: dict[tuple[int, ...], int] = {}
+        self._tensors: dict[tuple[int, ...], int] = {}
         self._held: dict[tuple[int, ...], list[tuple[Any, int]]] = {}  # of each mask its number of changes
         self._learned: set[tuple[int, ...]] = set()  # shapes of masks that get a gradient
         self._hidden = False  # a mask could not be looked at
@@ -66,13 +66,13 @@ class AttentionMasks:
 
     def window_closed(self) -> None:
         """Read what is held: nothing is recorded any more, and the devices have rested."""
-        if self._calls and not self._hidden:
+        if self._tensors and not self._hidden:
             self.rows = asked(self._read) or self.rows
         self.begin(last=False)
 
     def _forget(self) -> None:
         self._backwards, self._hidden = 0, False
-        for kept in (self._calls, self._held, self._learned):
+        for kept in (self._tensors, self._held, self._learned):
             kept.clear()
 
     def _follow_hooks(self, on: bool) -> None:
@@ -114,6 +114,7 @@ class AttentionMasks:
                     continue
                 self._note(node, saved.data if self._tells_hooks else getattr(node, f"_saved_{name}"), by_shape)
             for shape, masks in by_shape.items():
+                self._tensors[shape] = self._tensors.get(shape, 0) + len(masks)
                 self._hold(shape, list(masks.values()))
         self._hidden = hidden
 
@@ -129,7 +130,6 @@ class AttentionMasks:
             self._learned.add(shape)  # not known: no claim is made of it
         if len(node.next_functions) > 3 and node.next_functions[3][0] is not None:
             self._learned.add(shape)
-        self._calls[shape] = self._calls.get(shape, 0) + 1
         by_shape.setdefault(shape, {}).setdefault(mask.data_ptr(), mask)
 
     def _hold(self, shape: tuple[int, ...], masks: list[Any]) -> None:
@@ -160,14 +160,14 @@ class AttentionMasks:
     def _read(self) -> list[dict[str, Any]] | None:
         rows = []
         with self.torch.no_grad(), self.torch._C.DisableTorchFunction():
-            for shape, calls in self._calls.items():
+            for shape, tensors in self._tensors.items():
                 looked = []
                 for mask, version in self._held.get(shape, ()):
                     if mask.is_cuda and not self.torch.cuda.current_stream(mask.device).query():
                         return None  # the device has not come to rest in time: no wait for it
                     if mask.is_inference() or mask._version == version:
                         looked.append(content(self.torch, mask.detach()))
-                row: dict[str, Any] = {"shape": list(shape), "calls": calls, "looked": len(looked)}
+                row: dict[str, Any] = {"shape": list(shape), "tensors": tensors, "looked": len(looked)}
                 if looked:
                     holds = {what for what, _ in looked}
                     masked = sum(share for _, share in looked) / len(looked)

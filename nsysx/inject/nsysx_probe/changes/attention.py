@@ -118,7 +118,8 @@ UNTRIED = (
         "no-empty-mask", "Pass no mask where nothing is masked (attn_mask=None): FlashAttention takes no mask, and other kernels read it "
         "for each head",
         "y = F.scaled_dot_product_attention(q, k, v)  # no attn_mask",
-        "No batch may need it: where some have padding, ask on the CPU, where the batch is made, whether this one has.",
+        "No batch may need it: where some have padding, ask on the CPU, where the batch is made, whether this one has. Of key_padding_mask "
+        "nn.MultiheadAttention makes a mask, of attention_mask transformers.",
         untried="which batches need the mask, the program says",
     ),
 )  # fmt: skip
