@@ -290,7 +290,7 @@ def _untrained_parts(case: Case) -> list[str]:
     """Return what can be frozen whole, as code of the program: networks, else parts of networks, at most three of them.
 
     Of each of their modules that makes gradients of weights nothing is read. Empty where one is trained, as where adapters train within a
-    network, or where the operators do not tell.
+    network or within its layers, or where the operators do not tell.
     """
     if not _can_tell(case):
         return []
@@ -304,12 +304,15 @@ def _untrained_parts(case: Case) -> list[str]:
     networks, much = outermost(case.profile), FROZEN_PART_SHARE * sum(lost.values())
     if not networks.keys() >= lost.keys():
         return []
+    elsewhere = (trained - lost.keys()) & networks.keys()
+    if not elsewhere and any(unread < whole for unread, whole in _unheld(settings_of(case.profile)).values()):
+        return []  # what optimizers hold of the network lies in the same modules
     for name in (_network_of, _part_of):
         parts = dict[str, int]()
         for module, ns in lost.items():
             part = name(module, *networks[module])
             parts[part] = parts.get(part, 0) + ns
-        read = {name(module, *networks[module]) for module in (trained - lost.keys()) & networks.keys()}
+        read = {name(module, *networks[module]) for module in elsewhere}
         named = [part for part, ns in parts.items() if ns >= much]
         if named and read.isdisjoint(named):
             return named if len(named) <= 3 else []

@@ -135,6 +135,14 @@ def test_the_largest_part_of_which_nothing_is_trained_is_frozen(kind: str, paste
     assert found.paste.startswith(paste) and paste.partition(".requires")[0] in found.fix
 
 
+@pytest.mark.parametrize("unread", [100, 120])
+def test_layers_in_which_adapters_train_are_not_frozen_whole(unread: int, tmp_path: Path) -> None:
+    """Their products stand in the same modules as those of the weights below: of 120 elements of the critic an optimizer holds 20."""
+    (found,) = findings(tmp_path, GENERATOR_GRAD, settings={"unheld": {"Critic": [unread, 120]}})
+    assert [way.name for way in found.remedies] == ["frozen"]
+    assert found.paste.startswith("critic.requires_grad_(False)") is (unread == 120)
+
+
 @pytest.mark.parametrize(("held", "remedy"), [(200, "frozen-meanwhile"), (199, "frozen"), (None, "frozen")])
 def test_a_network_that_another_loss_trains_is_frozen_for_this_one_alone(
     held: int | None, remedy: str, tmp_path: Path
