@@ -122,7 +122,7 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
             or _targets(tensor, [other for _, other in tensors])
         ):
             continue
-        real = _lengths(torch, tensor, of_mask=_is_mask(name))
+        real = _lengths(torch, tensor, name)
         if real is None:
             continue
         rows, length = int(tensor.shape[0]), int(tensor.shape[1])
@@ -169,26 +169,45 @@ def tensors_on_cpu(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
             yield str(name), value.detach()
 
 
-def _lengths(torch: Any, tensor: Any, *, of_mask: bool) -> Any:
+def _lengths(torch: Any, tensor: Any, name: str) -> Any:
     """Return the real length of each row, None where the rows are not padded: at the end, else at the begin.
 
     Rows of a mask may be padded alike, to a length that no batch has; one that lets each row see those before it is about no padding.
     """
+    of_mask = _is_mask(name)
     if tensor.dim() == 3:  # frames of features: padding is 0 in all of them
         if not tensor.is_floating_point():
             return None
-        padded = (tensor == 0).all(-1)
-    elif tensor.is_complex() or (tensor.is_floating_point() and not of_mask):
+        run = _run(torch, (tensor == 0).all(-1).flip(1))
+        return tensor.shape[1] - run if _is_padding(run, tensor) else None
+    if tensor.is_complex() or (tensor.is_floating_point() and not of_mask):
         return None
+    if of_mask or tensor.dtype == torch.bool:
+        kept = _kept(tensor, name)
+        if kept is None:
+            return None
+        ends = begins = ~kept
     else:
-        ends = tensor[:, -1]
-        begins = tensor[:, 0]
-        sides = [_run(torch, (tensor == ends.mode().values).flip(1)), _run(torch, tensor == begins.mode().values)]
-        real = next((tensor.shape[1] - run for run in sides if _is_padding(run, tensor, alike=of_mask)), None)
-        causal = real is not None and len(real) == tensor.shape[1] and len(real.unique()) >= len(real) - 1
-        return None if causal else real
-    run = _run(torch, padded.flip(1))
-    return tensor.shape[1] - run if _is_padding(run, tensor) else None
+        ends, begins = (tensor == tensor[:, side].mode().values for side in (-1, 0))
+    sides = [_run(torch, ends.flip(1)), _run(torch, begins)]
+    real = next((tensor.shape[1] - run for run in sides if _is_padding(run, tensor, alike=of_mask)), None)
+    causal = real is not None and len(real) == tensor.shape[1] and len(real.unique()) >= len(real) - 1
+    return None if causal else real
+
+
+def _kept(tensor: Any, name: str) -> Any:
+    """Return what a mask of two values keeps, None where it does not tell which of the two that is: each row keeps something.
+
+    It is what is set, or what nothing is added to; of padding, what is not set. The other value may be meant where rows begin with it. Of
+    padding, and of what is no mask by its name, either value may be: where all rows have both, these have to begin with what is kept.
+    """
+    kept = tensor >= 0 if tensor.is_floating_point() and bool((tensor < 0).any()) else tensor != 0
+    padding = "pad" in name.lower()
+    kept = ~kept if padding else kept
+    if not bool(kept.any(1).all()):
+        return ~kept if not bool(kept[:, 0].any()) else None
+    sure = bool(kept.all(1).any()) or (_is_mask(name) and not padding)
+    return kept if sure or bool(kept[:, 0].all()) else None
 
 
 def _run(torch: Any, padded: Any) -> Any:
