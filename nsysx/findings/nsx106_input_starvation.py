@@ -109,9 +109,8 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     if followed is not None and followed.again:
         return _done_again(followed, most.get("workers"))
     same = same_samples(case, settings)
-    if (
-        same is not None and same.cut
-    ):  # ranks that train on all they load have as much to load for a step with samples of their own
+    # Ranks that train on all they load have as much to load for a step with samples of their own.
+    if same is not None and same.cut:
         return same.fix()
     by_line = worker_fix(case, followed) if followed is not None else None
     most_time = f"; most of their time is at {followed.place}" if followed else ""
