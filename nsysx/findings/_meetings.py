@@ -25,6 +25,7 @@ from nsysx.findings._finding_bounds import (
     LOOP_LAUNCHES,
     MOST_SHARE,
     NAMED_RANKS,
+    OWN_REMEDY_SHARE,
     SLOW_NVLINK_SHARE,
     SLOWER_GROUP_TIMES,
 )
@@ -126,7 +127,11 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         # One rank trains, and the others need what it made: they can have all of it in one message.
         fix = Fix.by_name("weights-in-one") if often >= LOOP_LAUNCHES else None
         worth = case.worth(*edits_without(_behind_first(case, code.made_at(case.calls, [most])), case.ops))
-    if sums[most] < MOST_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
+    if fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
+        return None
+    # A sharded model gathers in forward and backward, too, and must: whole weights beside that are no less a thing of their line.
+    whole = fix.ways[0].name == "shards-kept" and often >= LOOP_LAUNCHES
+    if sums[most] < (OWN_REMEDY_SHARE if whole else MOST_SHARE) * ns.sum():
         return None
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
 

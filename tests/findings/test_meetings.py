@@ -73,6 +73,29 @@ def test_the_line_that_communicates_says_what_to_do(
     assert found.saving.likely_ns == pytest.approx(times * 50_000, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("text", "of_network", "remedy"),
+    [
+        ("average[n].lerp_(p.full_tensor(), 0.01)", 45, "shards-kept"),
+        ("average[n].lerp_(p.full_tensor(), 0.01)", 90, None),  # most of it is the model's own
+        ("dist.all_reduce(p.grad)", 45, None),  # another line communicates as much
+    ],
+)
+def test_whole_weights_beside_the_gathers_of_a_sharded_model(
+    text: str, of_network: int, remedy: str | None, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        training(program, number, REDUCE if "reduce" in text else GATHER, 30)
+        for line, phase in ((22, "forward"), (23, "backward")):
+            with program.line(line), program.range(phase):
+                for _ in range(of_network // 2):
+                    program.launch(50, GATHER)
+
+    (found,) = Lined({30: text}).run(body).found(tmp_path, "NSX110")
+    named = {r.name for r in found.remedies} & set(_meetings._OF_LINES)
+    assert named == ({remedy} if remedy else set())
+
+
 @pytest.mark.parametrize("how", ["wrapper", "line"])
 def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tmp_path: Path) -> None:
     def body(program: Lined, number: int) -> None:
