@@ -27,16 +27,26 @@ from nsysx.reading import nccl_notes
 
 _OVER_CLASSES = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::argmax")
 _PRODUCTS = r"^aten::(mm|addmm|linear)$"
+#: What puts a part of the logits into all of them, or takes it out.
+_MOVES = ("aten::cat", "aten::copy_")
 #: Bytes of a logit.
 _ELEMENT_BYTES = (2, 4)
 
 
+#: A causal model's loss leaves out the last position of each sequence: so many times its rows were gathered, at most (chosen).
+_SHIFTED_TIMES = 1.1
+
+
 class _Gathered(NamedTuple):
-    """The gathers (ops), the ``work`` over all classes (ops) and its time (ns, all steps), ``ranks``, and the rows and classes."""
+    """The gathers (ops), the ``work`` over all classes (ops) and its time (ns, all steps), ``ranks``, and the rows and classes.
+
+    ``moved_ns``: what the copies of a part to its place among all logits, and back, take of all steps; they are work as well.
+    """
 
     gathers: frozenset[int]
     work: frozenset[int]
     work_ns: int
+    moved_ns: int
     ranks: int
     rows: int
     classes: int
@@ -45,9 +55,8 @@ class _Gathered(NamedTuple):
 def _find(profile: Profile) -> _Gathered | None:
     """Return the gathered logits of the steady steps, None without any or where operators or messages are not recorded."""
     ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
-    comm = ops.filter(
-        (ops["cls"] == DeviceActivity.COMM.value) & ops["phase"].cast(pl.String).is_in(["forward", "evaluation"])
-    )
+    elsewhere = ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).fill_null(value=False)
+    comm = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & ~elsewhere)
     members = nccl_notes.members(profile.trace).get(profile.process, {})
     messages = nccl_notes.messages(profile.trace, comm, members) if comm.height else []
     try:
@@ -62,32 +71,47 @@ def _find(profile: Profile) -> _Gathered | None:
         rows, classes = math.prod(logits[:-1]), logits[-1] if logits else 0
         for ranks in {m.size for m in members.values() if m.size and m.size > 1 and not classes % m.size}:
             part = classes // ranks
-            theirs = np.array([_sends(m, members, ranks, rows * part) for m in messages], np.bool_)
-            # Layers gather features, and a network has one head: a product of a step that makes all classes needs no logits of others.
-            once = 0 < theirs.sum() <= profile.scope.steps
-            split = any(_makes(tensors or [], rows, part) for tensors in products)
-            if not once or not split or any(_makes(tensors or [], rows, classes) for tensors in products):
-                continue
-            work = operator_work.work_of(profile, whole.filter(pl.col("shapes") == shapes))
-            gathered = _Gathered(
-                frozenset(comm["op"].to_numpy()[theirs].tolist()),
-                frozenset(work["op"].to_list()),
-                int(work["ns"].sum()),
-                ranks,
-                rows,
-                classes,
-            )
-            best = gathered if best is None or gathered.work_ns > best.work_ns else best
+            sent = np.array([_rows_sent(m, members, ranks, part, rows) for m in messages], np.int64)
+            for given in np.unique(sent[sent > 0]).tolist():
+                # Layers gather features, and a network has one head: a product of a step that makes all classes needs no logits of others.
+                once = (sent == given).sum() <= profile.scope.steps
+                split = any(_makes(tensors or [], given, part) for tensors in products)
+                if not once or not split or any(_makes(tensors or [], given, classes) for tensors in products):
+                    continue
+                on_all = _given(operators, rows * classes)
+                moves = _given(operators, given * part) & operators["name"].is_in(_MOVES) & ~on_all
+                work, moved = (operator_work.work_of(profile, operators.filter(chosen)) for chosen in (on_all, moves))
+                gathered = _Gathered(
+                    frozenset(comm["op"].to_numpy()[sent == given].tolist()),
+                    frozenset([*work["op"], *moved["op"]]),
+                    int(work["ns"].sum()),
+                    int(moved["ns"].sum()),
+                    ranks,
+                    given,
+                    classes,
+                )
+                best = gathered if best is None or gathered.work_ns > best.work_ns else best
     return best
 
 
-def _sends(
-    message: nccl_notes.Message, members: Mapping[str, nccl_notes.CommunicatorMember], ranks: int, numbers: int
-) -> bool:
-    """Return whether a message gathers so many numbers of each of so many ranks."""
+def _given(operators: pl.DataFrame, numbers: int) -> pl.Series:
+    """Return which operators are given so many logits, or a few more."""
+    given = {
+        shapes: any(numbers <= math.prod(shape) <= _SHIFTED_TIMES * numbers for shape in sizes(shapes) or [] if shape)
+        for shapes in operators["shapes"].unique().drop_nulls()
+    }
+    return operators["shapes"].replace_strict(given, default=False, return_dtype=pl.Boolean)
+
+
+def _rows_sent(
+    message: nccl_notes.Message, members: Mapping[str, nccl_notes.CommunicatorMember], ranks: int, part: int, rows: int
+) -> int:
+    """Return how many rows of its part of the classes a message gathers of each of so many ranks, 0 where these are not rows of a loss."""
     member = members.get(message.communicator)
-    of_ranks = message.kind == "allgather" and member is not None and member.size == ranks
-    return of_ranks and message.bytes in {numbers * size for size in _ELEMENT_BYTES}
+    if message.kind != "allgather" or member is None or member.size != ranks or not message.bytes:
+        return 0
+    sent = (message.bytes / (part * size) for size in _ELEMENT_BYTES)
+    return next((int(each) for each in sent if each.is_integer() and rows <= each <= _SHIFTED_TIMES * rows), 0)
 
 
 def _makes(tensors: Sequence[list[int]], rows: int, part: int) -> bool:
@@ -102,7 +126,8 @@ def _saved_ns(case: Case) -> int:
     if gathered is None:
         return 0
     chosen = communication(case)["op"].is_in(list(gathered.gathers)).to_numpy()
-    return exposed_transfer_ns(case, chosen) + round(case.per_step(gathered.work_ns) * (1 - 1 / gathered.ranks))
+    repeated_ns = case.per_step(gathered.work_ns) * (1 - 1 / gathered.ranks)
+    return exposed_transfer_ns(case, chosen) + round(repeated_ns) + case.per_step(gathered.moved_ns)
 
 
 def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
