@@ -100,7 +100,7 @@ def _given(operators: pl.DataFrame, numbers: int) -> pl.Series:
         shapes: any(numbers <= math.prod(shape) <= _SHIFTED_TIMES * numbers for shape in sizes(shapes) or [] if shape)
         for shapes in operators["shapes"].unique().drop_nulls()
     }
-    return operators["shapes"].replace_strict(given, default=False, return_dtype=pl.Boolean)
+    return pl.Series([given.get(shapes, False) for shapes in operators["shapes"].to_list()], dtype=pl.Boolean)
 
 
 def _rows_sent(
