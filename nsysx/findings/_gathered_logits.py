@@ -78,8 +78,8 @@ def _find(profile: Profile) -> _Gathered | None:
                 split = any(_makes(tensors or [], given, part) for tensors in products)
                 if not once or not split or any(_makes(tensors or [], given, classes) for tensors in products):
                     continue
-                on_all = _given(operators, rows * classes)
-                moves = _given(operators, given * part) & operators["name"].is_in(_MOVES) & ~on_all
+                on_all = _with_numbers(operators, rows * classes)
+                moves = _with_numbers(operators, given * part) & operators["name"].is_in(_MOVES) & ~on_all
                 work, moved = (operator_work.work_of(profile, operators.filter(chosen)) for chosen in (on_all, moves))
                 gathered = _Gathered(
                     frozenset(comm["op"].to_numpy()[sent == given].tolist()),
@@ -94,7 +94,7 @@ def _find(profile: Profile) -> _Gathered | None:
     return best
 
 
-def _given(operators: pl.DataFrame, numbers: int) -> pl.Series:
+def _with_numbers(operators: pl.DataFrame, numbers: int) -> pl.Series:
     """Return which operators are given so many logits, or a few more."""
     given = {
         shapes: any(numbers <= math.prod(shape) <= _SHIFTED_TIMES * numbers for shape in sizes(shapes) or [] if shape)
