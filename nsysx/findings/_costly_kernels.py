@@ -16,8 +16,8 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._compiled_before import CompiledWork, compiled_before
-from nsysx.findings._finding_bounds import DETERMINISM_MAY_STAY_SHARE
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._work_bounds import DETERMINISM_MAY_STAY_SHARE
 from nsysx.findings.nsx112_fusion import chains_among
 from nsysx.frames import lookup
 from nsysx.model import Row

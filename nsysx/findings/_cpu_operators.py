@@ -14,11 +14,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
-from nsysx.findings._finding_bounds import (
-    FEWEST_CORES_PER_PROCESS,
-    LONG_CPU_OPERATOR_NS,
-    MOST_SHARE,
-)
+from nsysx.findings._finding_bounds import FEWEST_CORES_PER_PROCESS, LONG_CPU_OPERATOR_NS, MOST_SHARE
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64

@@ -14,14 +14,14 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._costly_when import UNKNOWN
-from nsysx.findings._finding_bounds import (
+from nsysx.findings._found import Found
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import (
     FASTEST_UNMASKED_TIMES,
     HALF_RATE_LENGTH,
     SLOWEST_UNMASKED_TIMES,
     UNMASKED_RATE_SHARE,
 )
-from nsysx.findings._found import Found
-from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.records import count_or_zero
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps

@@ -12,11 +12,7 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import Call, StepLimit
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Fix, Saving, way
-from nsysx.findings._finding_bounds import (
-    FUSION_LEADS_TIMES,
-    LAUNCH_BOUND_SHARE,
-    SEVERAL_MODEL_CALLS,
-)
+from nsysx.findings._finding_bounds import FUSION_LEADS_TIMES, LAUNCH_BOUND_SHARE, SEVERAL_MODEL_CALLS
 from nsysx.findings._names import networks_called
 from nsysx.findings._recurrent_cells import recurrent_cell
 from nsysx.findings.nsx112_fusion import fusible_ns

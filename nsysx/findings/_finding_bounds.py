@@ -235,19 +235,6 @@ DISPATCHED_BYTES = 100_000
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first. Peers run a line, too, where
 #: it takes them this share of what it takes a late rank.
 RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE = 0.05, 0.1
-# ---- nsx112_fusion ----------------------------------------------------------------------------------------------
-#: The fewest kernels that make a chain.
-FEWEST_CHAIN_KERNELS = 2
-#: Threads of two elementwise kernels on tensors of one size differ by this factor at most.
-SAME_SIZE_TIMES = 4
-#: A bound has to promise more than a prediction does before it is worth a word (share of the step).
-FUSION_BOUND_SHARE = 0.10
-#: A compiler saves this part of the estimate at least (three networks where it was tried: 1.6 and 2.1 times that of transformers, 1.1 of
-#: convolutions with batch normalization).
-FUSED_LEAST_SHARE = 0.5
-#: Chains of so many kernels within one call are written by hand. A class of modules in which these could save this share of the step is a
-#: place: three with such a class had 41 to 60 %, of ten networks without one none had above 16 %.
-HAND_WRITTEN_KERNELS, HAND_WRITTEN_SHARE = 3, 0.2
 # ---- nsx113_tiny_launches ---------------------------------------------------------------------------------------
 #: A module makes many tiny launches from so many in a step on, if their median kernel is shorter than this (ns): about what it
 #: takes to launch one.
@@ -274,40 +261,9 @@ FEWEST_WRONG_READINGS = 3
 MOST_LAUNCHES = 10
 #: Who measures, measures what the GPU mostly does: of a database that waits for its small kernels in between, these are 0.3 % (gpudb).
 LEAST_MISREAD_SHARE = 0.03
-# ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
-#: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
-TENSOR_CORES_TIMES = 8
-#: The same of FP32 against BF16 on A100 (19.5 to 312 TFLOPS) and H100 (67 to 989), for work that a region of autocast takes in.
-BF16_CORES_TIMES = 15
-# ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
-#: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
-#: detector in BF16 on an H100, without its conversions).
-CHANNELS_LAST_NORM_LEFT = 0.6
-# ---- nsx118_unfused_attention -----------------------------------------------------------------------------------
-#: Most kernels between the two products: cast, scale, mask, softmax, dropout; twelve in the math path of PyTorch, which looks for rows
-#: that are masked as a whole. This often in a step it belongs to the layers, not to the head.
-MOST_ATTENTION_KERNELS, FEWEST_ATTENTIONS = 14, 2
-# ---- nsx119_short_kernels ---------------------------------------------------------------------------------------
-#: Pauses between short kernels are reported from this share of the step on; a normal step has 2 to 3 % of them.
-SHORT_KERNELS_SHARE = 0.05
-# ---- nsx120_mask_work -------------------------------------------------------------------------------------------
-#: Most modules that are named: those with most work.
-MOST_MASK_MODULES = 4
-#: Work of indices is mostly the adding of equal rows from this share of it on.
-ADDED_ROWS_SHARE = 0.6
-# ---- nsx122_small_grid ------------------------------------------------------------------------------------------
-#: A shorter kernel takes the time it takes to start, whatever its grid (ns).
-SMALL_GRID_KERNEL_NS = 10_000
-#: While a kernel runs alone for less of its time than this, others may use the SMs that it leaves empty (share).
-SMALL_GRID_ALONE_SHARE = 0.9
-#: Most kernels that are replayed and listed.
-MOST_SMALL_GRID_KERNELS = 8
 # ---- nsx123_python_line -----------------------------------------------------------------------------------------
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 MOST_PYTHON_LINES, FEWEST_LINE_SAMPLES = 3, 10
-# ---- nsx124_memory_bound ----------------------------------------------------------------------------------------
-#: Most kernels that are listed: those that take longest.
-MOST_MEMORY_BOUND_KERNELS = 6
 # ---- nsx125_gpus_take_turns -------------------------------------------------------------------------------------
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 GPUS_IN_TURNS_SHARE = 0.1
@@ -316,20 +272,6 @@ GPUS_IN_TURNS_SHARE = 0.1
 FEWEST_ROUNDS, FEWEST_ROUND_LAUNCHES, ALIKE_ROUNDS_SHARE = 4, 2, 0.25
 #: Least share of the step in which the GPU idles in rounds.
 ROUND_TRIPS_SHARE = 0.15
-# ---- nsx128_far_from_limits -------------------------------------------------------------------------------------
-#: A kernel is far from its limits if they take this share of its time or less, and worth a word from this share of the step on.
-FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE = 0.4, 0.05
-# ---- nsx129_optimizer_work --------------------------------------------------------------------------------------
-#: Work of the optimizer is reported from this share of the step on.
-OPTIMIZER_WORK_SHARE = 0.10
-#: Numbers that a fused update moves over those that foreach kernels move: parameter, gradient and two states read, all but the
-#: gradient written, against one pass for each operation of the update (torch/optim/adam.py).
-FUSED_UPDATE_LEFT = 7 / 18
-#: Of a dense update of embeddings about this part is left where only the rows that a step used are updated; the host then needs so long
-#: (ns) for each table: about 45 launches and two reads (coalesce, sparse_mask; torch/optim/_functional.py), for which the GPU waits.
-SPARSE_UPDATE_LEFT, SPARSE_TABLE_NS = 0.2, 300_000
-#: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
-MOSTLY_TABLES_TIMES = 3
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
 #: Of what runs between steps, parts are named from this share on; copies to the host lead the advice from this one. An evaluation that
 #: copies all its outputs (885 MB) spends half of its time there.
@@ -338,61 +280,6 @@ NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 BETWEEN_STEPS_SHARE = 0.10
 #: A policy is called so often in a row, every so many steps, and this share of the calls has a copy in and out, of few bytes. Chosen.
 POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 << 10
-# ---- nsx131_line_work -------------------------------------------------------------------------------------------
-#: Lines of one function with at most so many others between them serve one purpose.
-LINES_APART = 3
-#: A matrix made for each row is told from this side on (`_row_matrices`); its formula passes so often over the rows, in torch operators.
-ROW_MATRIX_SHORTEST, ROW_MATRIX_PASSES = 16, 8
-# ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
-#: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
-MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2
-#: From so many calls on, half of which at most need another one, if this share of the step goes.
-FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
-# ---- _recomputed ----------------------------------------------------------------------------------------------------
-#: Of the card's memory this share has to be free at the peak before recomputing is called needless; a repeated part of the forward that
-#: is smaller may be the compiler's own choice.
-FREE_MEMORY_SHARE, LEAST_RECOMPUTED_SHARE = 0.5, 0.3
-#: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
-MOVES_MORE_TIMES = 1.5
-# ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
-#: A causal mask leaves half of the scores; attention of fewer queries and keys of one sequence is not what a step waits for; another mask
-#: that is known leaves enough out from this share of the scores on.
-CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION, MUCH_MASKED_SHARE = 0.5, 128, 0.4
-# ---- _empty_masks -----------------------------------------------------------------------------------------------
-#: Without a mask attention in 16 bits nears this share of the rate of products, half of it at this length (cuDNN on an H200, forward and
-#: backward: 0.51 at 4672, 0.25 at 256); times the least and the most (FlashAttention 2 on an H100 stays below it, 3 comes above it).
-UNMASKED_RATE_SHARE, HALF_RATE_LENGTH, SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES = 0.52, 256, 0.75, 1.3
-# ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
-#: What tensor cores are fed with at once.
-FED_AT_ONCE_BYTES = 16
-#: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
-SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
-#: Products of odd sizes that take less of a step (share) are not worth other sizes. Chosen: twice what is told elsewhere,
-#: because a network is changed for it.
-ODD_SIZES_SHARE = 0.02
-# ---- _costly_kernels --------------------------------------------------------------------------------------------
-#: Of a saving that is computed from the time of kernels so much may stay (share of it).
-DETERMINISM_MAY_STAY_SHARE = 0.2
-# ---- _grown_inputs ----------------------------------------------------------------------------------------------
-#: From so many calls on that are each one longer than the one before, if most are; shorter sequences (tokens) cost little.
-GROWN_CALLS, GROWN_SHORTEST_TOKENS = 3, 16
-#: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
-CACHED_WORK_STAYS_SHARE = 0.2
-# ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
-#: Operators named that compute weights anew.
-WEIGHT_OPERATORS_NAMED = 3
-# ---- nsx136_slow_operator ---------------------------------------------------------------------------------------
-#: An operator of a line is worth a word if this share of the step is beyond its limit, and it reaches no more than the other share of
-#: that: of 17 programs without a fault none had one above 13 %, and fused attention, convolutions and products reached more.
-SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE = 0.2, 0.35
-#: The same of an operator without a known limit, all of which is counted.
-UNLIMITED_OPERATOR_SHARE = 0.3
-# ---- nsx137_needless_work ---------------------------------------------------------------------------------------
-#: With more of a program's launches than this outside of torch's operators, what is read of results is not known.
-UNSEEN_LAUNCHES_SHARE = 0.01
-# ---- _product_forms -------------------------------------------------------------------------------------------------
-#: So many lines with forms of one kind are named. Chosen: a screen holds no more.
-MOST_LINES_NAMED = 6
 # ---- _reduced_twice, _ranks_apart -----------------------------------------------------------------------------------
 #: Two sums of bytes are of the same gradients if they differ by less than this share (chosen: metrics may be beside), so few are metrics
 SAME_BYTES_SHARE, MOST_METRIC_BYTES = 0.01, 64 << 10

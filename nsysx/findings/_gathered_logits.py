@@ -22,6 +22,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import SHIFTED_ROWS_TIMES
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
@@ -31,10 +32,6 @@ _PRODUCTS = r"^aten::(mm|addmm|linear)$"
 _MOVES = ("aten::cat", "aten::copy_")
 #: Bytes of a logit.
 _ELEMENT_BYTES = (2, 4)
-
-
-#: A causal model's loss leaves out the last position of each sequence: so many times its rows were gathered, at most (chosen).
-_SHIFTED_TIMES = 1.1
 
 
 class _Gathered(NamedTuple):
@@ -97,7 +94,9 @@ def _find(profile: Profile) -> _Gathered | None:
 def _with_numbers(operators: pl.DataFrame, numbers: int) -> pl.Series:
     """Return which operators are given so many logits, or a few more."""
     given = {
-        shapes: any(numbers <= math.prod(shape) <= _SHIFTED_TIMES * numbers for shape in sizes(shapes) or [] if shape)
+        shapes: any(
+            numbers <= math.prod(shape) <= SHIFTED_ROWS_TIMES * numbers for shape in sizes(shapes) or [] if shape
+        )
         for shapes in operators["shapes"].unique().drop_nulls()
     }
     return pl.Series([given.get(shapes, False) for shapes in operators["shapes"].to_list()], dtype=pl.Boolean)
@@ -111,7 +110,7 @@ def _rows_sent(
     if message.kind != "allgather" or member is None or member.size != ranks or not message.bytes:
         return 0
     sent = (message.bytes / (part * size) for size in _ELEMENT_BYTES)
-    return next((int(each) for each in sent if each.is_integer() and rows <= each <= _SHIFTED_TIMES * rows), 0)
+    return next((int(each) for each in sent if each.is_integer() and rows <= each <= SHIFTED_ROWS_TIMES * rows), 0)
 
 
 def _makes(tensors: Sequence[list[int]], rows: int, part: int) -> bool:

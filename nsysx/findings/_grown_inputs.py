@@ -13,13 +13,9 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import (
-    CACHED_WORK_STAYS_SHARE,
-    GROWN_CALLS,
-    GROWN_SHORTEST_TOKENS,
-    MOST_SHARE,
-)
+from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import CACHED_WORK_STAYS_SHARE, GROWN_CALLS, GROWN_SHORTEST_TOKENS
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.replay.engine import ScaleOps
 

@@ -12,12 +12,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.events.sampled_clocks import WorkingClock, working_clock
 from nsysx.findings._case import Case, Saving, way
-from nsysx.findings._finding_bounds import (
-    CLOCK_FACTOR_GRAIN,
-    CLOCKS_AT_LOAD,
-    LOW_CLOCK,
-    LOWEST_CLOCK_BY_POWER,
-)
+from nsysx.findings._finding_bounds import CLOCK_FACTOR_GRAIN, CLOCKS_AT_LOAD, LOW_CLOCK, LOWEST_CLOCK_BY_POWER
 from nsysx.model import Row
 from nsysx.replay.edits import ScaleOps
 

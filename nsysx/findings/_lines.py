@@ -15,12 +15,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
-from nsysx.findings._finding_bounds import (
-    BELOW_ALL_WORK_SHARE,
-    BELOW_ONE_LINE_SHARE,
-    MOST_SHARE,
-    OF_ONE_LINE_SHARE,
-)
+from nsysx.findings._finding_bounds import BELOW_ALL_WORK_SHARE, BELOW_ONE_LINE_SHARE, MOST_SHARE, OF_ONE_LINE_SHARE
 from nsysx.findings._once import Shares, Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64

@@ -15,11 +15,12 @@ from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import MOST_LINES_NAMED, REPORTED_SHARE
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.model import Finding
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of

@@ -15,11 +15,8 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import (
-    FREE_MEMORY_SHARE,
-    LEAST_RECOMPUTED_SHARE,
-)
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import FREE_MEMORY_SHARE, LEAST_RECOMPUTED_SHARE
 from nsysx.model import Row
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 

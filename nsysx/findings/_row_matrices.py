@@ -20,10 +20,11 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule
-from nsysx.findings._finding_bounds import REPORTED_SHARE, ROW_MATRIX_PASSES, ROW_MATRIX_SHORTEST
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import ROW_MATRIX_PASSES, ROW_MATRIX_SHORTEST
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 

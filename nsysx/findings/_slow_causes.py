@@ -15,12 +15,7 @@ from nsysx.events import ledger, python_pauses, sm_clocks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_weights, _pauses
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import (
-    SAVED_BYTES,
-    SAVED_TIMES,
-    SLOW_STEPS_FEWEST_STEPS,
-    SLOWER_CLOCK_SHARE,
-)
+from nsysx.findings._finding_bounds import SAVED_BYTES, SAVED_TIMES, SLOW_STEPS_FEWEST_STEPS, SLOWER_CLOCK_SHARE
 from nsysx.findings._flow_work import place_of_row
 from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.frames.intervals import I64

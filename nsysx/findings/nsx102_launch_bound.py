@@ -38,9 +38,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings import _needs, _pasted, _requests
 from nsysx.findings._case import SITE, Case, Rule, Saving, calls_of
 from nsysx.findings._fewer_launches import graph_advice
-from nsysx.findings._finding_bounds import (
-    LAUNCH_BOUND_SHARE,
-)
+from nsysx.findings._finding_bounds import LAUNCH_BOUND_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._held import held, idle_ns
 from nsysx.findings._lines import calling_networks

@@ -35,7 +35,11 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
-from nsysx.findings._finding_bounds import (
+from nsysx.findings._found import Found
+from nsysx.findings._names import module_of_most, networks_called
+from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import (
     FEWEST_CHAIN_KERNELS,
     FUSED_LEAST_SHARE,
     FUSION_BOUND_SHARE,
@@ -43,10 +47,6 @@ from nsysx.findings._finding_bounds import (
     HAND_WRITTEN_SHARE,
     SAME_SIZE_TIMES,
 )
-from nsysx.findings._found import Found
-from nsysx.findings._names import module_of_most, networks_called
-from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
-from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.judging.program import program_of

@@ -35,11 +35,11 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._finding_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.findings._solvers import in_solvers, solves_much
+from nsysx.findings._work_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings.nsx118_unfused_attention import runs_math_path
 from nsysx.frames import lookup
 from nsysx.model import Finding

@@ -28,10 +28,10 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import CHANNELS_LAST_NORM_LEFT
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import CHANNELS_LAST_NORM_LEFT
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps

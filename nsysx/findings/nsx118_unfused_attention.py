@@ -33,9 +33,9 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.attention_backends import AttentionCalls, attention_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import FEWEST_ATTENTIONS, MOST_ATTENTION_KERNELS
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import FEWEST_ATTENTIONS, MOST_ATTENTION_KERNELS
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps

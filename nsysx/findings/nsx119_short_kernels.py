@@ -24,9 +24,9 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule
-from nsysx.findings._finding_bounds import SHORT_KERNELS_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
+from nsysx.findings._work_bounds import SHORT_KERNELS_SHARE
 from nsysx.model import Finding
 
 RULE = Rule(

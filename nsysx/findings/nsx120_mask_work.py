@@ -34,9 +34,9 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps

@@ -31,9 +31,9 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import concurrency
 from nsysx.events.kernel_libraries import library_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import MOST_SMALL_GRID_KERNELS, SMALL_GRID_ALONE_SHARE, SMALL_GRID_KERNEL_NS
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import MOST_SMALL_GRID_KERNELS, SMALL_GRID_ALONE_SHARE, SMALL_GRID_KERNEL_NS
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 

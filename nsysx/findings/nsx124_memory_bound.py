@@ -28,9 +28,10 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import MOST_MEMORY_BOUND_KERNELS, REPORTED_SHARE
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
+from nsysx.findings._work_bounds import MOST_MEMORY_BOUND_KERNELS
 from nsysx.model import Finding
 
 RULE = Rule(

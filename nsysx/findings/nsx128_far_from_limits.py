@@ -35,9 +35,9 @@ from nsysx.events.kernel_names import computes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
 from nsysx.frames import frame_columns
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps

@@ -30,16 +30,16 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._finding_bounds import (
+from nsysx.findings._found import Found
+from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import (
     FUSED_UPDATE_LEFT,
     MOSTLY_TABLES_TIMES,
     OPTIMIZER_WORK_SHARE,
     SPARSE_TABLE_NS,
     SPARSE_UPDATE_LEFT,
 )
-from nsysx.findings._found import Found
-from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
-from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.edits import Edit, RemoveOps, ScaleOps

@@ -46,12 +46,13 @@ from nsysx.findings import (
     _solved_systems,
 )
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import LINES_APART, REPORTED_SHARE
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead, instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Claim, Takes
+from nsysx.findings._work_bounds import LINES_APART
 from nsysx.findings._work_remedies import WorkKind, kinds_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
 from nsysx.frames import lookup

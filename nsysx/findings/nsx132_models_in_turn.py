@@ -39,16 +39,16 @@ from nsysx.events.event_bounds import UNSEEN_READERS_SHARE
 from nsysx.events.layers import bare
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of, signature
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import (
+from nsysx.findings._found import Found
+from nsysx.findings._held import idle_ns
+from nsysx.findings._lines import calling_line
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import (
     CALLS_IN_TURN_SAVING_SHARE,
     FEWEST_CALLS_IN_TURN,
     MODELS_IN_TURN_LAUNCHES_SHARE,
     STACKED_MODELS_MAY_STAY_SHARE,
 )
-from nsysx.findings._found import Found
-from nsysx.findings._held import idle_ns
-from nsysx.findings._lines import calling_line
-from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Finding, Row

@@ -40,9 +40,9 @@ from nsysx.events.profile import NotRecorded
 from nsysx.findings import _empty_masks
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._empty_masks import Content
-from nsysx.findings._finding_bounds import CAUSAL_SCORES_LEFT, MUCH_MASKED_SHARE, SHORTEST_ATTENTION
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import CAUSAL_SCORES_LEFT, MUCH_MASKED_SHARE, SHORTEST_ATTENTION
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 

@@ -29,9 +29,9 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 from nsysx.roofline.element_types import OF_FORMAT

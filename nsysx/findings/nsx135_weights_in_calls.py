@@ -36,10 +36,11 @@ from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.repeated_constants import repeated_constants
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE, WEIGHT_OPERATORS_NAMED
+from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE
 from nsysx.findings._flow_work import copied
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._work_bounds import WEIGHT_OPERATORS_NAMED
 from nsysx.model import Finding
 
 RULE = Rule(

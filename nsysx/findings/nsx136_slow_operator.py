@@ -38,9 +38,9 @@ from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings import _shared_gpu, _sorted_products
 from nsysx.findings._case import Case, Fix, Rule
-from nsysx.findings._finding_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
 from nsysx.findings.nsx112_fusion import FUSIBLE
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps, ScaleOps

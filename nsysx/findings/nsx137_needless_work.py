@@ -56,10 +56,11 @@ from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import REPORTED_SHARE, UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row

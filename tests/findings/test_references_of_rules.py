@@ -39,17 +39,12 @@ from nsysx.findings._finding_bounds import (
     ALIKE_PLACES_SHARE,
     ANOMALY_OPERATOR_BEGINS_NS,
     BELOW_ONE_LINE_SHARE,
-    FEWEST_CALLS_IN_TURN,
-    FEWEST_CHAIN_KERNELS,
     FOR_A_LAUNCH_NS,
-    GROWN_CALLS,
-    GROWN_SHORTEST_TOKENS,
     HELD_ANYWHERE_NS,
     HELD_ANYWHERE_TIMES,
     HELD_BY_LINE_NS,
     HELD_BY_LINE_TIMES,
     LARGE_MESSAGE_BYTES,
-    LINES_APART,
     MOST_SHARE,
     OF_ONE_LINE_SHARE,
     OVERLAP_SHARE,
@@ -60,6 +55,13 @@ from nsysx.findings._finding_bounds import (
     WRONG_READING_TIMES,
 )
 from nsysx.findings._once import Claim, Takes
+from nsysx.findings._work_bounds import (
+    FEWEST_CALLS_IN_TURN,
+    FEWEST_CHAIN_KERNELS,
+    GROWN_CALLS,
+    GROWN_SHORTEST_TOKENS,
+    LINES_APART,
+)
 from nsysx.model import Row
 from nsysx.saving import Saving
 from tests.random_tables import always, columns, covered, profile, rounds, rows
