@@ -130,7 +130,7 @@ OF_RANKS = (
     Costly(
         "gradients reduced again",
         again.reduced_again,
-        "Gradients are reduced that the wrapper has reduced",
+        "Gradients or weights are reduced that are equal on all ranks",
         way("not-reduced-again"),
         worth=again.without,
         seen=again.reduced_again,

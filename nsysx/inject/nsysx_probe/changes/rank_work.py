@@ -9,9 +9,9 @@ CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
         "not-reduced-again",
-        "Delete this reduction: the wrapper (DistributedDataParallel) has averaged the gradients when backward ends, and averaging what "
-        "is equal on all ranks changes nothing",
-        condition="It must be the gradients (or weights) that are reduced, and the wrapper's forward must be what was called.",
+        "Delete this reduction: the wrapper (DistributedDataParallel) keeps gradients, weights and averages of weights equal on all "
+        "ranks, and averaging what is equal changes nothing",
+        condition="It must be gradients, weights or averages of weights, and the wrapper's forward must be what was called.",
         untried=_ALL_RANKS,
     ),
     Remedy(
