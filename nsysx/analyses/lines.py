@@ -162,6 +162,12 @@ def texts_of_ranks(profile: Profile) -> Mapping[str, Any]:
     return _noted_texts(profile, "of_ranks")
 
 
+def orders_of_ranks(profile: Profile) -> list[Mapping[str, Any]]:
+    """Return where the rank in a seed decides an order: file, the lines of seed and order, and whether ``runs`` its function in steps."""
+    noted = [row for record in profile.trace.run.get("probe") or () for row in record.get("orders_of_ranks") or ()]
+    return [row for row in noted if isinstance(row, dict) and isinstance(row.get("seed"), int)]
+
+
 def _noted_texts(profile: Profile, name: str) -> Mapping[str, Any]:
     run = profile.trace.run
     merged: dict[str, Any] = {}

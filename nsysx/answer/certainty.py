@@ -50,6 +50,8 @@ _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     StepLimit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
+#: The check of how much of the GPU's time is known by line and module.
+_MATCHED_TO_CODE = "attribution"
 #: The work of the GPU without communication.
 _COMPUTING = ("GPU computing", ("gpu_compute_ns",))
 
@@ -132,9 +134,10 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""
-    if chosen is not None and any(row.get("fewer_steps") for row in chosen.evidence):
-        why = "What the ranks loaded in the same step was compared"  # no part of the step tells of it
-        return Sure(about, "likely" if warned else "certain", f"{why}.{more}")
+    if chosen is not None and (compared := _of_ranks_compared(chosen)):
+        # How long the ranks work and wait, no line has to tell.
+        doubted = any(c.check != _MATCHED_TO_CODE for c in warned) or (bool(warned) and not _waits_in_turn(chosen))
+        return Sure(about, "likely" if doubted else "certain", f"{compared}.{more if doubted else ''}")
     if late is not None and late.get("last_share") is not None:
         share = units.share(late["last_share"], 1)
         # Who comes last may be late by no more than healthy processes differ: its own time decides.
@@ -219,6 +222,22 @@ def _bare_wait(chosen: Finding | None) -> str:
         return ""
     more, recorded = units.duration(timed["more_wait_ns"]), units.duration(timed["recorded_wait_ns"])
     return f"Each wait for a batch was timed without the profiler, too: there it is {more} longer than the recorded {recorded}."
+
+
+def _of_ranks_compared(chosen: Finding) -> str:
+    """Return what a comparison of all ranks step by step shows, "" where a finding does not rest on one."""
+    if any(row.get("fewer_steps") for row in chosen.evidence):
+        return "What the ranks loaded in the same step was compared"  # no part of the step tells of it
+    return _waits_in_turn(chosen)
+
+
+def _waits_in_turn(chosen: Finding) -> str:
+    """Return how much of what the ranks wait is for one with more work in the same step, "" where a finding is not about that."""
+    seen = next((row for row in chosen.evidence if row.get("turn_wait_ns") and row.get("waited_ns")), None)
+    if seen is None:
+        return ""
+    share = units.share(min(seen["turn_wait_ns"] / seen["waited_ns"], 1.0), 1)
+    return f"{share} of the waiting is for a rank with more work in the same step"
 
 
 def _of_all_steps(

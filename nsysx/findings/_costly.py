@@ -154,6 +154,7 @@ SETTINGS = (
         worth=_padding.shorter,
         takes=_padding.taken,
         leads=True,
+        yields=_padding.unlike_in_turn,
         place="the loader",
         set_by=("collate", "samples", "loader", "loop"),
     ),

@@ -16,7 +16,8 @@ class Costly(NamedTuple):
     """A setting. ``when`` returns what was seen if it costs, else ""; ``worth`` asks the replay, None: it has to be tried.
 
     ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
-    about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
+    about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not;
+    ``yields``: in this capture something else is known better, and goes before it.
     ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
     line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
@@ -33,6 +34,7 @@ class Costly(NamedTuple):
     seen: Callable[[Case], str] | None = None
     takes: Callable[[Case], Takes] | None = None
     leads: bool = False
+    yields: Callable[[Case], bool] | None = None
     oversight: bool = False
     fewer_steps: bool = False
     phase: str | None = None

@@ -15,9 +15,12 @@ from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
+from nsysx.judging import rank_verdict
 from nsysx.model import Row
 from nsysx.replay.engine import ScaleOps
 
+#: Rows that are filled up to a power of two are at most twice as long as the longest sample.
+_ROUNDED_UP_SHARE = 0.5
 #: Operators of samples that lie one behind another without padding.
 _PACKS = r"_pack_padded_sequence|_varlen_|nested_tensor|_nested_|jagged"
 
@@ -48,12 +51,19 @@ def padded(case: Case, settings: RecordedSettings) -> str:
         return ""
     share = 1 - seen["real"] / (seen["rows"] * seen["length"])
     beyond = 1 - seen["longest"] / seen["length"]
+    if beyond > _ROUNDED_UP_SHARE and unlike_in_turn(case):
+        return ""  # rows of unlike lengths follow their samples: what was counted is about something else
     if share < MUCH_PADDING_SHARE and beyond < BEYOND_LONGEST_SAMPLE_SHARE:
         return ""
     return (
         f"{units.share(share, 1)} of the batch that was looked at is padding ({seen['name']}): its {seen['rows']} rows are "
         f"{seen['length']} long, the longest sample {seen['longest']}, the usual one {round(seen['real'] / seen['rows'])}"
     )
+
+
+def unlike_in_turn(case: Case) -> bool:
+    """Return whether the ranks of a job wait in turn for longer batches: all steps tell that, and one batch how much of it is padding."""
+    return case.ranks is not None and rank_verdict.wait_for_work(case.ranks.rows or ())
 
 
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nsysx import units
-from nsysx.analyses.lines import text_of, texts, texts_of_ranks
+from nsysx.analyses.lines import orders_of_ranks, text_of, texts, texts_of_ranks
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix, Saving
@@ -28,6 +28,9 @@ _TAKES_SHARE = re.compile(
 )
 #: A stretch: from the rank's number times a size on. Items of a stretch are alike, those of every n-th item are not.
 _STRETCH = re.compile(rf"{_RANK}\s*\*[^\[\]]*:|narrow\([^=]*{_RANK}\s*\*")
+#: Every n-th item.
+_IN_TURN = re.compile(rf"\[\s*{_RANK}\s*::")
+_GIVES_OUT = re.compile(r"^yield\b(?!\s+from\b)")
 _EQUAL = "equal-work"
 #: What the loop over a loader gets from it, and the part of it that a rank takes of its first dimension.
 _GETS = re.compile(r"^(?:for\s+(?P<loop>.+?)\s+in\s|(?P<one>[^=]+?)\s*=\s*next\()")
@@ -64,16 +67,16 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
 def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
     """Return a finding about ranks that wait in turn for those with more GPU work in a step, with what even work saves and its place.
 
-    That is where batches are put together: the sampler, or the line that takes a rank's share, else the loader or the line from which a
-    batch comes.
+    That is the seed by which each rank has an order of its own; else where batches are put together: the sampler, or the line that takes a
+    rank's share, else the loader or the line from which a batch comes.
     """
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
     even_ns = max((row["turn_even_ns"] or 0 for row in rows), default=0)
     waits = ", ".join(
         f"rank {row['rank']} {units.duration(row['turn_wait_ns'])}" for row in rows[:NAMED_RANKS] if row["turn_wait_ns"]
     )
-    settings = settings_of(case.profile)
-    line = (settings.place("shares") if settings is not None else {}) or share_line(case.profile)
+    settings, order = settings_of(case.profile), order_by_rank(case.profile)
+    line = order or (settings.place("shares") if settings is not None else {}) or _line_of_batches(case.profile)
     line = line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
     likely = min(even_ns, case.step_ns)
     saving = Saving(
@@ -86,9 +89,50 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         f"{finding.detail} Over all steps the ranks have like amounts of GPU work, and not in each of them: of a step they wait for the "
         f"one that computes longest in it ({waits})."
     )
-    return Fix.by_name("like-batches").into(
-        replace(finding, detail=detail, where={**finding.where, **line}, saving=saving)
+    if order:
+        detail += f" The rank is in the seed of the order in which it goes through its batches ({in_short(order)})."
+    waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
+    in_turn: Row = {"turn_wait_ns": sum(row["turn_wait_ns"] or 0 for row in rows), "waited_ns": round(waited)}
+    return Fix.by_name("like-order" if order else "like-batches").into(
+        replace(
+            finding,
+            detail=detail,
+            where=dict(line) or finding.where,
+            saving=saving,
+            evidence=(*finding.evidence, in_turn),
+        )
     )
+
+
+def order_by_rank(profile: Profile) -> Row:
+    """Return the line of the seed by which each rank goes through its batches in an order of its own, empty where none is seen.
+
+    Of several orders it is one whose function runs in steps.
+    """
+    orders = orders_of_ranks(profile)
+    runs = [order for order in orders if order.get("runs")]
+    chosen = next(iter(runs or (orders if len({(o.get("file"), o["seed"]) for o in orders}) == 1 else ())), None)
+    return {} if chosen is None else {"file": chosen.get("file"), "line": chosen["seed"]}
+
+
+def _line_of_batches(profile: Profile) -> Row:
+    """Return the line that takes a rank's share; where that deals out in turn, as is advised, the one in its file that gives out what was
+    dealt, in its order.
+    """
+    share, code = share_line(profile), profile.code()
+    dealt = share and any(
+        _IN_TURN.search(_code(noted, share["file"], share["line"]))
+        for noted in (texts(profile), texts_of_ranks(profile))
+    )
+    if not dealt or code is None:
+        return share
+    source = texts(profile)
+    given = (
+        {"file": file, "line": line}
+        for file, line, _ in code.places.iter_rows()
+        if file == share["file"] and _GIVES_OUT.search(_code(source, file, line))
+    )
+    return next(given, share)
 
 
 def share_line(profile: Profile) -> Row:

@@ -73,7 +73,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
     if each.need is not None and each.need.test(case)[0] == "violated":
         fix = replace(fix, needs=(each.need,))
     # What is about certain work, none of which was seen, may cost nothing.
-    leads = each.leads and (each.takes is None or replayed is not None)
+    leads = each.leads and (each.takes is None or replayed is not None) and not (each.yields and each.yields(case))
     return Found(
         RULE,
         title,

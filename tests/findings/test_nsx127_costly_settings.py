@@ -14,7 +14,7 @@ import pytest
 
 from nsysx.answer import near_limits, remarks, unnamed
 from nsysx.answer.change_savings import After
-from nsysx.findings import _costly_when, nsx106_input_starvation
+from nsysx.findings import _costly_when, nsx106_input_starvation, nsx127_costly_settings
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._same_samples import SameSamples
@@ -936,6 +936,18 @@ def test_padding_that_the_program_leaves_out_costs_nothing(tmp_path: Path, packs
     batch = {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}}
     told = {f.evidence[0]["setting"] for f in alone(tmp_path, changed(CLEAN, batch), body) if f.evidence}
     assert ("padding" in told) is not packs
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+def test_padding_of_one_batch_goes_behind_what_all_steps_of_the_ranks_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlike: bool
+) -> None:
+    settings = [each._replace(yields=lambda _: unlike) if each.yields else each for each in SETTINGS]
+    assert settings != list(SETTINGS)
+    monkeypatch.setattr(nsx127_costly_settings, "SETTINGS", tuple(settings))
+    batch = {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}}
+    found = [f for f in alone(tmp_path, changed(CLEAN, batch), multiplying) if f.evidence]
+    assert [(f.evidence[0]["setting"], f.evidence[0]["leads"]) for f in found] == [("padding", not unlike)]
 
 
 def test_the_table_holds_every_setting(tmp_path: Path) -> None:

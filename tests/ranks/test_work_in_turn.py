@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from nsysx.model import Finding, Summary
-from nsysx.pipeline import summarize
+from nsysx.answer import certainty
+from nsysx.findings import _padding, _shares_of_ranks
+from nsysx.model import Check, Finding, Summary
+from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
+from tests.findings.lined import FILE, Lined
 from tests.ranks.test_straggler import job
 
 MS = 1_000_000
@@ -66,3 +72,77 @@ def test_a_rank_with_more_work_that_waits_as_often_does_not_wait_for_work() -> N
     assert work_in_turn.waits_for_work(work, late_at_random) is None
     longer_than_work = 5 * less  # of 50 ms of waiting 10 are for work: something else holds the others up
     assert work_in_turn.waits_for_work(work, longer_than_work) is None
+
+
+ORDER = {"file": "/job/train.py", "seed": 74, "order": 78, "runs": True}
+SILENT = {**ORDER, "seed": 12, "order": 15, "runs": False}
+
+
+@pytest.mark.parametrize(
+    ("orders", "line"),
+    [([SILENT, ORDER], 74), ([SILENT], 12), ([SILENT, {**SILENT, "seed": 30}], None), ([{**ORDER, "seed": None}], None), ([], None)],
+)  # fmt: skip
+def test_ranks_that_shuffle_by_their_number_are_told_to_shuffle_alike(
+    orders: list[dict[str, Any]], line: int | None, tmp_path: Path
+) -> None:
+    """Of several shuffles it is the one that runs in steps; of two that do not, nobody knows which one is used."""
+    path = job(tmp_path / "j.sqlite", TURNS, stream=COMPUTES)
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
+    _, exposed, _ = read(path)
+    assert [way.name for way in exposed.remedies] == ["like-order" if line else "like-batches"]
+    assert exposed.where.get("line") == line
+
+
+def test_what_ranks_wait_for_step_by_step_is_certain(tmp_path: Path) -> None:
+    """Steps of unlike lengths, and launches that no line is known of, are no doubt about it."""
+    _, exposed, summary = read(job(tmp_path / "j.sqlite", TURNS, stream=COMPUTES))
+    doubt = Check("attribution", "warn", "", doubt="cause")
+    cause = certainty.certainty_of_advice(replace(summary, quality=(*summary.quality, doubt)), exposed).parts[0]
+    assert cause.level == "certain" and "is for a rank with more work in the same step" in cause.reason
+    lost = replace(summary, quality=(*summary.quality, replace(doubt, check="diagnostics")))
+    assert certainty.certainty_of_advice(lost, exposed).parts[0].level == "likely"
+    _, hosts, other = read(job(tmp_path / "h.sqlite", TURNS, idle="some range", stream=COMPUTES))
+    assert "in the same step" not in certainty.certainty_of_advice(other, hosts).parts[0].reason
+
+
+@pytest.mark.parametrize(
+    ("share", "gives", "line"),
+    [
+        ("own = batches[rank::world]", "yield self.batches[i]", 20),  # as is advised: the order is what is left
+        ("own = batches[rank * n:(rank + 1) * n]", "yield self.batches[i]", 3),
+        ("own = batches[rank::world]", "x = self.batches[i]", 3),
+    ],
+)
+def test_where_batches_are_dealt_out_in_turn_the_line_that_gives_them_out_is_named(
+    share: str, gives: str, line: int, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(20):
+            program.host(5)
+        with program.line(22), program.range("forward"), program.range("net:Net"):
+            program.launch(500)
+        program.sync()
+
+    program = Lined({20: gives, 22: "y = net(x)"}, {"loaders": []})
+    program.probe["of_ranks"] = {FILE: {"3": share}}
+    program.run(body).summary(tmp_path)
+    profile = gather(tmp_path / "r.sqlite", ReadingOptions())
+    assert _shares_of_ranks._line_of_batches(profile) == {"file": FILE, "line": line}
+
+
+@pytest.mark.parametrize(
+    ("turns", "longest", "told"), [(TURNS, 40, False), (TURNS, 60, True), ([[30 * MS] * 12] * 3, 40, True)]
+)
+def test_rows_that_follow_their_samples_are_not_filled_up_to_a_fixed_length(
+    turns: list[list[int]], longest: int, told: bool, tmp_path: Path
+) -> None:
+    """To a power of two they may be filled up. What all steps of all ranks show goes before one batch."""
+    path = job(tmp_path / "j.sqlite", turns, stream=COMPUTES)
+    padding = {"name": "mask", "rows": 8, "length": 100, "longest": longest, "real": 8 * longest - 40}
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "settings": {"padding": padding}}]}))
+    summary = read(path)[2]
+    told_of = {f.evidence[0]["setting"] for f in summary.findings or () if f.code == "NSX127" and f.evidence}
+    assert ("padding" in told_of) is told
+    case: Any = SimpleNamespace(ranks=SimpleNamespace(rows=list(summary.rows("ranks"))))
+    assert _padding.unlike_in_turn(case) is (turns is TURNS)
+    assert not _padding.unlike_in_turn(cast("Any", SimpleNamespace(ranks=None)))

@@ -147,6 +147,7 @@ class Status:
             "worker": worker,
             "source": parts.xray.sources.texts(),
             "of_ranks": parts.xray.sources.of_ranks(),
+            "orders_of_ranks": parts.xray.sources.orders_of_ranks(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 

@@ -44,6 +44,13 @@ UNTRIED = (
         "It must be the work of the batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "like-order",
+        "Shuffle the batches alike on all ranks, with no rank in the seed: now each goes through its own in another order, and batches of "
+        "unlike length come in the same step",
+        "rng = random.Random(seed + epoch)  # the same on all ranks; own = batches[rank::world] of the list sorted by length",
+        "What is shuffled must be alike at the same place on all ranks: sorted by length, then dealt out in turn.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "equal-attention",
         "Give every rank the same share of attention, which grows with how far back each token looks: of one sequence over n ranks under "
         "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "
