@@ -12,15 +12,13 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE
+from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE, ROUNDED_UP_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.judging import rank_verdict
 from nsysx.model import Row
 from nsysx.replay.engine import ScaleOps
 
-#: Rows that are filled up to a power of two are at most twice as long as the longest sample.
-_ROUNDED_UP_SHARE = 0.5
 #: Operators of samples that lie one behind another without padding.
 _PACKS = r"_pack_padded_sequence|_varlen_|nested_tensor|_nested_|jagged"
 
@@ -51,7 +49,7 @@ def padded(case: Case, settings: RecordedSettings) -> str:
         return ""
     share = 1 - seen["real"] / (seen["rows"] * seen["length"])
     beyond = 1 - seen["longest"] / seen["length"]
-    if beyond > _ROUNDED_UP_SHARE and unlike_in_turn(case):
+    if beyond > ROUNDED_UP_SHARE and unlike_in_turn(case):
         return ""  # rows of unlike lengths follow their samples: what was counted is about something else
     if share < MUCH_PADDING_SHARE and beyond < BEYOND_LONGEST_SAMPLE_SHARE:
         return ""

@@ -165,6 +165,8 @@ def test_orders_of_the_users_files_are_noted_with_whether_their_function_runs(tm
         each.write_text(text)
     sources = Sources(None, {})
     sources._began = time.time() + 60
+    sources.seen(str(runs), 1, package=False)
+    assert [row["runs"] for row in sources.orders_of_ranks()] == [False]
     sources.seen(str(runs), 9, package=False)
     sources.seen(str(package), 9, package=True)
     row = {"file": str(runs), "seed": 4, "order": 7, "runs": True}

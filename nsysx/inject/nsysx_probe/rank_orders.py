@@ -103,7 +103,7 @@ class _Text:
         return self.seeded.get(function, 0) if of_self or isinstance(node.func, ast.Name) else 0
 
     def orders(self) -> list[RankOrder]:
-        found: dict[RankOrder, None] = {}
+        by_rank: dict[RankOrder, None] = {}
         for scope in self.scopes:
             if getattr(scope.node, "name", "") in _OF_A_SAMPLE:
                 continue
@@ -111,8 +111,8 @@ class _Text:
                 line = self._of_order(call, scope)
                 if line and _gone_through(scope.node, call, target):
                     lines = [n.lineno for n in ast.walk(scope.node) if hasattr(n, "lineno")]
-                    found[RankOrder(line, call.lineno, min(lines), max(lines))] = None
-        return list(found)
+                    by_rank[RankOrder(line, call.lineno, min(lines), max(lines))] = None
+        return list(by_rank)
 
     def _of_order(self, call: ast.Call, scope: _Scope) -> int:
         """Return the line of the seed that decides an order: of the generator that is called or given, else of its library's.
@@ -154,8 +154,8 @@ def _key(node: ast.AST, scope: _Scope) -> str:
         return node.id if node.id in _LIBRARIES else f"{scope.name} {node.id}"
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         path = f"{node.value.id}.{node.attr}"
-        own = f"{scope.cls}.{node.attr}" if node.value.id == "self" else f"{scope.name} {path}"
-        return {"np.random": "np", "numpy.random": "np"}.get(path, own)
+        of_self = f"{scope.cls}.{node.attr}" if node.value.id == "self" else f"{scope.name} {path}"
+        return {"np.random": "np", "numpy.random": "np"}.get(path, of_self)
     return ""
 
 

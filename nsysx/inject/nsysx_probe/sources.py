@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from .probe_bounds import MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
-from .rank_orders import rank_orders
+from .rank_orders import RankOrder, rank_orders
 
 #: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
@@ -56,7 +56,7 @@ class Sources:
         self._packages: set[str] = set()
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
         self._of_ranks: tuple[int, dict[str, dict[str, str]]] | None = None
-        self._orders: tuple[int, list[dict[str, Any]]] | None = None
+        self._orders: tuple[int, list[tuple[str, RankOrder]]] | None = None
 
     def kind(self, code: CodeType) -> str:
         """Return whose code this is."""
@@ -152,20 +152,19 @@ class Sources:
         """Return where a seed with the rank in it decides an order, in the same files: ``runs`` tells whether its function had ranges."""
         if not self._keeps_text:
             return []
-        if self._orders is not None and self._orders[0] == len(self._lines):
-            return self._orders[1]
-        found = [
+        if self._orders is None or self._orders[0] != len(self._lines):
+            paths = sorted(set(self._lines) - self._packages)
+            by_rank = [(path, order) for path in paths for order in rank_orders("\n".join(self._texts(path)))]
+            self._orders = len(self._lines), by_rank[:MOST_RANK_LINES]
+        return [
             {
                 "file": path,
                 "seed": order.seed,
                 "order": order.order,
                 "runs": any(order.first <= number <= order.last for number in self._lines[path]),
             }
-            for path in sorted(set(self._lines) - self._packages)
-            for order in rank_orders("\n".join(self._texts(path)))
+            for path, order in self._orders[1]
         ]
-        self._orders = len(self._lines), found[:MOST_RANK_LINES]
-        return self._orders[1]
 
     def _texts(self, path: str) -> list[str]:
         cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there
