@@ -138,6 +138,8 @@ BY_NOBODY = {
             random.shuffle(order)
             yield from order
     """,
+    "nested too deep": "order = rank.shuffle(seed" + " + (1" * 5_000 + ")" * 5_001,
+    "of many terms": "order = rank.shuffle(seed" + " + 1" * 5_000 + ")",
     "no program": "order = rank.shuffle(seed",
 }
 

@@ -38,10 +38,9 @@ def rank_orders(text: str) -> list[RankOrder]:
     if not _WORDS.search(text):
         return []
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        return _Text(ast.parse(text)).orders()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return []
-    return _Text(tree).orders()
 
 
 class _Scope(NamedTuple):
