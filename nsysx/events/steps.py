@@ -22,7 +22,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import bare, lost_kernels, step_periods, step_work
+from nsysx.events import bare, lost_kernels, step_periods, step_work, steps_to_meetings
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage
@@ -112,8 +112,9 @@ def find(
     if sampled is None:  # its parts were chosen, not recorded apart
         all_steps, lost = lost_kernels.whole(all_steps, attributed.api_calls, seams)
     all_steps = _steps_inside(all_steps, whole_in if source != "capture" else None)
-    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
+    cpu, tiles, grouped, passes = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(_timed_bare(cpu, probes), attributed.gpu_ops)
+    parts = (grouped | passes).get(process, 1)
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     ends = _part_ends(shown_steps, seams)
@@ -121,7 +122,8 @@ def find(
     steady, once = _chosen_steps(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
     stretches, warm_from = [steady or (0, -1)], (steady or (0, -1))[0]
     if steady is None and shown_steps.height:
-        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, steps_of_probe(probes, process))
+        told = {**steps_of_probe(probes, process), "parts": parts}
+        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, told)
         judged = judge(_of_main(shown_steps, seams, main, sampled))
         steady, stretches, once = _steady(shown_steps, tiled, rest, judged, ends)
         warm_from = judge(range(ends[0] + 1))[0] if sampled and ends else stretches[0][0]
@@ -135,7 +137,7 @@ def find(
     counted = steps_of_coverage(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(
         source,
-        rule + _grouped_by(parts.get(process)),
+        rule + _grouped_by(grouped.get(process)) + _met_after(passes.get(process)),
         cpu=cpu,
         gpu=tiles.gpu,
         between=tiles.between.filter(_between_parts(seams).not_()),
@@ -146,11 +148,11 @@ def find(
         whole=whole,
         trend=_course(trend(lengths, work, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         levels=of_lengths if source != "capture" else (),
-        parts=parts.get(process, 1),
+        parts=parts,
         coverage=step_coverage(counted, tiled, rest, once, attributed, ends, source),
         runs=tuple(stretches),
-        grouped=process in parts,
-        timed=parts.get(process, 1) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
+        grouped=process in grouped,
+        timed=parts if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
         lost=lost.get(process, 0),
     )
 
@@ -166,6 +168,10 @@ def _proposed(ranges: Ranges, attributed: Attributed, step_range: str | None) ->
 
 def _grouped_by(size: int | None) -> str:
     return f"; {size} of them and what comes before them repeat as one step" if size else ""
+
+
+def _met_after(size: int | None) -> str:
+    return f", {size} of them up to each collective in which the ranks meet" if size else ""
 
 
 def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
@@ -189,8 +195,10 @@ def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
 
 def _tiled(
     all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, seams: Sequence[int]
-) -> tuple[pl.DataFrame, StepTiles, dict[int, int]]:
-    """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
+) -> tuple[pl.DataFrame, StepTiles, dict[int, int], dict[int, int]]:
+    """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps: of those that begin with what
+    comes before them (``step_periods``), and of those that end where the ranks meet (``steps_to_meetings``).
+    """
     ops = attributed.gpu_ops
     cpu = all_steps.sort("process", "start_ns")
     part = np.searchsorted(np.asarray(seams, np.int64), cpu["start_ns"].to_numpy(), side="right")
@@ -208,9 +216,12 @@ def _tiled(
     few = 0 if source == "capture" else FEW_STEPS
     tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
     cpu, parts = step_periods.grouped(cpu, tiles.between, ops, seams)
-    if parts:
+    passes: dict[int, int] = {}
+    if not parts and source == "nsysx":
+        cpu, passes = steps_to_meetings.up_to_meetings(cpu, ops, seams)
+    if parts or passes:
         tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
-    return cpu, tiles, parts
+    return cpu, tiles, parts, passes
 
 
 def _windows(

@@ -15,7 +15,7 @@ import polars as pl
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.ranks.match import Aligned
-from nsysx.ranks.rank_bounds import DURING_EVALUATION_SHARE, NOTABLE_EVALUATION_SHARE
+from nsysx.ranks.rank_bounds import DURING_EVALUATION_SHARE, ITS_PART_SHARE, NOTABLE_EVALUATION_SHARE
 from nsysx.ranks.rank_places import Place
 from nsysx.ranks.rank_record import Rank
 from nsysx.reading import nccl_notes
@@ -46,6 +46,8 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
             begin, ns = int(start[first, n]), int(waited[first, n])
             if members[first] == late or not _evaluates(aligned, late, begin, begin + ns):
                 continue
+            if _evaluates_too(aligned, members[first], late, begin, begin + ns):
+                continue
             launched = _place(aligned.ranks[late], int(group[late][n]))
             row = {
                 "start_ns": begin - aligned.offset[late],
@@ -71,6 +73,26 @@ def _evaluates(aligned: Aligned, late: int, begin: int, finish: int) -> bool:
     return bool(len(here)) and min(int(end[here[-1]]), finish) - max(
         int(start[here[0]]), begin
     ) >= DURING_EVALUATION_SHARE * (finish - begin)
+
+
+def _evaluates_too(aligned: Aligned, waiting: int, late: int, begin: int, finish: int) -> bool:
+    """Return whether a rank that waits from ``begin`` on has evaluated, too, since the two last met: each does its part of it then.
+
+    ``finish``: when the late rank comes. What a step itself infers, as with a teacher's network, is little beside an evaluation.
+    """
+    met = [begin - (finish - begin)]
+    for _, rows in aligned.groups:
+        if waiting in rows and late in rows:
+            ends = aligned.ranks[waiting].end_ns[rows[waiting]] + aligned.offset[waiting]
+            met.append(int(ends[ends <= begin].max(initial=met[0])))
+    own, its = (_evaluation_ns(aligned, r, max(met), finish) for r in (waiting, late))
+    return own >= ITS_PART_SHARE * its
+
+
+def _evaluation_ns(aligned: Aligned, r: int, begin: int, finish: int) -> int:
+    """Return how long a rank evaluates in this time (ns)."""
+    start, end = (times + aligned.offset[r] for times in aligned.ranks[r].evaluations)
+    return int(np.maximum(np.minimum(end, finish) - np.maximum(start, begin), 0).sum())
 
 
 def _place(rank: Rank, row: int) -> Place:

@@ -155,7 +155,7 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
         return None
     played_ranks = [p for p in replays if p is not None]
     numbers = sorted(set[int].intersection(*(set(p.numbers) for p in played_ranks)))
-    if len(numbers) < FEWEST_REPLAYED_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
+    if len(numbers) < FEWEST_REPLAYED_STEPS or not _in_a_row(numbers, played_ranks):
         return None
     number, transfer, shared = _collectives(aligned, group)
     members = {
@@ -186,6 +186,12 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
         members=tuple(members["bare"]),
         transfer=transfer,
     )
+
+
+def _in_a_row(numbers: Sequence[int], played_ranks: Sequence[Played]) -> bool:
+    """Return whether no step lies between those of these numbers; of several parts each has the number of its first."""
+    every = sorted(set[int].union(*(set(p.numbers) for p in played_ranks)))
+    return set(np.diff(numbers).tolist()) == {int(np.diff(every).min())}
 
 
 def _lengths_by_rank(members: Sequence[ReplayedRank]) -> list[I64]:

@@ -53,6 +53,9 @@ MOST_LATE_KINDS, NOTABLE_KIND_SHARE = 5, 0.02
 DURING_EVALUATION_SHARE = 0.5
 #: They wait for longer than this share of a step, or it is not worth a word.
 NOTABLE_EVALUATION_SHARE = 0.25
+#: A rank that waits has done its part of an evaluation if it has evaluated for this share of the time that the late one does: contiguous
+#: halves of a sorted pool take 2.5 times as long as each other; a teacher's one pass in a step is far less than an evaluation.
+ITS_PART_SHARE = 0.2
 
 # ---- match ------------------------------------------------------------------------------------------------------
 #: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.

@@ -218,8 +218,10 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
     launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
     per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
-    most = max(int(MOST_REPLAYED_OPS // per_step), min(FEWEST_STEPS_OF_JOB, int(MOST_OPS_OF_JOB // per_step)), 1)
-    breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    parts = profile.steps.parts  # a window holds few steps of several parts
+    fewest = min(FEWEST_STEPS_OF_JOB * parts, int(MOST_OPS_OF_JOB // per_step))
+    most = max(int(MOST_REPLAYED_OPS // per_step), fewest, 1)
+    breaks = np.append(0, np.flatnonzero(np.diff(numbers) != parts) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
     run = _nearest_to_mean(begin, end, length)

@@ -17,8 +17,11 @@ BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned 
 STEP, EVALUATION, FILE = 10 * MS, 60 * MS, "/job/train.py"
 
 
-def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True) -> Path:
-    """Write two ranks of ten steps (10 ms); after the eighth, some of them evaluate for 60 ms, then both broadcast."""
+def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True, infers_ns: int = 0) -> Path:
+    """Write two ranks of ten steps (10 ms); after the eighth, some of them evaluate for 60 ms, then both broadcast.
+
+    ``infers_ns``: before they do, those that do not evaluate infer for so long.
+    """
     report = Report()
     threads = []
     for r in range(2):
@@ -49,6 +52,9 @@ def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True) ->
                         at + 5 * US, kernel="infer", gpu_start=at + 20 * US, gpu_dur=EVALUATION // 8, device=r
                     )
                 came = t + EVALUATION
+            elif infers_ns:
+                thread.add_range("evaluation Net", t, t + infers_ns, domain="nsysx")
+                came = t + infers_ns
             done = t + (EVALUATION if evaluates else 0) + 100 * US
             thread.launch(
                 came + 5 * US, kernel=BROADCAST, gpu_start=came + 20 * US, gpu_dur=done - came, stream=20, device=r
@@ -140,3 +146,12 @@ def test_an_evaluation_on_all_ranks_or_on_none_is_nobodys(tmp_path: Path, evalua
     summary = summarize([job(tmp_path / "j.sqlite", evaluates=evaluates)])
     assert not stragglers(summary)
     assert [r["lone_work"] for r in summary.rows("ranks")] == [None, None]
+
+
+@pytest.mark.parametrize(("infers_ns", "alone"), [(2 * MS, True), (24 * MS, False)])
+def test_a_rank_that_has_done_its_part_of_an_evaluation_does_not_wait_for_a_lone_one(
+    tmp_path: Path, infers_ns: int, alone: bool
+) -> None:
+    """One pass of a teacher's network before its gradients is no part of an evaluation; less than the other does is."""
+    summary = summarize([job(tmp_path / "j.sqlite", infers_ns=infers_ns)])
+    assert bool(stragglers(summary)) is alone
