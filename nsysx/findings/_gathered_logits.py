@@ -66,6 +66,8 @@ def _find(profile: Profile) -> _Gathered | None:
     for shapes in whole["shapes"].unique(maintain_order=True):
         logits = next((shape for shape in sizes(shapes) or [] if shape), [])
         rows, classes = math.prod(logits[:-1]), logits[-1] if logits else 0
+        if not rows or not classes:  # of a single number, or of nothing
+            continue
         for ranks in {m.size for m in members.values() if m.size and m.size > 1 and not classes % m.size}:
             part = classes // ranks
             sent = np.array([_rows_sent(m, members, ranks, part, rows) for m in messages], np.int64)

@@ -43,7 +43,8 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
         seen = {"of some rows": ROWS // 2, "shifted": ROWS - 16}.get(kind, ROWS)
         name = {"argmax": "argmax", "attention": "_softmax"}.get(kind, "_log_softmax")
         wide = part if kind == "own classes" else CLASSES
-        operator(program, name, at + 3, [at, -1], f"[{seen}, {wide}], []", 150, "softmax")
+        shapes = {"a number": "[], []", "nothing": f"[0, {CLASSES}], []"}.get(kind, f"[{seen}, {wide}], []")
+        operator(program, name, at + 3, [at, -1], shapes, 150, "softmax")
     with program.line(41), program.range("backward"):
         program.launch(500)
     program.sync()
@@ -98,6 +99,8 @@ def test_logits_of_split_classes_are_gathered_whole(
         "added up",
         "attention",
         "of layers",
+        "a number",
+        "nothing",
         "a whole head",  # a layer's features happen to be as many as half of the classes
     ],
 )
