@@ -383,3 +383,7 @@ MOST_SUMS_OF_GATHERED = 4
 #: Of these so many may be sums behind an exponential, as a softmax that is written out has: of them it is not known whether they are by
 #: row or by column.
 MOST_SUMS_BY_HAND = 2
+# ---- steps_to_meetings ------------------------------------------------------------------------------------------
+#: So many meetings in a window, with as many passes from each to the next, are no accident: a metric that is reduced now and then comes
+#: behind far more passes.
+FEWEST_MEETINGS = 4

@@ -109,8 +109,8 @@ def _xrayed(cpu: pl.DataFrame, told_of: Row) -> Flags:
     told = told_of.get("xray")
     numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
     marked = np.sort(np.asarray(numbers, np.int64))
-    own = cpu["number"].to_numpy()
-    traced = np.searchsorted(marked, own + told_of.get("parts", 1)) > np.searchsorted(marked, own)
+    first = cpu["number"].to_numpy()
+    traced = np.searchsorted(marked, first + told_of.get("parts", 1)) > np.searchsorted(marked, first)
     return traced if not traced.all() else np.zeros(cpu.height, np.bool_)
 
 

@@ -19,12 +19,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.event_bounds import MOST_STEP_PARTS
+from nsysx.events.event_bounds import FEWEST_MEETINGS, MOST_STEP_PARTS
 from nsysx.frames.intervals import I64
-
-#: So many meetings in a window, with as many passes from each to the next, are no accident: a metric that is reduced now and then comes
-#: behind far more passes.
-FEWEST_MEETINGS = 4
 
 
 def up_to_meetings(

@@ -30,9 +30,11 @@ def _replayed(compared: JobCompared) -> tuple[tuple[int, ...], OwnTimes] | None:
 
 
 def _even_ns(compared: JobCompared, group: Sequence[int], times: OwnTimes) -> float:
-    """Return what even GPU work saves of a step (ns): that of the page, which leaves out hosts that tracing slows, where it is a bound."""
+    """Return what even GPU work saves of a step (ns): that of the page, which leaves out hosts that tracing slows, where it is a bound, and
+    shares what they do for more data.
+    """
     late = compared.late
-    if late is not None and late.by_work and late.even_ns is not None and late.peers == tuple(group):
+    if late is not None and late.even_ns is not None and late.peers == tuple(group):
         return float(late.even_ns)
     return times.even_ns()
 

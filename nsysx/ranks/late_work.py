@@ -143,3 +143,8 @@ def rows_per_step(longer_kinds: Sequence[LongerKind]) -> list[Mapping[str, Any]]
         for kind in longer_kinds[:MOST_LATE_KINDS]
         if kind.more > 0 and kind.more >= least
     ]
+
+
+def has_more_data(rank: Rank, others: Sequence[Rank]) -> bool:
+    """Return whether all kinds of a rank's work take longer than on its peers, by a like share."""
+    return spread(kinds(rank, others)) == Surplus.EVERY

@@ -85,8 +85,8 @@ def _evaluates_too(aligned: Aligned, waiting: int, late: int, begin: int, finish
         if waiting in rows and late in rows:
             ends = aligned.ranks[waiting].end_ns[rows[waiting]] + aligned.offset[waiting]
             met.append(int(ends[ends <= begin].max(initial=met[0])))
-    own, its = (_evaluation_ns(aligned, r, max(met), finish) for r in (waiting, late))
-    return own >= ITS_PART_SHARE * its
+    of_waiting, of_late = (_evaluation_ns(aligned, r, max(met), finish) for r in (waiting, late))
+    return of_waiting >= ITS_PART_SHARE * of_late
 
 
 def _evaluation_ns(aligned: Aligned, r: int, begin: int, finish: int) -> int:

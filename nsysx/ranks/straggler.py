@@ -30,7 +30,7 @@ import numpy as np
 from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.frame_bounds import PROCESS_DRIFT
 from nsysx.frames.statistics import F64, block_length, mean_error, t_quantile
-from nsysx.ranks import late_lines, uneven
+from nsysx.ranks import late_lines, late_work, uneven
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import OwnTimes, own_times
@@ -322,9 +322,16 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     )
 
 
-def _even_ns(step_ns: F64, times: OwnTimes | None) -> int:
-    """Return what a step saves if all ranks have the same work (ns): replayed, or of synchronous steps, which take their mean then."""
-    return round(float(step_ns.max(axis=0).mean() - step_ns.mean())) if times is None else round(times.even_ns())
+def _even_ns(step_ns: F64, times: OwnTimes | None, *, more_data: bool) -> int:
+    """Return what a step saves if all ranks have the same work (ns): replayed, or of synchronous steps, which take their mean then.
+
+    ``more_data``: a rank has more of all that the GPU does, and shares what its host does for that, which a replay leaves where it is.
+    """
+    mean_ns = float(step_ns.max(axis=0).mean() - step_ns.mean())
+    if times is None:
+        return round(mean_ns)
+    shared = mean_ns * min(times.real / times.step, 1.0) if more_data and times.step else 0.0
+    return round(max(times.even_ns(), shared))
 
 
 def _behind_peers(step_ns: F64) -> F64:
@@ -381,7 +388,9 @@ def _by_own_time(
         without=without,
         alone=alone,
         error=beyond.error,
-        even_ns=_even_ns(step_ns, times) if compute and not slower and not held else None,
+        even_ns=_even_ns(step_ns, times, more_data=late_work.has_more_data(ranks[group[r]], others))
+        if compute and not slower and not held
+        else None,
     )
 
 

@@ -66,7 +66,8 @@ def test_even_work_that_tracing_hides_is_the_bound_of_the_page() -> None:
         (None, 19.0),
         (SimpleNamespace(by_work=True, even_ns=86, peers=(0, 1)), 86.0),
         (SimpleNamespace(by_work=True, even_ns=86, peers=(2, 3)), 19.0),
-        (SimpleNamespace(by_work=False, even_ns=20, peers=(0, 1)), 19.0),
+        (SimpleNamespace(by_work=False, even_ns=20, peers=(0, 1)), 20.0),
+        (SimpleNamespace(by_work=False, even_ns=None, peers=(0, 1)), 19.0),
     ):
         compared: Any = SimpleNamespace(late=late)
         assert job_whatif._even_ns(compared, (0, 1), times) == even

@@ -328,6 +328,22 @@ def test_evaluations_for_which_others_wait() -> None:
                 ]
                 if wait[first] < 0.25 * (step_ns or 0) or not here or here[-1] + 1 - here[0] < 0.5 * wait[first]:
                     continue
+                # Since the two last met, or for as long before as the wait lasts: the one that waits may have done its part.
+                met = begin - wait[first]
+                for m, (_, among) in enumerate(job.series):
+                    if first in among and late in among:
+                        ends = [job.calls[first][row][1] + job.offset[first] for row in job.rows[m][first]]
+                        met = max([met, *(e for e in ends if e <= begin)])
+                evaluated = [
+                    sum(
+                        met <= t < finish
+                        for a, b in zip(spans[r][::2], spans[r][1::2], strict=True)
+                        for t in range(a + job.offset[r], b + job.offset[r])
+                    )
+                    for r in (first, late)
+                ]
+                if evaluated[0] >= 0.2 * evaluated[1]:
+                    continue
                 place = job.places[job.placed[late][job.rows[n][late][i]]]
                 told.setdefault(late, []).append(
                     {"start_ns": begin - job.offset[late], "ns": wait[first], "ranks": sum(w > 0.5 * wait[first] for w in wait.values()),

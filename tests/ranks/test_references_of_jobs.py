@@ -524,7 +524,7 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         named = -1 if late is None or not late.by_work or late.peers != (0, 1) else late.place
         like_peers = {i: 23.0 if i == named else saves[str(i)] for i in (0, 1)}
         told = [(f"--usual-rank {i + 3}", ns) for i, ns in like_peers.items() if every or asked.usual_rank == i + 3]
-        of_page = late is not None and late.by_work and late.even_ns is not None and late.peers == (0, 1)
+        of_page = late is not None and late.even_ns is not None and late.peers == (0, 1)
         even = float(late.even_ns) if late is not None and of_page else saves["even"]
         told += [("--equal-ranks", even)] * (every or asked.equal_ranks)
         by = asked.faster_links or job_whatif.FASTER_LINKS_TIMES
@@ -681,6 +681,9 @@ def test_even_work_saves_what_the_longest_rank_takes_beyond_the_mean() -> None:
         step_ns = np.array([[float(source.randrange(5, 50)) for _ in range(4)] for _ in range(3)])
         longest = [max(step_ns[r][s] for r in range(3)) for s in range(4)]
         told = round(statistics.fmean(longest) - statistics.fmean(float(x) for row in step_ns for x in row))
-        assert straggler._even_ns(step_ns, None) == pytest.approx(told, abs=1)
-        times: Any = SimpleNamespace(even_ns=always(7.6))
-        assert straggler._even_ns(step_ns, times) == 8
+        assert straggler._even_ns(step_ns, None, more_data=True) == pytest.approx(told, abs=1)
+        times: Any = SimpleNamespace(even_ns=always(7.6), step=100.0, real=50.0)
+        assert straggler._even_ns(step_ns, times, more_data=False) == 8
+        # With more data its host does more, too: at least the same share of the real step goes as of the recorded one.
+        shared = statistics.fmean(longest) - statistics.fmean(float(x) for row in step_ns for x in row)
+        assert straggler._even_ns(step_ns, times, more_data=True) == round(max(7.6, shared / 2))
