@@ -312,7 +312,7 @@ def half_of_the_bytes(case: Case, settings: RecordedSettings | None) -> Saving:
 
 def _small_messages(case: Case) -> frozenset[int]:
     """Return the gathers and scatters (ops) of forward and backward whose message has few bytes, by what NCCL noted; none without that."""
-    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    comm = communication(case)
     in_network = comm["phase"].cast(pl.String).is_in(["forward", "backward"]).fill_null(value=False)
     of_units = comm.filter(in_network & pl.Series(lookup.matching(comm["name"], _OF_UNITS), dtype=pl.Boolean))
     members = nccl_notes.members(case.profile.trace).get(case.process, {})

@@ -293,8 +293,7 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
     why = "the early reductions are gone, and what they slow"  # too few steps tell the reductions of one backward from the next
     if micro is not None:
         called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
-        copies = case.ops.filter(case.ops["op"].is_in(list(micro.copies)))
-        copied = case.per_step(int((copies["end_ns"] - copies["start_ns"]).sum()))
+        copied = case.per_step(int(case.timed_ops(case.ops["op"].is_in(list(micro.copies)))["ns"].sum()))
         # Where the host sets the pace the calls count, else what moves gradients into and out of buckets: at most the longer of both.
         met += max(called, copied)
         why = "the early reductions, what they slow, their copies and the calls for them are gone"

@@ -9,9 +9,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix
+from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import DISPATCHED_BYTES
 from nsysx.reading import nccl_notes
 
@@ -45,7 +45,7 @@ def dispatched_batches(case: Case, file: str | None, line: int | None) -> Fix | 
 
 def _broadcast_bytes(case: Case, code: CodeLines, here: list[int]) -> float:
     """Return how many bytes a step is broadcast or scattered from these lines (rows of places), by what NCCL noted."""
-    ops = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value).filter(pl.col("process") == case.process)
+    ops = communication(case).filter(pl.col("process") == case.process)
     ops = ops.filter(pl.Series(np.isin(code.places_of(code.op[ops["op"].to_numpy()]), here), dtype=pl.Boolean))
     members = nccl_notes.members(case.profile.trace).get(case.process, {})
     messages = nccl_notes.messages(case.profile.trace, ops, members)

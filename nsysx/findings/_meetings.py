@@ -19,6 +19,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies, _synchronized_norms
 from nsysx.findings._case import Case, Fix, Saving, way
+from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
     LARGE_MESSAGE_BYTES,
     LIKE_SIZE_TIMES,
@@ -141,7 +142,7 @@ def _trained_alike(case: Case) -> bool:
     settings, code = settings_of(case.profile), case.profile.code()
     if settings is not None and settings.rows("wrappers"):
         return True
-    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    comm = communication(case)
     reduces = comm.filter(lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
     if (reduces["phase"].cast(pl.String) == "backward").fill_null(value=False).any():
         return True
