@@ -24,6 +24,7 @@ FAULTS: Mapping[str, str] = {
     "fixed-shape": "the host waits for a size (nonzero, x[mask])",
     "foreach-parameters": "parameters are handled one at a time",
     "gradients-in-buckets": "gradients are reduced one at a time",
+    "groups-at-once": "each group of rows is picked and worked on alone",
     "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
     "iterator-once": "a new iterator of the loader in each step",
     "kept-constant": "a constant is created in each step",

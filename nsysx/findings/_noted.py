@@ -15,7 +15,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
-from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _needs
+from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _needs, _rounds_by_group
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
@@ -122,10 +122,11 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
-    kinds = {key: list(group) for key, group in with_called(case, code, rows, every, kinds).items()}
+    together = _rounds_by_group.merged(case, code, rows, every, with_called(case, code, rows, every, kinds))
+    kinds = {key: list(group) for key, group in together.items()}
     groups: list[tuple[list[CostlyLine], int | None]] = []
-    if (together := called_together(case, code, kinds)) is not None:
-        groups.append(([line for key in together.kinds for line in kinds.pop(key)], together.caller))
+    if (called := called_together(case, code, kinds)) is not None:
+        groups.append(([line for key in called.kinds for line in kinds.pop(key)], called.caller))
     groups = [*((group, None) for group in kinds.values()), *groups]
     groups.sort(key=lambda each: -sum(line.cost for line in each[0]))
     findings = [f for group, caller in groups if (f := _one(case, rule, code, group, caller)) is not None]
@@ -263,7 +264,9 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
     waits = code.made_at(case.profile.once(_needs.waits), places).filter(goes)
     edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
-    worth = case.worth(*edits, Fuse(calls | between), cause=(*rule.cause, StepPart.WORK))
+    edits += [Fuse(calls | between)]
+    worth = case.worth(*edits, cause=(*rule.cause, StepPart.WORK))
+    worth = _rounds_by_group.worth(case, code, group, worth, edits)
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
