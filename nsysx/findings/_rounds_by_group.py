@@ -22,13 +22,12 @@ from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
 from nsysx.findings._costly_lines import CostlyLine, Rows
 from nsysx.findings._finding_bounds import FEWEST_CALLING_ROUNDS, SAME_LOOP_SHARE
 from nsysx.findings._once import edits_without
+from nsysx.findings._work_bounds import ONE_SIZE_SHARE
 from nsysx.judging import rank_verdict
 from nsysx.replay.engine import Edit, ScaleOps
 
 Kinds = Mapping[tuple[object, ...], Sequence[CostlyLine]]
-_PICKS, _SEGMENTS, _GROUPS = (Fix.by_name(name) for name in ("fixed-shape", "segments-at-once", "groups-at-once"))
-#: Work on part of the rows has another size in most rounds: no size comes in more than this share of them. Chosen.
-_ONE_SIZE_SHARE = 0.5
+_PICKS, _SEGMENTS, GROUPS = (Fix.by_name(name) for name in ("fixed-shape", "segments-at-once", "groups-at-once"))
 
 
 def merged(case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], kinds: Kinds) -> Kinds:
@@ -64,10 +63,10 @@ def worth(
 
     At most all of the loop goes, or the ranks of a job wait less for each other, too.
     """
-    if launched_once.likely_ns is None or _name(group[0].fix) != _name(_GROUPS):
+    if launched_once.likely_ns is None or _name(group[0].fix) != _name(GROUPS):
         return launched_once
     places = [line.place for line in group]
-    rounds = float(max(case.profile.once(line_runs.of_lines).rounds[place] for place in places))
+    rounds = float(max(case.profile.once(line_runs.of_lines).rounds[line_row] for line_row in places))
     whole = _on_whole_tensors(case, code, places, rounds)
     once = case.worth(*edits, ScaleOps(whole, 1 / rounds, less_work=True)) if whole else launched_once
     sends = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["call"].drop_nulls()
@@ -91,7 +90,7 @@ def _name(fix: Fix | None) -> str:
 
 def _in_words(rounds: float) -> Fix:
     """Return the remedy for a loop of so many rounds."""
-    return _GROUPS.but(text=_GROUPS.text.format(name="this loop", count=f"{rounds:.0f}"))
+    return GROUPS.but(text=GROUPS.text.format(name="this loop", count=f"{rounds:.0f}"))
 
 
 def _works(line: CostlyLine, runs: LineRuns) -> bool:
@@ -109,8 +108,8 @@ def _that_pick(
 ) -> list[CostlyLine]:
     """Return the lines of the same loop that wait in each round for how many rows they pick."""
     first, named, picks = works[0], {line.place for line in works}, []
-    for line_row, place in enumerate(code.places.iter_rows()):
-        row = rows.get(place)
+    for line_row, site in enumerate(code.places.iter_rows()):
+        row = rows.get(site)
         if (
             row is None
             or line_row in named
@@ -153,5 +152,5 @@ def _on_whole_tensors(case: Case, code: CodeLines, places: Sequence[int], rounds
     )
     in_each = SAME_LOOP_SHARE * rounds
     most_alike = pl.col("alike").max().over(of_name)
-    part = sized.filter((pl.col("often") >= in_each) & (most_alike <= _ONE_SIZE_SHARE * rounds))
+    part = sized.filter((pl.col("often") >= in_each) & (most_alike <= ONE_SIZE_SHARE * rounds))
     return frozenset() if part.is_empty() else ops_of(sized.filter(pl.col("alike") >= in_each))

@@ -118,3 +118,6 @@ MOST_LINES_NAMED = 6
 # ---- _gathered_logits -----------------------------------------------------------------------------------------------
 #: A causal model's loss leaves out the last position of each sequence: so many times its rows were gathered at most. Chosen.
 SHIFTED_ROWS_TIMES = 1.1
+# ---- _rounds_by_group ----------------------------------------------------------------------------------------------
+#: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
+ONE_SIZE_SHARE = 0.5
