@@ -10,7 +10,7 @@ than that of the measurement (a token or an answer), or was run by another host:
 
 ``mended``: the prediction was made after the measurement was known, by rules that were written or mended with it. These rows are counted
 apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on two were advised with a size
-at first, "support" inside and "lander" outside. Other rows were mended so in part before that was noted: the table is no blind score.
+at first, "support" inside, "lander" and "errand" outside. Other rows were mended so in part before that was noted: the table is no blind score.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ OUTSIDE = {
     "depth": "convolutions that determinism slows down are not counted (told before `WIDER_MOST_POWERS`)",
     "nowcast": "the host copied more slowly where it was measured: 77.3 ms told as 65.5; the steps after it differ by 7 %",
     "estuary": "recorded on another GPU than it was measured on, and fewer bytes were sent, of which the advice says nothing",
-    "errand": "one line of a loop over experts is priced: its host syncs, its gathers and its scatters go with it",
     "juggle": "numpy was slower where it was measured: 1.86 told at most, 1.90 measured",
     "soap": "what the host does for each collective is more than its replay leaves out: 1.295 told at most, 1.300 measured",
 }
@@ -56,21 +55,21 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %; 57 of 65 lie inside (88 %). Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %; 57 of 64 lie inside (89 %). Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 65 and len(out) <= 8
+    assert len(PREDICTED) >= 64 and len(out) <= 7
 
 
 def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 59
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 60
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:
