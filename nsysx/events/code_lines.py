@@ -32,6 +32,7 @@ from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.python_lines import place
 from nsysx.frames import derived, frame_columns, lookup
 from nsysx.frames.intervals import I64, StepFunction, nesting_by_thread
+from nsysx.model import Row
 from nsysx.reading.trace import Trace
 
 _NOTHING = np.empty(0, np.int64)
@@ -68,6 +69,17 @@ class CodeLines:
         """Return the rows of a frame whose ``call`` is made at one of some lines (rows of ``places``)."""
         there = np.isin(self.places_of(self.call[calls["call"].to_numpy()]), places)
         return calls.filter(pl.Series(there, dtype=pl.Boolean))
+
+    def where(self, line_row: int) -> Row:
+        """Return file and line of a row of ``places``; empty for -1, or where either is not known."""
+        file, line, _ = self.places.row(line_row) if line_row >= 0 else (None, None, None)
+        return {"file": file, "line": line} if file is not None and line is not None else {}
+
+    def where_most(self, line_row: I64, weights: I64 | None = None) -> Row:
+        """Return file and line of the row that comes most often, or with most of some weights; empty where all are -1."""
+        there = line_row >= 0
+        sums = np.bincount(line_row[there], None if weights is None else weights[there])
+        return self.where(int(sums.argmax())) if len(sums) else {}
 
     def chain(self, stack: int) -> list[int]:
         """Return the places of a stack, outermost first."""

@@ -56,10 +56,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     where: dict[str, object] = {"module": module[0] if len(module) else None}
     code = case.profile.code()
     if code is not None:
-        line_row = code.places_of(code.call[launched[first]])
-        if (line_row >= 0).any():
-            file, line, _ = code.places.row(int(np.bincount(line_row[line_row >= 0]).argmax()))
-            where |= {"file": file, "line": line}
+        where |= code.where_most(code.places_of(code.call[launched[first]]))
     share = np.asarray(idle.to_numpy(), np.float64)
     fix = _ATTENTION if attention else _ANY
     return [

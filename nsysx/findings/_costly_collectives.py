@@ -284,8 +284,7 @@ def place_of_metrics(case: Case) -> Row:
     meets, code = case.profile.once(_meeting_lines), case.profile.code()
     if meets is None or code is None:
         return {}
-    file, line, _ = code.places.row(meets.collectives[0])
-    return {"file": file, "line": line}
+    return code.where(meets.collectives[0])
 
 
 def _held_up(profile: Profile) -> pl.DataFrame:
@@ -335,8 +334,4 @@ def place_of_held_up(case: Case) -> Row:
     if code is None or not held.height:
         return {}
     place_of_op = code.places_of(code.op[held["op"].to_numpy()])
-    noted = place_of_op >= 0
-    if not noted.any():
-        return {}
-    file, line, _ = code.places.row(int(np.bincount(place_of_op[noted], held["ns"].to_numpy()[noted]).argmax()))
-    return {"file": file, "line": line}
+    return code.where_most(place_of_op, held["ns"].to_numpy())

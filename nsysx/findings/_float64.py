@@ -167,11 +167,7 @@ def _first_line(case: Case) -> Row:
     step = interval_of(doubles["call_start_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())
     noted = (step >= 0) & (line_row >= 0)
     first = np.unique(step[noted], return_index=True)[1]
-    if not len(first):
-        return {}
-    rows, often = np.unique(line_row[noted][first], return_counts=True)
-    file, line, _ = code.places.row(int(rows[np.argmax(often)]))
-    return {"file": file, "line": line} if line is not None else {}
+    return code.where_most(line_row[noted][first])
 
 
 def halved(case: Case, settings: RecordedSettings | None) -> Saving:

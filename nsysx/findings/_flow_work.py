@@ -29,15 +29,9 @@ def work_of_operators(case: Case, flow: OperatorFlow) -> pl.DataFrame:
     return ops.filter(pl.col("row") >= 0)
 
 
-def place_of_row(code: CodeLines, line_row: int) -> Row:
-    """Return file and line of a row of ``CodeLines.places``; empty for -1, or where either is not known."""
-    file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
-    return {"file": file, "line": line} if file is not None and line is not None else {}
-
-
 def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:
     """Return file and line of the program that is at work on the flow's thread at an instant; empty where that is not known."""
-    return place_of_row(code, int(code.places_of(code.at(flow.thread, start_ns))[0]))
+    return code.where(int(code.places_of(code.at(flow.thread, start_ns))[0]))
 
 
 def place_of_group(
@@ -62,7 +56,7 @@ def place_of_group(
     if not most:
         return place_of_operator(code, flow, flow.start_ns[[rows[0]]])
     stack = max(most, key=lambda each: (most[each], -len(code.chain(each))))
-    return place_of_row(code, int(code.places_of(np.array([stack]))[0]))
+    return code.where(int(code.places_of(np.array([stack]))[0]))
 
 
 def _above(code: CodeLines, stack: int) -> list[int]:

@@ -76,5 +76,4 @@ def place_of_gather(case: Case) -> Row:
     code, (_, longest) = case.profile.code(), case.profile.once(_copies)
     if code is None or longest < 0:
         return {}
-    file, line, _ = code.places.row(longest)
-    return {"file": file, "line": line}
+    return code.where(longest)

@@ -160,9 +160,4 @@ def place_of_gather(case: Case) -> Row:
     code, gathered = case.profile.code(), case.profile.once(_find)
     if code is None or gathered is None:
         return {}
-    rows = code.places_of(code.op[np.array(sorted(gathered.gathers))])
-    rows = rows[rows >= 0]
-    if not len(rows):
-        return {}
-    file, line, _ = code.places.row(int(np.bincount(rows).argmax()))
-    return {"file": file, "line": line}
+    return code.where_most(code.places_of(code.op[np.array(sorted(gathered.gathers))]))

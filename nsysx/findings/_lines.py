@@ -170,7 +170,7 @@ def calls_networks(code: CodeLines, line_row: int) -> bool:
     return bool(functions.str.contains(OF_MODULE.pattern).any())
 
 
-def calling_networks(profile: Profile) -> dict[str, Any]:
+def calling_networks(profile: Profile) -> Row:
     """Return file and line, outside of all modules, that calls what makes most of the launches in forwards of modules and their backward;
     empty where no line makes half of them, or none is known.
     """
@@ -189,8 +189,7 @@ def calling_networks(profile: Profile) -> dict[str, Any]:
     most = max(made, key=lambda row: made[row], default=-1)
     if most < 0 or made[most] < MOST_SHARE * sum(made.values()):
         return {}
-    file, line, _ = code.places.row(most)
-    return {"file": file, "line": line}
+    return code.where(most)
 
 
 def in_forward(code: CodeLines, stacks: I64) -> Flags:

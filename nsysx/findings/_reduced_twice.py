@@ -120,5 +120,4 @@ def place_of_line(case: Case) -> Row:
     again, code = case.profile.once(_find), case.profile.code()
     if again is None or code is None:
         return {}
-    file, line, _ = code.places.row(again.line_row)
-    return {"file": file, "line": line}
+    return code.where(again.line_row)

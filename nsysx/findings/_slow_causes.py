@@ -16,7 +16,6 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_weights, _pauses
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import SAVED_BYTES, SAVED_TIMES, SLOW_STEPS_FEWEST_STEPS, SLOWER_CLOCK_SHARE
-from nsysx.findings._flow_work import place_of_row
 from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -161,7 +160,7 @@ def _copying_line(case: Case, calls: tuple[int, ...]) -> Row | None:
     counts = np.bincount(line_rows[line_rows >= 0])
     if code is None or not len(counts) or 2 * counts.max() <= len(calls):
         return None
-    return place_of_row(code, int(counts.argmax())) or None
+    return code.where(int(counts.argmax())) or None
 
 
 def _saving_line(case: Case) -> Row | None:

@@ -9,7 +9,7 @@ from nsysx.analyses.helpers import operator_executions
 from nsysx.catalogue import StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_row
+from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
@@ -57,7 +57,7 @@ def _found(case: Case, rule: Rule, line_row: int, theirs: frozenset[int]) -> Fin
     )
     if least is None or most is None or not case.notable(least, REPORTED_SHARE):
         return None
-    where = place_of_row(code, line_row)
+    where = code.where(line_row)
     ordered, taken = (case.per_step(int(rows["ns"].sum())) for rows in (orders, work))
     title = f"Sparse products of {in_short(where)} put their matrix in order for {units.duration(ordered)} {case.per}"
     detail = (

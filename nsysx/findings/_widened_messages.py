@@ -137,5 +137,4 @@ def place_of_message(case: Case) -> Row:
     widened, code = case.profile.once(_widened), case.profile.code()
     if widened is None or code is None:
         return {}
-    file, line, _ = code.places.row(widened.line_row)
-    return {"file": file, "line": line}
+    return code.where(widened.line_row)

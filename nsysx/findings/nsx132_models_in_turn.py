@@ -252,8 +252,4 @@ def _calling(case: Case, turns: _Turns) -> Row:
     if code is None or not turns.calls:
         return {}
     starts = np.array([call.start_ns for call in turns.calls], np.int64)
-    lines = code.places_of(code.at(turns.calls[0].thread, starts))
-    if not (lines >= 0).any():
-        return {}
-    row = code.places.row(int(np.bincount(lines[lines >= 0]).argmax()), named=True)
-    return {key: row[key] for key in ("file", "line")}
+    return code.where_most(code.places_of(code.at(turns.calls[0].thread, starts)))

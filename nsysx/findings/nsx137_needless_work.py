@@ -301,11 +301,7 @@ def _entered(case: Case, code: CodeLines, flow: OperatorFlow, rows: Sequence[int
     line_row = code.places_of(open_on.labels.astype(np.int64))
     there = np.flatnonzero((line_row >= 0) & np.append(enters, False)[line_row])
     before = np.searchsorted(open_on.times[there], flow.start_ns[list(rows)], side="right") - 1
-    last = line_row[there][before[before >= 0]]
-    if not len(last):
-        return {}
-    file, line, _ = code.places.row(int(np.bincount(last).argmax()))
-    return {"file": file, "line": line}
+    return code.where_most(line_row[there][before[before >= 0]])
 
 
 def _calling(code: CodeLines, flow: OperatorFlow, start_ns: int) -> Row:

@@ -10,7 +10,8 @@ than that of the measurement (a token or an answer), or was run by another host:
 
 ``mended``: the prediction was made after the measurement was known, by rules that were written or mended with it. These rows are counted
 apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on two were advised with a size
-at first, "support" inside, "lander" and "errand" outside. Other rows were mended so in part before that was noted: the table is no blind score.
+at first, "support" inside and "lander" outside; "errand" was outside. Other rows were mended so in part before that was noted: the table
+is no blind score.
 """
 
 from __future__ import annotations
