@@ -369,6 +369,9 @@ FLASH_HEAD_SIZE = 256
 # ---- narrowed_operators ---------------------------------------------------------------------------------------------
 #: Of a tensor that is narrowed no more than this share is kept.
 MOST_KEPT_SHARE = 0.9
+# ---- narrowed_messages ----------------------------------------------------------------------------------------------
+#: Of what a message brings no more than this share is read. Chosen: of two ranks each one reads half.
+MOST_OF_SENT_SHARE = 0.75
 
 # ---- rounds_in_sequence ---------------------------------------------------------------------------------------------
 #: Fewer rounds of a line in a step are no loop. Chosen.
@@ -387,3 +390,7 @@ MOST_SUMS_BY_HAND = 2
 #: So many meetings in a window, with as many passes from each to the next, are no accident: a metric that is reduced now and then comes
 #: behind far more passes.
 FEWEST_MEETINGS = 4
+
+# ---- frozen_operators -----------------------------------------------------------------------------------------------
+#: Numbers of a sample that are worth keeping for each: a megabyte in 16 bits. Chosen: logits of a vocabulary are far more.
+MOST_KEPT_NUMBERS = 1 << 19

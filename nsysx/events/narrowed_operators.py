@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from nsysx.events.event_bounds import MOST_KEPT_SHARE
 from nsysx.events.operator_flow import DIMENSIONS, OperatorFlow, in_place, is_view
 
@@ -20,6 +22,8 @@ Size = tuple[int, ...]
 _PICKS = re.compile(r"^aten::(slice|select|narrow|index|index_select|gather|masked_select|take_along_dim)$")
 #: Picks that Python's numbers choose: one that nobody reads may be kept, and says nothing.
 _VIEWED_PART = re.compile(r"^aten::(slice|select|narrow)$")
+#: Operators that take a tensor apart: each part is made by an operator in them.
+_DIVIDES = re.compile(r"^aten::(chunk|split|split_with_sizes|tensor_split|unbind)$")
 #: Each element of the result is made of those in its place.
 _ELEMENTWISE = re.compile(
     r"^aten::(_?to(_copy)?|contiguous|clone|detach|alias|type_as|relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|hardtanh|"
@@ -84,6 +88,14 @@ def result_sizes(flow: OperatorFlow, sizes: Sequence[Sequence[Size]]) -> dict[in
     return result
 
 
+def kept_of_tensors(flow: OperatorFlow) -> dict[int, Kept | None]:
+    """Return what is read of the tensors of a step, None for all of one, by the number of the operator that made each."""
+    reads = _Reads(flow)
+    for row in reversed(flow.outermost):
+        reads.backwards(row)
+    return reads.kept
+
+
 def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
     """Return the outermost operators that compute more rows than is read of them, by what narrows them."""
     reads = _Reads(flow)
@@ -119,21 +131,21 @@ def narrowing(before: Size, after: Size) -> frozenset[int] | None:
 
 
 class _Reads:
-    """What is read of each tensor, by the number of the operator that made it: None for all of it."""
+    """What is read of each tensor (``kept``), by the number of the operator that made it: None for all of it."""
 
     def __init__(self, flow: OperatorFlow) -> None:
         self._flow = flow
         distinct = {text: sizes_of(text) for text in set(flow.size)}
         self._sizes = [distinct[text] for text in flow.size]
         self._result = result_sizes(flow, self._sizes)
-        self._kept: dict[int, Kept | None] = dict.fromkeys(flow.read_later)
+        self.kept: dict[int, Kept | None] = dict.fromkeys(flow.read_later)
         self._written: set[int] = set()
 
     def backwards(self, row: int) -> Kept | None:
         """Note what an operator reads, those behind it first; return what is read of its result where a part of its work is enough."""
         flow = self._flow
         name, made, sizes, number = flow.names[row], flow.made[row], self._sizes[row], flow.number[row]
-        aligned, kept = len(sizes) == len(made) > 0, self._kept.get(number)
+        aligned, kept = len(sizes) == len(made) > 0, self.kept.get(number)
         if aligned and in_place(name):
             self._written.add(made[0])
         written = is_view(name) and number in self._written  # what is written into a view is no part that is read
@@ -141,6 +153,9 @@ class _Reads:
             self._written.add(made[0])
         elif aligned and _PICKS.match(name):
             self._pick(row)
+            return None
+        elif aligned and _DIVIDES.match(name):
+            self._divide(row)
             return None
         arguments = self._arguments(row, kept) if aligned and not written and kept is not None else None
         if arguments is None:
@@ -156,7 +171,7 @@ class _Reads:
         before, after = self._sizes[row][0], self._result.get(number)
         if after is None and name.endswith("gather"):
             after = self._sizes[row][2]
-        behind = self._kept.get(number)
+        behind = self.kept.get(number)
         of_it: Kept | None = None
         if after == before:
             of_it = behind
@@ -172,8 +187,21 @@ class _Reads:
         self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)
         self._whole(made[1:])
 
+    def _divide(self, row: int) -> None:
+        """Note what is read of a tensor that an operator takes apart: the parts that something reads (`x.chunk(2)[0]`)."""
+        flow, before, made = self._flow, self._sizes[row][0], self._flow.made[row]
+        behind = int(np.searchsorted(flow.start_ns, flow.end_ns[row]))
+        parts = [flow.number[inner] for inner in range(row + 1, behind) if flow.number[inner] in self.kept]
+        sizes = [self._result[number] for number in parts if number in self._result]
+        dimensions = {narrowing(before, size) for size in sizes}
+        share = sum(math.prod(size) for size in sizes) / max(math.prod(before), 1)
+        all_read = bool(parts) and len(sizes) == len(parts) and not self._written.intersection(parts)
+        narrowed = next(iter(dimensions)) if all_read and len(dimensions) == 1 and share <= MOST_KEPT_SHARE else None
+        self._read(made[0], Kept(narrowed, share, frozenset({row})) if narrowed else None)
+        self._whole(made[1:])
+
     def _is_read(self, number: int, name: str) -> bool:
-        return number in self._kept or not _VIEWED_PART.match(name)
+        return number in self.kept or not _VIEWED_PART.match(name)
 
     def _arguments(self, row: int, kept: Kept) -> list[Kept | None] | None:
         """Return what an operator needs of each argument where a part of its result is read; None where it needs all of them."""
@@ -201,12 +229,12 @@ class _Reads:
         """Note that a part of a tensor is read, or all of it."""
         if number < 0:
             return
-        before = self._kept.get(number, kept)
+        before = self.kept.get(number, kept)
         if kept is not None and before is not None and before is not kept:
             share = max(before.share, kept.share) if before.by == kept.by else before.share + kept.share
             same = before.dimensions == kept.dimensions and share <= MOST_KEPT_SHARE
             kept = Kept(kept.dimensions, share, before.by | kept.by) if same else None
-        self._kept[number] = None if before is None else kept
+        self.kept[number] = None if before is None else kept
 
     def _whole(self, made: Sequence[int]) -> None:
         for number in made:

@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 
-from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_flow import ID, MADE, SIZES, OperatorFlow, results_in
+from nsysx.events.collective_operators import WAITS, collective_operators
+from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
@@ -26,7 +25,7 @@ _FIRST = re.compile(
     r"^(c10d::(allreduce_|broadcast_|reduce_|send)|"
     r"_c10d_functional::(all_gather_into_tensor|all_reduce_?|all_to_all_single|reduce_scatter_tensor|broadcast_?))$"
 )
-_WAITS, _REDUCES = "_c10d_functional::wait_tensor", re.compile(r"reduce")
+_REDUCES = re.compile(r"reduce")
 _CONVERTS, _EXPANDS = re.compile(r"^aten::(to|_to_copy)$"), re.compile(r"^aten::expand(_as)?$")
 _TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
 #: What picks numbers or puts them together as they are.
@@ -76,28 +75,13 @@ class _MessageSearch(ResultReaders):
 
     def messages(self, profile: Profile) -> Iterator[WidenedMessage]:
         """Yield the collectives on the flow's thread in the flow's step."""
-        flow = self.flow
-        ops = profile.ranges.ranges.filter(
-            (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & (pl.col("kind") == "op"),
-            pl.col("start_ns").is_between(int(flow.start_ns[0]), int(flow.end_ns.max())),
-            pl.col("name").cast(pl.String).str.contains("c10d"),
-        ).sort("start_ns")
-        text = ops["label"].cast(pl.String)
-        columns = (text.str.extract(ID, 1).cast(pl.Int64), text.str.extract(SIZES, 1), text.str.extract(MADE, 1))
-        named = [
-            (
-                start,
-                name,
-                number,
-                sizes_of(listed or ""),
-                [n if which >= 0 else -1 for n, which in results_in(made or "")],
-            )
-            for start, name, number, listed, made in zip(
-                ops["start_ns"], ops["name"].cast(pl.String), *columns, strict=True
-            )
-        ]
-        waited = {given[0]: number for _, name, number, _, given in named if name == _WAITS and given}
-        for start, name, number, sizes, given in named:
+        named = collective_operators(self.flow, profile)
+        waited = {
+            each.given[0]: each.number
+            for each in named
+            if each.name == WAITS and each.given and each.number is not None
+        }
+        for start, _, name, number, sizes, given in named:
             second = bool(_SECOND.match(name))
             if number is None or len(given) <= second or not (second or _FIRST.match(name)):
                 continue

@@ -12,6 +12,7 @@ from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _reduced_twice as again
+from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
@@ -190,6 +191,17 @@ OF_RANKS = (
         takes=widened.taken,
         oversight=True,
         at=widened.place_of_message,
+    ),
+    Costly(
+        "rows of all ranks",
+        rows_of_all.sent_to_all,
+        "Every rank is sent rows that it does not read",
+        way("reduced-and-scattered"),
+        worth=rows_of_all.own_alone,
+        seen=rows_of_all.sent_to_all,
+        takes=rows_of_all.taken,
+        at=rows_of_all.place_of_message,
+        worded=rows_of_all.in_its_words,
     ),
     Costly(
         "gathers into lists",

@@ -121,3 +121,13 @@ SHIFTED_ROWS_TIMES = 1.1
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
 #: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
 ONE_SIZE_SHARE = 0.5
+# ---- _layer_exchanges ----------------------------------------------------------------------------------------------
+#: Exchanges that nothing runs beside for so much of their time are waited for where they are made. Chosen: launches leave some beside.
+ALONE_IN_LINE_SHARE = 0.9
+# ---- _roles_in_turn ------------------------------------------------------------------------------------------------
+#: Two ranks take turns if each waits for the other one for so much of the time, and both work for no more than the other share. Chosen:
+#: work at once that is as long as that would be worth no change.
+LEAST_IN_TURN_SHARE, MOST_AT_ONCE_SHARE = 0.2, 0.35
+# ---- _rows_of_all --------------------------------------------------------------------------------------------------
+#: A reduction that scatters moves so much of the bytes of one that brings all to each rank, however many there are.
+SCATTERED_SHARE = 0.5

@@ -648,6 +648,7 @@ OF_JOBS = {
     "stream of collectives",
     "gathers into lists",
     "gathered logits",
+    "rows of all ranks",
     "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",

@@ -160,6 +160,15 @@ UNTRIED = (
         "def pin_memory(self):\n    return type(self)(*(t.pin_memory() for t in self.tensors))", untried=_OWN_CODE,
     ),
     Remedy(
+        "encoded-once",
+        "Compute what the frozen networks make of each sample once, before the training, and load that with the sample; where it cannot be "
+        "kept, let them run in bfloat16 under torch.inference_mode()",
+        "with torch.inference_mode(), torch.autocast(\"cuda\", torch.bfloat16):\n"
+        "    codes = torch.cat([encoder(x.cuda()).cpu() for x in loader])  # once; then train on codes",
+        "Samples must come again as they are: no random augmentation before these networks.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
         "stored = compute(stored)  # once, before the loop: only what never changes", untried=_OWN_CODE,

@@ -207,6 +207,39 @@ UNTRIED = (
         "no gather.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "roles-at-once",
+        "Let both ranks work at once: each on what the other one made a round before (the next episodes with the weights of one round ago, "
+        "the teacher's next batch), sent and received asynchronously; or let every rank do both on its part",
+        "works = [dist.isend(made, other), dist.irecv(theirs, other)]  # of this round\n"
+        "train(before)  # what came a round ago, meanwhile\nfor work in works: work.wait()",
+        "What each rank works on is one round older.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "exchanged-ahead",
+        "Start the exchange of the next block before this one is worked on, and wait for it behind that: attention to the keys and values "
+        "that are there needs nothing of those that come",
+        "works = dist.batch_isend_irecv(ops)  # sends k and v, receives the next ones\n"
+        "out, lse = attend(q, k, v)  # beside it\nfor work in works: work.wait()  # not before attend()",
+        "What is received needs buffers of its own while the block before is in use.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "reduced-and-scattered",
+        "Bring each rank the sum of its own rows alone: reduce_scatter in place of all_reduce, with half of the bytes; or send rows only "
+        "to the rank that has what they need (all_to_all_single), and the results back",
+        "own = x.new_empty(len(x) // world, *x.shape[1:])\n"
+        "dist.reduce_scatter_tensor(own, x)  # not all_reduce(x), then x[rank * n : (rank + 1) * n]",
+        "Each rank's rows must lie together in x, and its backward is all_gather_into_tensor.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "rows-exchanged",
+        "Send each rank only the rows that it reads: all_to_all_single of the rows by the rank that needs them, not a gather of all rows; "
+        "rows of its own a rank need not gather at all",
+        "counts = [len(rows) for rows in wanted_by]  # rows of this rank that each rank reads\n"
+        "dist.all_to_all_single(got, own[torch.cat(wanted_by)], counts_back, counts)",
+        "What each rank reads must be known before: where it stays the same, the ranks exchange it once, before the loop.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "packed-exchange",
         "Exchange all of these tensors in one message: pack them into one, the dimension of the ranks in front, and take it apart behind",
         "packed = torch.stack(tensors).view(n, world, -1).transpose(0, 1).contiguous()\n"

@@ -1,0 +1,74 @@
+"""Messages that bring each rank all rows of a tensor, of which it reads a part: reductions and gathers of rows.
+
+Of a sum over the ranks of which each takes its own rows, a reduction that scatters brings these alone, with half of the bytes. Of gathered
+rows of which some are picked, only those have to be sent. What is read of a tensor is read from sizes (``narrowed_operators``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from nsysx.events.collective_operators import WAITS, CollectiveOperator, collective_operators
+from nsysx.events.event_bounds import MOST_OF_SENT_SHARE
+from nsysx.events.narrowed_operators import kept_of_tensors
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+
+_REDUCES = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
+_GATHERS = "c10d::_allgather_base_"
+
+
+class NarrowedMessage(NamedTuple):
+    """A collective of the flow's thread (``start_ns``, ``end_ns``) that sums, or gathers, and the share of its result that is read.
+
+    ``by``: the operators that pick this part (rows of the flow). ``ranks``: so many are gathered; 0 for sums.
+    """
+
+    start_ns: int
+    end_ns: int
+    sums: bool
+    share: float
+    by: frozenset[int]
+    ranks: int
+
+
+def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMessage]:
+    """Return the collectives of whose result no more than a part is read."""
+    operators = collective_operators(flow, profile)
+    if not operators:
+        return []
+    kept, narrowed = kept_of_tensors(flow), list[NarrowedMessage]()
+    waited = {each.given[0]: each.number for each in operators if each.name == WAITS and each.given}
+    for each in operators:
+        sums, tensors = bool(_REDUCES.match(each.name)), _results(each, waited)
+        if not tensors or not all(each.sizes[:1]):
+            continue
+        read = [kept[number] for number in tensors if number in kept]
+        share = sum(part.share for part in read if part is not None)
+        if not read or None in read or not 0 < share <= MOST_OF_SENT_SHARE:
+            continue
+        by = frozenset[int]().union(*(part.by for part in read if part is not None))
+        ranks = 0 if sums else _ranks(each)
+        if sums or ranks > 1:
+            narrowed.append(NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks))
+    return narrowed
+
+
+def _ranks(each: CollectiveOperator) -> int:
+    """Return of how many ranks a collective gathers, by the sizes of its result and of a rank's part; 0 where these are not noted."""
+    whole, part = (math.prod(size) if size else 0 for size in (*each.sizes[:2], (), ())[:2])
+    return whole // part if part else 0
+
+
+def _results(each: CollectiveOperator, waited: dict[int, int | None]) -> list[int]:
+    """Return the names that the result of a collective may have: of what was reduced in place, of the buffer, of the collective."""
+    if each.number is None or not each.given:
+        return []
+    functional = each.name.startswith("_c10d")
+    behind = waited.get(each.number, each.number)
+    returned = [] if behind is None else [behind]
+    if _REDUCES.match(each.name):
+        return returned if functional else [number for number in each.given[:1] if number >= 0]
+    return [*returned, *(number for number in each.given[:1] if number >= 0)] if each.name == _GATHERS else []

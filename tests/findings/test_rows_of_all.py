@@ -1,0 +1,104 @@
+"""NSX127: collectives that bring every rank the rows of all, of which it reads a part, and those whose results are read whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings import _rows_of_all
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_smaller_operators import operator
+from tests.findings.test_widened_messages import GATHER, REDUCE
+
+SENDING, PICKING = 34, 40
+SOURCE = {SENDING: "dist.all_reduce(rows)", PICKING: "own = rows[rank * n : (rank + 1) * n]"}
+OWN, ALL = "[512, 64]", "[1024, 64]"
+
+
+def step(program: Lined, number: int, *, kind: str) -> None:
+    """Rows are made (100 us), brought to all ranks (400 us), and the own ones of them go on (300 us)."""
+    at = 1000 * number + 10
+    gathers = kind.startswith("gather")
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        operator(program, "embedding", at, [-1, -1], f"[100000, 64], {OWN if gathers else ALL}", 100)
+        operator(program, "clone", at + 1, [at, -1], f"{OWN if gathers else ALL}, []", 5)
+        if gathers:
+            operator(program, "empty", at + 2, [-1], "[]")
+        with program.line(SENDING, "Bring.forward"):
+            begin = program.t
+            program.launch(400, GATHER if gathers else REDUCE)
+            if program.noted is not None:
+                given = f"({at + 2},0), ({at + 1},0)" if gathers else f"({at + 1},0)"
+                name, sizes = ("_allgather_base_", f"{ALL}, {OWN}") if gathers else ("allreduce_", ALL)
+                label = f"c10d::{name}, op_id = {at + 3}, sizes = [{sizes}, []], input_op_ids = [{given}, (0,-1)]"
+                program.main.add_range(label, begin, program.t)
+        rows = at + 3 if gathers else at + 1
+        with program.line(PICKING):
+            if kind.endswith("sliced"):
+                operator(program, "slice", at + 4, [rows, -1, -1], f"{ALL}, [], []")
+                rows, size = at + 4, OWN
+            elif kind.endswith("chunked"):
+                begin = program.t
+                for each in (5, 7):
+                    operator(program, "narrow", at + each, [rows, -1], f"{ALL}, []")
+                if program.noted is not None:
+                    label = f"aten::chunk, op_id = {at + 4}, sizes = [{ALL}, []], input_op_ids = [({rows},0), (0,-1)]"
+                    program.main.add_range(label, begin, program.t)
+                rows, size = at + 7, OWN
+            elif kind.endswith("picked"):
+                operator(program, "index", at + 4, [rows, -1], f"{ALL}, [300]", 20)
+                rows, size = at + 4, "[300, 64]"
+            elif kind.endswith("picked often"):
+                operator(program, "index", at + 4, [rows, -1], f"{ALL}, [8000]", 20)
+                rows, size = at + 4, "[8000, 64]"
+            else:
+                size = ALL
+        operator(program, "linear", at + 10, [rows, -1], f"{size}, [64, 64]", 300)
+        if "also whole" in kind:
+            operator(program, "sum", at + 11, [at + 1, -1], f"{ALL}, []", 20)
+        if "both chunked" in kind:
+            operator(program, "linear", at + 11, [at + 5, -1], f"{size}, [64, 64]", 300)
+        operator(program, "mean", at + 12, [at + 10], size, 5)
+    with program.line(41), program.range("backward"):
+        program.launch(500)
+    program.sync()
+
+
+def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
+    def transfer(case: _rows_of_all.Case, chosen: object) -> int:
+        comm = _rows_of_all.communication(case).filter(chosen)  # type: ignore[arg-type]
+        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
+
+    # One rank alone does not tell transfer from waiting.
+    monkeypatch.setattr(_rows_of_all, "exposed_transfer_ns", transfer)
+    program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
+    of_settings = program.found(folder, "NSX127")
+    return next((f for f in of_settings if f.evidence[0]["setting"] == "rows of all ranks"), None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy", "saved_us"),
+    [
+        ("sum, sliced", "reduced-and-scattered", 200),
+        ("sum, chunked", "reduced-and-scattered", 200),
+        ("gather, sliced", "rows-exchanged", 200),
+        ("gather, picked", "rows-exchanged", 400 * (1 - 300 / 1024)),
+    ],
+)
+def test_rows_that_a_rank_does_not_read_need_not_be_sent_to_it(
+    kind: str, remedy: str, saved_us: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = finding(tmp_path, kind, monkeypatch)
+    assert found is not None and (found.where["file"], found.where["line"]) == (FILE, SENDING)
+    assert [r.name for r in found.remedies] == [remedy] and "train.py:40" in found.detail
+    assert found.saving.bound and found.saving_ns_per_step == pytest.approx(1000 * saved_us, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["sum", "gather", "gather, picked often", "sum, also whole, sliced", "sum, both chunked"],
+)
+def test_what_is_read_whole_is_sent_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding(tmp_path, kind, monkeypatch) is None
