@@ -77,7 +77,7 @@ def outer_operators(flow: OperatorFlow) -> OuterOperators:
     return OuterOperators(rows, makers, sources, older, unnamed, into_older)
 
 
-def _behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
+def behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
     """Return what is made of some operators' results, themselves included."""
     reached: Flags = begun.copy()
     for index, makers in enumerate(sources):
@@ -85,7 +85,7 @@ def _behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
     return reached
 
 
-def _before(makers: Sequence[Sequence[int]], begun: Flags) -> Flags:
+def before(makers: Sequence[Sequence[int]], begun: Flags) -> Flags:
     """Return what some operators are made of, themselves included."""
     reached: Flags = begun.copy()
     for index in range(len(makers) - 1, -1, -1):
@@ -111,8 +111,8 @@ def unread_operators(
     kept |= np.array([begins_gradients(flow.names[row]) for row in outer.rows], np.bool_)
     kept |= outer.within((number in flow.read_later for number in flow.number), size)
     reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
-    needed, read = _before(outer.makers, kept), _before(outer.makers, kept | reads)
-    logged = read & ~needed & _behind(outer.sources, learns)
+    needed, read = before(outer.makers, kept), before(outer.makers, kept | reads)
+    logged = read & ~needed & behind(outer.sources, learns)
     return [outer.rows[i] for i in np.flatnonzero(~read)], [outer.rows[i] for i in np.flatnonzero(logged)]
 
 
@@ -144,12 +144,12 @@ def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequenc
     )
     written = {each for sizes in into for each in sizes if each}
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
-    fixed = ~_behind(outer.makers, changes)
+    fixed = ~behind(outer.makers, changes)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
-    data = _behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
-    if learns.any() and not (data & _before(outer.makers, learns)).any():
+    data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
+    if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-    joined = _before(outer.makers, data & ~fixed)
+    joined = before(outer.makers, data & ~fixed)
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
 
 

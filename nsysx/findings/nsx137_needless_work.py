@@ -46,6 +46,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.converted_again import Conversion, Kernels, converted_again
+from nsysx.events.frozen_operators import frozen_operators
 from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
 from nsysx.events.needless_operators import fixed_operators, joined_operators, unread_operators
@@ -76,6 +77,10 @@ RULE = Rule(
 )
 REQUIRES = ("steps", "gpu")
 _COPIES = r"copy"
+#: What makes other data of a sample each time.
+_AUGMENTS = re.compile(
+    r"(?i)augment|jitter|mixup|cutmix|cutout|random\w*(crop|flip|rotat|eras|resiz|affine|mask)|(crop|flip)\w*rand"
+)
 _AUTOCAST = re.compile(r"\bautocast\b")
 
 
@@ -108,7 +113,7 @@ def check(case: Case) -> list[Finding]:
     kernels = _kernels(case, of_calls)
     of_line = (*_twice(flow, code), *_in_each_call(case, flow, code, kernels), *_converted(case, flow, code, kernels))
     of_line += tuple(_on_every_rank(case, flow, code))
-    for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code)):
+    for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code), *_frozen(case, flow, code)):
         rows = [row for row in needless.rows if row not in gone]
         finding = _found(case, flow, needless._replace(rows=rows), of_calls)
         if finding is not None:
@@ -321,6 +326,21 @@ def _fixed(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needles
         title = f"{in_short(where) or 'The program'} computes the same in each step"
         why = "Nothing that goes into them is of the step, or is trained, drawn or written to."
         yield _Needless(theirs, title, why, Fix.by_name("computed-once"), where)
+
+
+def _frozen(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
+    """Yield what networks that nothing trains make of the data of the step alone."""
+    frozen = frozen_operators(flow, trained_of(case.profile))
+    source = texts(case.profile)
+    written = (text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height))
+    if frozen is None or any(_AUGMENTS.search(text) for text in written):
+        return
+    longest = max(frozen.calls, key=lambda call: call.last - call.first)
+    names = " and ".join(dict.fromkeys(call.cls or call.path for call in frozen.calls))
+    where = _calling(code, flow, longest.start_ns)
+    title = f"{in_short(where) or 'The step'} runs frozen networks on the data of each step"
+    why = f"Nothing trains {names}, and nothing on the way from the data to it is drawn: of the same sample comes the same."
+    yield _Needless(frozen.rows, title, why, Fix.by_name("encoded-once"), where)
 
 
 def _unread(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
