@@ -53,11 +53,14 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
     return DividedComm(row, exposed, min(waited, exposed - transfer), transfer, which_steps)
 
 
-def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:
+def of_ranks(
+    finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None, stages: bool = True
+) -> Finding:
     """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
 
     ``shown`` is the rank that the finding is about, None in a report that holds them all. ``recorded_ns`` is the exposed
-    communication of a recorded step, as the table has it, where the finding speaks of another step.
+    communication of a recorded step, as the table has it, where the finding speaks of another step. ``stages``: what two ranks send each
+    other may be that of stages of a pipeline.
     """
     divided = divided_comm(finding, table, shown, recorded_ns)
     if divided is None:
@@ -76,7 +79,7 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, record
         saving = finding.saving
         most = None if saving.likely_ns is None else min(saving.likely_ns, transfer)
         finding = replace(finding, saving=replace(saving, likely_ns=most, most_ns=most))
-    elif row["bubble_ns"] is not None:
+    elif row["bubble_ns"] is not None and stages:
         fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
     else:
         fix = UNEVEN

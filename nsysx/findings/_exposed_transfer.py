@@ -21,14 +21,14 @@ def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
     comm = communication(case)
     rows = (case.ranks.rows if case.ranks else None) or ()
     here = next((r for r in rows if (r["process"], r["device"]) == (case.process, case.device)), None)
-    exposed_ns = _exposed_ns(case, comm)
-    if here is None or here["exposed_transfer_ns"] is None or not exposed_ns.sum():
+    exposed = exposed_ns(case, comm)
+    if here is None or here["exposed_transfer_ns"] is None or not exposed.sum():
         return 0
     transfer = min(here["exposed_transfer_ns"] / max(here["steps"], 1), case.taken_by((StepPart.COMM,)))
-    return round(float(transfer * exposed_ns[chosen].sum() / exposed_ns.sum()))
+    return round(float(transfer * exposed[chosen].sum() / exposed.sum()))
 
 
-def _exposed_ns(case: Case, comm: pl.DataFrame) -> I64:
+def exposed_ns(case: Case, comm: pl.DataFrame) -> I64:
     """Return for how long each of these communications runs with no computation beside it."""
     computes = case.ops.filter(case.ops["cls"] == DeviceActivity.COMPUTE.value)
     begin, end = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))

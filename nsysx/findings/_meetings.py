@@ -17,7 +17,7 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _line_remedies, _synchronized_norms
+from nsysx.findings import _layer_exchanges, _line_remedies, _roles_in_turn, _synchronized_norms
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
@@ -72,7 +72,8 @@ def meeting(case: Case) -> CommunicationCause | None:
     comm = case.ops.select("op", "call", "module", ns=pl.col("end_ns") - pl.col("start_ns")).filter(
         case.ops["cls"] == DeviceActivity.COMM.value
     )
-    return _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm) or _of_links(case)
+    of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
+    return of_program or _in_turn(case) or _in_line(case) or _of_links(case)
 
 
 def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
@@ -168,6 +169,24 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if int(theirs["ns"].sum()) < MOST_SHARE * int(comm["ns"].sum()):
         return None
     return CommunicationCause(Fix.by_name("own-statistics"), {}, _synchronized_norms.without(case, None))
+
+
+def _in_turn(case: Case) -> CommunicationCause | None:
+    """Return that a rank that trains and one that does not wait for each other in turn; else None."""
+    turns = _roles_in_turn.in_turn(case.profile)
+    if turns is None:
+        return None
+    fix, title = Fix.by_name("roles-at-once"), _roles_in_turn.title(turns)
+    return CommunicationCause(fix, _roles_in_turn.place(case), _roles_in_turn.worth(case, turns), title)
+
+
+def _in_line(case: Case) -> CommunicationCause | None:
+    """Return the exchanges of layers that could run beside the work around them, if that saves what is worth a word."""
+    in_line = _layer_exchanges.exchanged_in_line(case)
+    if in_line is None or not case.notable(in_line.saving.likely_ns or 0):
+        return None
+    title = "Layers wait for what they exchange before work that needs nothing of it"
+    return CommunicationCause(Fix.by_name("exchanged-ahead"), in_line.where, in_line.saving, title)
 
 
 #: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.

@@ -42,6 +42,7 @@ from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCH
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
+from nsysx.findings._layer_exchanges import between_layers, gathers_columns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
@@ -94,7 +95,10 @@ def _advice(case: Case, kernels: pl.DataFrame) -> str:
         for name, ns in kernels.select("name", "ns").iter_rows()
         if nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE
     )
-    if 2 * between_two > kernels["ns"].sum():
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    # An exchange among all ranks is made of the same kernels: where all ranks are known, it is seen whether two have messages of their own.
+    stages = not rows or any(row["bubble_ns"] is not None for row in rows)
+    if 2 * between_two > kernels["ns"].sum() and stages and not between_layers(case):
         return _PIPELINE
     communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)[
         "process"
@@ -172,7 +176,7 @@ def check(case: Case) -> list[Finding]:
         exposed = of_schedule(case, replace(exposed, detail=detail, saving=_smaller_bubble(case, bubble)))
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
-    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
+    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded, stages=not between_layers(case))
     if exposed.fix == _PIPELINE and (stages := uneven(case)) is not None:
         return [cut_evenly(case, told, stages, longest)]
     if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
@@ -257,7 +261,8 @@ def _gathers_outputs(case: Case) -> bool:
     """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
     forward, gathers = _forward_of_layers(case)
     gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
-    return not shards(case) and gathered > MOST_SHARE * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
+    several = gathered > MOST_SHARE * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
+    return several and not shards(case) and gathers_columns(case.profile) is not False
 
 
 def _line_of_layers(case: Case) -> Row:

@@ -35,6 +35,7 @@ from nsysx.findings import _line_remedies, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
+from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
@@ -48,6 +49,8 @@ _EQUAL_ATTENTION = Fix.by_name("equal-attention")
 
 def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
+    if in_turn(case.profile) is not None:  # each rank has work of its own kind, and waits for the other's
+        return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
     late, alone = without_sampler(case, of_ranks(case.ranks)), _evaluating_alone(case)
     return [late, *alone] if late.verdict == "found" or not alone else alone
 
