@@ -278,6 +278,7 @@ SETTINGS = (
             when.variable_costs(each),
             f"{each.name} is set",
             way("unset-variable", f"Unset {each.name}: {each.does}", f"env -u {each.name} python train.py"),
+            worth=when.computes_all_the_time if each.holds_host else None,
             leads=each.leads,
             place="the environment",
             set_by=(each.name,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -236,7 +236,7 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     memory, gone = settings.record.get("memory"), job_changes.gone(case.profile, "no-reshard")
     if not again or not isinstance(memory, Mapping) or not gone:
         return ""
-    total, peak, whole = memory.get("total_bytes"), memory.get("reserved_peak_bytes"), _parameter_bytes(settings, again)
+    total, peak, whole = memory.get("total_bytes"), memory.get("reserved_peak_bytes"), parameter_bytes(settings, again)
     if (
         not isinstance(total, int)
         or not isinstance(peak, int)
@@ -251,8 +251,8 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     )
 
 
-def _parameter_bytes(settings: RecordedSettings, wrappers: list[Row]) -> int:
-    """Return the bytes of all parameters of the program's optimizers as they are gathered, 0 where that is not known."""
+def parameter_bytes(settings: RecordedSettings, wrappers: Sequence[Row] = ()) -> int:
+    """Return the bytes of all parameters of the program's optimizers, as these wrappers gather them; 0 where that is not known."""
     kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
     whole = 0
     for row in settings.rows("optimizers") or ():

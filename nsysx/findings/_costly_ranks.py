@@ -131,7 +131,7 @@ OF_RANKS = (
     Costly(
         "gradients reduced again",
         again.reduced_again,
-        "Gradients or weights are reduced that are equal on all ranks",
+        "Gradients or weights are exchanged that are equal on all ranks",
         way("not-reduced-again"),
         worth=again.without,
         seen=again.reduced_again,
@@ -260,6 +260,15 @@ OF_RANKS = (
         way("own-samples"),
         set_by=("loader",),
         phase="data",
+    ),
+    Costly(
+        "DataParallel",
+        when.one_process,
+        "One process computes on several GPUs (DataParallel)",
+        way("process-for-each-gpu"),
+        worth=when.computes_all_the_time,
+        leads=True,
+        set_by=("DataParallel",),
     ),
     _in_fsdp(
         "CPU offload",

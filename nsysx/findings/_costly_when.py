@@ -25,6 +25,7 @@ from nsysx.findings._finding_bounds import (
     REPORTED_SHARE,
 )
 from nsysx.findings._once import Takes
+from nsysx.judging.other_work import other_gpus
 from nsysx.model import Row
 from nsysx.records import count_or_zero
 from nsysx.replay.edits import RemoveExposedComm, RemoveOps, RemoveWaits
@@ -36,13 +37,17 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 class Variable(NamedTuple):
-    """An environment variable that costs: with which values (none: with any but off), and what it does."""
+    """An environment variable that costs: with which values (none: with any but off), and what it does.
+
+    ``holds_host``: in each collective, so that what it costs lies in the time in which the GPU has no work.
+    """
 
     name: str
     values: tuple[str, ...]
     does: str
     leads: bool = False
     several: bool = False  # it costs in a job of several processes only
+    holds_host: bool = False
 
 
 VARIABLES = (
@@ -56,13 +61,16 @@ VARIABLES = (
     Variable("TORCHINDUCTOR_FORCE_DISABLE_CACHES", (), "nothing that was compiled before is used again"),
     Variable(
         "TORCH_DISTRIBUTED_DEBUG",
-        ("detail", "info"),
-        "each collective is checked and each DDP step is logged",
+        ("detail",),
+        "before each collective the hosts of all ranks meet and compare what they are about to send",
+        leads=True,
         several=True,
+        holds_host=True,
     ),
+    Variable("TORCH_DISTRIBUTED_DEBUG", ("info",), "each DDP step is logged", several=True),
     Variable("NCCL_DEBUG", ("info", "trace"), "NCCL writes a line for each call or connection", several=True),
-    Variable("NCCL_BLOCKING_WAIT", (), "the host waits for each collective", several=True),
-    Variable("TORCH_NCCL_BLOCKING_WAIT", (), "the host waits for each collective", several=True),
+    Variable("NCCL_BLOCKING_WAIT", (), "the host waits for each collective", True, several=True, holds_host=True),
+    Variable("TORCH_NCCL_BLOCKING_WAIT", (), "the host waits for each collective", True, several=True, holds_host=True),
     Variable("NCCL_P2P_DISABLE", (), "GPUs exchange data through host memory", several=True),
     Variable("NCCL_SHM_DISABLE", (), "processes of one host exchange data through the network", several=True),
     Variable("TORCH_SHOW_CPP_STACKTRACES", (), "each exception, caught ones too, collects the stack of C++"),
@@ -95,6 +103,20 @@ def variable_costs(each: Variable) -> Callable[[Case, RecordedSettings], str]:
 
 def _communicates(case: Case) -> bool:
     return bool((case.ops["cls"] == DeviceActivity.COMM.value).any())
+
+
+def one_process(case: Case, settings: RecordedSettings) -> str:
+    """Return that one process computes with copies of a network on several GPUs."""
+    several = other_gpus(case.profile).devices
+    if not several or not any(row.get("class") == "DataParallel" for row in settings.rows("networks") or ()):
+        return ""
+    return f"torch.nn.DataParallel computes on {len(several) + 1} GPUs from one process, with new copies of all weights in each step"
+
+
+def computes_all_the_time(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that is gained where nothing holds the GPU up: the time in which it computes nothing."""
+    waits = case.taken_by(part for part in StepPart if part.idle or part is StepPart.COMM)
+    return case.bound(waits, "the GPU computes all the time")
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------

@@ -57,7 +57,11 @@ _KINDS = tuple(
         ("segments-at-once", r"\[[^\]]*(==|[Mm]ask)[^\]]*\]", False, True),
         ("no-sleep", r"\bsleep\("),
         ("iterator-once", r"\bnext\(\s*iter\("),
-        ("made-once", r"^(?!.*\bfit\().*(\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\()"),
+        (
+            "made-once",
+            r"^(?!.*\bfit\().*(\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\(|"
+            r"\bnew_(sub)?groups?\w*\(|\binit_device_mesh\(|\bDeviceMesh\()",
+        ),
         ("drawn-on-gpu", r"\bnegative_sampling\("),
         ("independent-normal", r"\bMultivariateNormal\("),
         ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
@@ -68,7 +72,11 @@ _KINDS = tuple(
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
         ("tensors-gathered", r"gather_object\("),
-        ("own-part-of-data", r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\("),
+        (
+            "own-part-of-data",
+            r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\(|"
+            r"\bbroadcast\(\s*(tensor\s*=\s*)?\w*(batch|image|input|sample|clip|video|frames|audio|wave)(?!_?(size|stats?|norm|mean))",
+        ),
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
         ("features-on-gpu", r"(?i)extractor\(|\b(\w*_)?processor\(|spectrogram\(|\bmfcc\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),

@@ -51,8 +51,9 @@ _OF_WEIGHTS = {
 }
 #: Lines that hand gradients on one at a time: to all ranks, or to the one that has the weights.
 _OF_GRADIENTS = re.compile(r"\ball_reduce\w*\(|\b(reduce|gather|i?send|i?recv)\w*\([^,]*grads?\b")
-#: What a hook does that lets backward go on.
+#: What a hook does that lets backward go on, and what ends that at once: the wait for what was started.
 _ASYNCHRONOUS = re.compile(r"\basync_op\s*=\s*True|\.get_future\(|\w+_hook\(")
+_WAITED_FOR = re.compile(r"^(?!.*\blambda\b).*\.wait\(\)")
 
 
 class CommunicationCause(NamedTuple):
@@ -80,7 +81,8 @@ def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     """Return the program's own communication hook of DDP, if most communication is its and it holds backward up; else None.
 
     A reduction that is not asynchronous runs where the gradients are computed, and the hook returns when it is launched: nothing runs
-    beside it. What reads a value waits for all gradients so far, once for each bucket.
+    beside it. Nor does anything if the hook waits for the reduction that it has started: the rest of backward is launched behind that wait.
+    What reads a value waits for all gradients so far, once for each bucket.
     """
     code, settings = case.profile.code(), settings_of(case.profile)
     hooks = {row.get("hook") for row in settings.wrappers("DDP") or ()} if settings is not None else set()
@@ -91,7 +93,8 @@ def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if not inside or int(theirs["ns"].sum()) < MOST_SHARE * int(comm["ns"].sum()):
         return None
     source = lines.texts(case.profile)
-    blocks = not any(_ASYNCHRONOUS.search(lines.text_of(source, *code.places.row(n)[:2]) or "") for n in inside)
+    texts = [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in inside]
+    blocks = any(map(_WAITED_FOR.search, texts)) or not any(map(_ASYNCHRONOUS.search, texts))
     waits = code.made_at(case.profile.wait_sites(), inside).height / case.steps
     if not blocks and waits < 1:
         return None
@@ -189,8 +192,22 @@ def _in_line(case: Case) -> CommunicationCause | None:
     return CommunicationCause(Fix.by_name("exchanged-ahead"), in_line.where, in_line.saving, title)
 
 
-#: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.
-_SLOW_WAYS = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+_AROUND = "GPUs then exchange data through the host's memory, not directly"
+_FEW_BLOCKS = "NCCL then has so few blocks of threads for a message that they move a part of what the links could"
+#: Variables that keep NCCL off the fast way between GPUs, or hold back what it moves there: the values that do so, and what they do.
+_SLOW_WAYS = {
+    "NCCL_P2P_DISABLE": (("1",), _AROUND),
+    "NCCL_P2P_LEVEL": (("loc", "0"), _AROUND),
+    "NCCL_SHM_DISABLE": (("1",), _AROUND),
+    "NCCL_NET": (("socket",), _AROUND),
+    "NCCL_MAX_NCHANNELS": (("1", "2", "3", "4"), _FEW_BLOCKS),
+    "NCCL_MAX_CTAS": (("1", "2", "3", "4"), _FEW_BLOCKS),
+    "NCCL_NTHREADS": (("64", "128"), _FEW_BLOCKS),
+    "NCCL_PROTO": (
+        ("ll",),
+        "LL sends a flag beside each 4 bytes, for small messages: large ones move at less than half of the links' rate",
+    ),
+}
 #: What NVLink of a card moves one way (bytes a second), by the card's name: half of what NVIDIA's data sheets give for both ways. Cards
 #: with PCIe, parts of a card, and those whose bridges may be missing are none of them.
 _NVLINK_BYTES_PER_S = {
@@ -209,12 +226,11 @@ def _of_links(case: Case) -> CommunicationCause | None:
     if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < MOST_SHARE * exposed:
         return None
     settings = settings_of(case.profile)
-    for name, value in _SLOW_WAYS.items():
-        if settings is not None and settings.variable(name).strip().lower() == value.lower():
-            text = f"Unset {name}={value}: GPUs then exchange data through the host's memory, not directly"
-            return CommunicationCause(
-                Fix.by_name(way("unset-variable", text, f"env -u {name} torchrun train.py")), {"near": name}
-            )
+    for name, (values, does) in _SLOW_WAYS.items():
+        value = "" if settings is None else settings.variable(name).strip()
+        if settings is not None and value.lower() in values:
+            unset = way("unset-variable", f"Unset {name}={value}: {does}", f"env -u {name} torchrun train.py")
+            return CommunicationCause(Fix.by_name(unset), settings.place(name) or {"near": name})
     return None if (slow := _slowest(rows)) is None else CommunicationCause(Fix(slow), {})
 
 

@@ -1,7 +1,7 @@
-"""When a line of the program reduces over all ranks what a wrapper of the network has reduced in the same backward.
+"""When a line of the program reduces, or sends from one rank, over all ranks what a wrapper of the network has made equal in backward.
 
 A wrapper (DDP) reduces each gradient while backward runs. A loop that averages gradients over the ranks, from before there was a wrapper,
-then moves the same bytes again, and changes nothing: the mean of equal numbers.
+then moves the same bytes again, and changes nothing: the mean of equal numbers. So does one that sends the weights of a rank to all others.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ from nsysx import units
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import line_runs
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._costly_jobs import parameter_bytes
 from nsysx.findings._finding_bounds import SAME_BYTES_SHARE, SAME_LOOP_SHARE
 from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
-_ALL_REDUCE = "allreduce"
+_ALL_REDUCE, _BROADCAST = "allreduce", "broadcast"
 
 
 class _Again(NamedTuple):
-    """A line (row of the places) that reduces again, the lines that run as often beside it, its GPU ops, and its bytes in a step."""
+    """A line (row of the places) that reduces again, the lines that run as often beside it, its GPU ops, and its bytes in a step.
+
+    ``sends``: it sends what one rank has.
+    """
 
     line_row: int
     beside: list[int]
     ops: frozenset[int]
     calls: int
     bytes: int
+    sends: bool
 
 
 def _find(profile: Profile) -> _Again | None:
@@ -46,10 +51,11 @@ def _find(profile: Profile) -> _Again | None:
     members = nccl_notes.members(profile.trace).get(profile.process, {})
     messages = nccl_notes.messages(profile.trace, comm, members)
     reduces = np.array([message.kind == _ALL_REDUCE for message in messages], np.bool_)
+    equals = reduces | np.array([message.kind == _BROADCAST for message in messages], np.bool_)
     size = np.array([message.bytes or 0 for message in messages], np.int64)
     backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
     of_wrapper = int(size[reduces & backward].sum())
-    behind = _behind_backward(ops, comm) & comm["phase"].is_null().to_numpy() & reduces
+    behind = _behind_backward(ops, comm) & comm["phase"].is_null().to_numpy() & equals
     line_of_op = np.where(behind, code.places_of(code.op[comm["op"].to_numpy()]), -1)
     if not of_wrapper or not (line_of_op >= 0).any():
         return None
@@ -57,9 +63,19 @@ def _find(profile: Profile) -> _Again | None:
     most = int(of_line.argmax())
     if abs(of_line[most] - of_wrapper) > SAME_BYTES_SHARE * of_wrapper:
         return None
-    theirs = comm["op"].to_numpy()[line_of_op == most]
-    beside = _beside(profile, most)
-    return _Again(most, beside, frozenset(theirs.tolist()), round(len(theirs) / steps), round(of_line[most] / steps))
+    theirs = line_of_op == most
+    ops_again = frozenset(comm["op"].to_numpy()[theirs].tolist())
+    often, moved = round(theirs.sum() / steps), round(of_line[most] / steps)
+    sends = not reduces[theirs].any()
+    if sends and not _updates_all(profile, moved):
+        return None
+    return _Again(most, _beside(profile, most), ops_again, often, moved, sends)
+
+
+def _updates_all(profile: Profile, sent_bytes: int) -> bool:
+    """Return whether the optimizers of the rank hold all that is sent: where each rank updates a part, the others need it."""
+    settings = settings_of(profile)
+    return settings is not None and parameter_bytes(settings) >= (1 - SAME_BYTES_SHARE) * sent_bytes
 
 
 def _behind_backward(ops: pl.DataFrame, comm: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -95,8 +111,9 @@ def reduced_again(case: Case, settings: RecordedSettings | None = None) -> str:
         return ""
     file, line, _ = code.places.row(again.line_row)
     return (
-        f"{PurePath(str(file)).name}:{line} reduces {units.size(again.bytes)} over all ranks behind each backward, in "
-        f"{units.several(again.calls, 'call')}: as much as the wrapper has reduced in it. The mean of equal numbers is the same"
+        f"{PurePath(str(file)).name}:{line} {'sends' if again.sends else 'reduces'} {units.size(again.bytes)} over all ranks behind each "
+        f"backward, in {units.several(again.calls, 'call')}: as much as the wrapper has reduced in it. "
+        f"{'All ranks have equal weights' if again.sends else 'The mean of equal numbers is the same'}"
     )
 
 

@@ -22,11 +22,13 @@ from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of, way
+from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import outermost
+from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
@@ -245,9 +247,23 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     if _can_tell(case):
         return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
-    return case.worth(
-        ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share, less_work=True), cause=(StepPart.WORK,)
+    alone, whole = (
+        case.worth(ScaleOps(ops_of(work), 1 - part * share, less_work=True), cause=(StepPart.WORK,))
+        for part in (WEIGHT_GRADIENTS_SHARE, 1)
     )
+    sent = round(share * _reduced_ns(case))
+    if not sent or alone.likely_ns is None or whole.likely_ns is None:
+        return alone
+    # Below the first layer that is trained gradients of inputs go, too; no wrapper reduces gradients that are not made.
+    why = "gradients of weights go, at most all of these layers' backward and the transfer of what is reduced of them"
+    return Saving.between(alone.likely_ns, whole.likely_ns + sent, why)
+
+
+def _reduced_ns(case: Case) -> int:
+    """Return the exposed transfer of the reductions of backward (ns a step); 0 where the ranks do not tell it from waiting."""
+    comm = communication(case)
+    backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    return exposed_transfer_ns(case, backward & lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
 
 
 def of_unheld(case: Case) -> Takes:

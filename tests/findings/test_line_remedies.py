@@ -26,6 +26,8 @@ LINES = [
     ("numpy-on-gpu", "net(torch.from_numpy(np.stack(frames)).to(device))"),  # arrays are no lists of numbers
     ("iterator-once", "x, y = next(iter(loader))"),
     ("made-once", "fast = torch.compile(loss_of)"),
+    ("made-once", "pair = dist.new_group([0, 1])"),
+    ("made-once", "mesh = init_device_mesh('cuda', (2, 4))"),
     ("no-collect", "gc.collect()"),
     ("independent-normal", "return MultivariateNormal(mean, torch.diag_embed(std ** 2))"),
     ("drawn-on-gpu", "false = negative_sampling(edges, num_nodes=n)"),

@@ -56,6 +56,8 @@ def normalizing(layer: str) -> Callable[[Lined, int], None]:
         ("dist.reduce(p.grad, dst=0)", "ncclDevKernel_Reduce_Sum_f32_RING_LL", 30, "gradients-in-buckets"),
         ("dist.send(x, dst=1)", SEND, 30, None),  # stages of a pipeline
         ("dist.broadcast(x, src=0)", BROADCAST, 30, None),  # what is sent is not known
+        ("dist.broadcast(images, src=0)", BROADCAST, 1, "own-part-of-data"),
+        ("dist.broadcast(batch_size, src=0)", BROADCAST, 1, None),
         ("loss.backward()", REDUCE, 30, None),  # a wrapper's own
         ("dist.all_reduce(flat)", REDUCE, 1, None),
     ],
@@ -116,6 +118,8 @@ def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tm
         ("Guard.hook", "dist.all_reduce(g)", False, "Guard.hook waits for each reduction before backward goes on"),
         ("Guard.hook", "work = dist.all_reduce(g, async_op=True)", True, "reads a value 8 times in each step, and backward waits for it"),
         ("Guard.hook", "work = dist.all_reduce(g, async_op=True)", False, ""),
+        ("Guard.hook", "dist.all_reduce(g, async_op=True).wait()", False, "waits for each reduction before backward goes on"),
+        ("Guard.hook", "return dist.all_reduce(g, async_op=True).get_future().then(lambda f: f.wait()[0])", False, ""),
         ("Guard.hook", "return default_hooks.allreduce_hook(None, bucket)", False, ""),
         ("", "dist.all_reduce(g)", True, ""),
         ("bf16_compress_hook", "dist.all_reduce(g)", True, ""),
@@ -184,6 +188,10 @@ def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
         ("NVIDIA L40S", 8e9, {}, None),
         ("NVIDIA L40S", 8e9, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
         ("NVIDIA L40S", 8e9, {"NCCL_P2P_DISABLE": "0"}, None),
+        ("NVIDIA L40S", 8e9, {"NCCL_MAX_NCHANNELS": "1"}, "NCCL_MAX_NCHANNELS=1: NCCL then has so few blocks"),
+        ("NVIDIA L40S", 8e9, {"NCCL_MAX_NCHANNELS": "32"}, None),
+        ("NVIDIA L40S", 8e9, {"NCCL_PROTO": "LL"}, "NCCL_PROTO=LL"),
+        ("NVIDIA L40S", 8e9, {"NCCL_PROTO": "LL128"}, None),
     ],
 )
 def test_slow_links_are_told_where_faster_ones_are_there(

@@ -14,7 +14,7 @@ import pytest
 
 from nsysx.answer import near_limits, remarks, unnamed
 from nsysx.answer.change_savings import After
-from nsysx.findings import _costly_when, nsx106_input_starvation, nsx127_costly_settings
+from nsysx.findings import _costly_when, _unread, nsx106_input_starvation, nsx127_costly_settings
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._same_samples import SameSamples
@@ -527,7 +527,7 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
             {"environment": {"values": {name: value}}},
             {"environment": {"values": {name: other}}},
             body,
-            None,
+            1200 if name == "TORCH_DISTRIBUTED_DEBUG" else None,  # four collectives of 300 us: the host holds them up
         )
         for name, value, other, body in (
             ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "0", healthy),
@@ -565,6 +565,42 @@ def test_a_setting_that_costs(
     # The kernels and operators show these whatever the settings say.
     seen = body in (doubled, transforming, growing)
     assert name not in names(alone(tmp_path, changed(CLEAN, without), healthy if seen else body))
+
+
+def test_frozen_weights_are_not_reduced_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_unread, "exposed_transfer_ns", lambda case, chosen: 100_000)  # needs several ranks
+    (finding,) = alone(tmp_path, changed(CLEAN, {"unheld": {"Net": [900, 1000]}}), backward_twice)
+    most = 2 * 225_000 + 90_000
+    assert (finding.saving.most_ns, finding.saving.bound) == (pytest.approx(most, rel=0.05), False)
+    assert finding.saving_ns_per_step == pytest.approx((225_000 + most) / 2, rel=0.05)
+
+
+def on_two_gpus(folder: Path, network: str) -> list[Finding]:
+    """Return what is found of a process of which a second GPU works beside the first."""
+
+    def body(program: Program, number: int) -> None:
+        if not number:
+            program.report.gpu(1, pids=[(100, 1)])
+        with program.range("forward"), program.range(f"net:{network}"):
+            for _ in range(10):
+                program.launch(50)
+                program.main.launch(
+                    program.t, 5_000, kernel="gemm", gpu_start=program.t + 6_000, gpu_dur=50_000, device=1
+                )
+                program.host(100)
+        program.sync()
+
+    return alone(folder, changed(CLEAN, {"networks": [{"class": network}]}), body)
+
+
+def test_one_process_for_all_gpus(tmp_path: Path) -> None:
+    (finding,) = (f for f in on_two_gpus(tmp_path, "DataParallel") if f.evidence[0]["setting"] == "DataParallel")
+    assert [way.name for way in finding.remedies] == ["process-for-each-gpu"] and finding.evidence[0]["leads"]
+    assert finding.saving.bound and (finding.saving_ns_per_step or 0) >= 400_000
+
+
+def test_parts_of_a_network_on_two_gpus_are_no_copies_of_it(tmp_path: Path) -> None:
+    assert "DataParallel" not in names(on_two_gpus(tmp_path, "Parts"))
 
 
 def test_cores_that_others_use_cost_nothing_where_the_gpu_never_waits(tmp_path: Path) -> None:
@@ -642,6 +678,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
+    "DataParallel",
     "other processes in turn",
     "gradients reduced again",
     "metrics in each step",

@@ -59,7 +59,8 @@ def average(program: Job, kind: str) -> None:
         with program.line(LOOP, "average"):
             program.host(1)
         with program.line(REDUCES, "average"):
-            program.reduce(64 if kind == "metrics" else BYTES, 50, 7)
+            name = "ncclBroadcast" if "weights" in kind else "ncclAllReduce"
+            program.reduce(64 if kind == "metrics" else BYTES, 50, 7, name)
         with program.line(DIVIDES, "average"):
             program.launch(10, "vectorized_elementwise_kernel")
         if kind == "some of them" and number == 3:
@@ -67,7 +68,11 @@ def average(program: Job, kind: str) -> None:
 
 
 def found(folder: Path, kind: str) -> list[Finding]:
-    program = Job(SOURCE).run(lambda program, number: step(program, number, kind=kind))
+    held = {"weights of a rank": 1, "weights that each rank has updated in part": 2}.get(kind)
+    optimizers = [{"elements": WEIGHTS * BYTES // 4 // held, "dtypes": {"float32": 1}}] if held else []
+    source = {**SOURCE, REDUCES: "dist.broadcast(p.data, 0)"} if held else SOURCE
+    program = Job(source, {"optimizers": optimizers} if held else None)
+    program.run(lambda program, number: step(program, number, kind=kind))
     of_settings = program.found(folder, "NSX127")
     return [f for f in of_settings if f.evidence[0]["setting"] == "gradients reduced again"]
 
@@ -80,6 +85,22 @@ def test_gradients_that_a_line_reduces_again(tmp_path: Path) -> None:
     assert finding.saving_ns_per_step == pytest.approx(600_000, rel=0.15)
 
 
-@pytest.mark.parametrize("kind", ["no wrapper", "metrics", "some of them", "before the forward", "sharded"])
+def test_weights_that_a_line_sends_though_all_ranks_have_the_same(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, "weights of a rank")
+    assert finding.where["line"] == REDUCES and "sends 38.1 MiB over all ranks" in finding.detail
+    assert finding.saving_ns_per_step == pytest.approx(600_000, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no wrapper",
+        "metrics",
+        "some of them",
+        "before the forward",
+        "sharded",
+        "weights that each rank has updated in part",
+    ],
+)
 def test_reductions_that_are_needed(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind)

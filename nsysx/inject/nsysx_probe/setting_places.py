@@ -19,6 +19,7 @@ _SETTERS = (
     ("anomaly", "autograd.detect_anomaly.__init__", "True"),
     ("deterministic", "use_deterministic_algorithms", "mode"),
     ("DDP", "nn.parallel.DistributedDataParallel.__init__", "True"),
+    ("DataParallel", "nn.DataParallel.__init__", "True"),
     ("SyncBatchNorm", "nn.SyncBatchNorm.convert_sync_batchnorm.__func__", "True"),
     ("comm_hook", "nn.parallel.DistributedDataParallel.register_comm_hook", "hook"),
     ("compile", "_TorchCompileWrapper.__init__", "True"),  # of a backend that is not the usual one

@@ -9,8 +9,8 @@ CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
         "not-reduced-again",
-        "Delete this reduction: the wrapper (DistributedDataParallel) keeps gradients, weights and averages of weights equal on all "
-        "ranks, and averaging what is equal changes nothing",
+        "Delete this exchange: the wrapper (DistributedDataParallel) keeps gradients, weights and averages of weights equal on all "
+        "ranks, and averaging or sending what is equal changes nothing",
         condition="It must be gradients, weights or averages of weights, and the wrapper's forward must be what was called.",
         untried=_ALL_RANKS,
     ),
@@ -297,6 +297,15 @@ UNTRIED = (
         "Use BatchNorm of each rank, or GroupNorm: SyncBatchNorm synchronizes all ranks in each layer, forward and backward",
         "model = DistributedDataParallel(model)  # without convert_sync_batchnorm",
         "Batches of each rank must be large enough (16 or more).", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "process-for-each-gpu",
+        "Start a process for each GPU (torchrun) and wrap the network in DistributedDataParallel: DataParallel copies all weights to every "
+        "GPU in each step, collects outputs and gradients on one of them, and launches for all from one Python",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "dist.init_process_group('nccl')\n"
+        "model = DistributedDataParallel(model.cuda())  # torchrun --nproc-per-node=gpu train.py; DistributedSampler, batch / GPUs",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "tensor-parallel",
