@@ -71,7 +71,7 @@ class ChainItem(NamedTuple):
 
 @dataclass
 class Chain:
-    """The items of the window in order. ``limit``: number of pending ops at which launches stall, 0 if none was seen to stall.
+    """The items of the window in order. ``limit``: number of pending ops of a stream at which its launches stall, 0 if none was seen to.
 
     ``borders`` are the indices of the items with which steps begin. The last item, whose ``call`` is -1, is the host code before
     ``closing``, the API call with which the next step begins (-1: none).
@@ -92,8 +92,8 @@ class _Queues:
     free: dict[int, int]  # stream -> when its last op ends
     numbers: dict[int, int] = field(default_factory=dict)  # stream -> its number in the chain
     held: dict[int, int] = field(default_factory=dict)  # event -> when it is done
-    begun: list[int] = field(default_factory=list)  # starts of all ops in launch order
-    stalled: list[int] = field(default_factory=list)  # number of pending ops at each launch that stalled
+    begun: dict[int, list[int]] = field(default_factory=dict)  # stream -> starts of its ops in launch order
+    stalled: list[int] = field(default_factory=list)  # number of pending ops of its stream at each launch that stalled
     pauses: list[int] = field(default_factory=list)  # between queued ops of a stream
 
     def number(self, stream: int) -> int:
@@ -103,9 +103,18 @@ class _Queues:
         """Return whether any launched work is unfinished at ``instant``."""
         return max(self.free.values(), default=self.start_ns) > instant
 
-    def depth(self, instant: int) -> int:
-        """Return how many launched ops have not begun at ``instant``; ops begin nearly in launch order."""
-        return len(self.begun) - bisect_right(self.begun, instant)
+    def depth(self, stream: int, instant: int) -> int:
+        """Return how many launched ops of a stream have not begun at ``instant``: each stream has a queue of its own.
+
+        H200: launches stalled at 1,022 pending ops of their stream, with up to 16 of another one.
+        """
+        begun = self.begun.get(stream, [])
+        return len(begun) - bisect_right(begun, instant)
+
+    def launched(self, stream: int, start: int) -> None:
+        """Add an op of a stream that starts at ``start``."""
+        begun = self.begun.setdefault(stream, [])
+        begun.append(max(start, begun[-1]) if begun else start)
 
 
 def chain(profile: Profile, window: ReplayedWindow, added: Added) -> Chain:
@@ -164,7 +173,8 @@ def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
     # What has not begun by now fills the launch queue, too.
     waiting = before.filter(pl.col("start_ns") > window.start_ns).sort("called_ns", "start_ns")
-    queues.begun += np.maximum.accumulate(waiting["start_ns"].to_numpy()).tolist()
+    for stream, start in waiting.select("stream", "start_ns").iter_rows():
+        queues.launched(stream, start)
     before = before.drop("start_ns")
     late = before.filter(pl.col("end_ns") > window.start_ns)  # an event behind other work is done by now
     if not late.height:
@@ -280,7 +290,7 @@ def _launching(
     """Return kind, cost, waits and tail of a call with GPU work: a launch, or a copy that may wait for itself or earlier work."""
     a, b = when
     if blocking is None or item.api != Call.COPY:
-        depth = queues.depth(a)
+        depth = queues.depth(launched[0][1], a)
         if depth >= DEEP_QUEUE_OPS and item.cost > 3 * max(data.usual_cost, 1):
             queues.stalled.append(depth)
             return LAUNCH, data.usual_cost, False, NOT_AWAITED
@@ -322,7 +332,7 @@ def _queued(call: int, launched: list[_Ran], called: int, data: CallData, queues
             made.append(Op(op, queues.number(stream), max(s - called, 0), ~pause, -1, e - s))
         head = s if head < 0 else head
         queues.free[stream] = max(free, e)
-        queues.begun.append(max(s, queues.begun[-1]) if queues.begun else s)
+        queues.launched(stream, s)
     return tuple(made)
 
 

@@ -13,7 +13,7 @@ STAGED_NS_PER_BYTE = 0.5
 # ---- chain ------------------------------------------------------------------------------------------------------
 #: Before every event (ns): the time of what nothing waits for.
 NOT_AWAITED = -(1 << 62)
-#: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
+#: A launch with at least this many pending ops on its stream can find that stream's queue full; CUDA's limit is 1024.
 DEEP_QUEUE_OPS = 900
 #: The pause between two queued kernels if the report shows none (H200).
 USUAL_KERNEL_PAUSE_NS = 1_000
@@ -55,6 +55,8 @@ MOST_IDLE_PIECES = 200_000
 FEWEST_CHANGES_PER_STEP = 2
 
 # ---- overhead ---------------------------------------------------------------------------------------------------
+#: What this share of calls of a name, or of stretches of code between calls, falls below is the least that they take. Chosen.
+LEAST_SEEN_QUANTILE = 0.1
 #: Limits of the factor by which a host's launches are slower than those of the host on which the costs were measured. The sample
 #: ddp_per_rank is between them.
 SLOWEST_HOST_TIMES, FASTEST_HOST_TIMES = 3.0, 0.4
@@ -83,6 +85,11 @@ RANKS_TOGETHER_SHARE = 0.5
 MOST_REPLAYED_OPS = 8_000
 #: Ranks are compared over this many steps or more, if so few have no more GPU ops than the second number.
 FEWEST_STEPS_OF_JOB, MOST_OPS_OF_JOB = 3, 24_000
+#: A host that is slower than its device in a run of steps by more than this lives on what it launched before (share). Half of
+#: `TRUSTED_ERROR`: a replay repeats the run, and is off by as much.
+HOST_FALLS_BACK_SHARE = TRUSTED_ERROR / 2
+#: A call of the CUDA API that lasts this long waits (ns): launches take 3 to 20 us, with tracing.
+WAITING_CALL_NS = 100_000
 #: Threads that are in CUDA calls at the same time for more than this share of that time do not take turns.
 MOST_CROSSING_SHARE = 0.05
 
@@ -97,7 +104,7 @@ SAVES_NOTHING_SHARE = 0.005
 # ---- simulate ---------------------------------------------------------------------------------------------------
 #: Rounds of the steps: one to settle, one to measure, and one after it.
 REPLAYED_ROUNDS = 3
-#: Number of pending ops at which launches stall, if the report shows no other number.
+#: Number of pending ops of a stream at which launches stall, if the report shows no other number.
 USUAL_QUEUE_OPS = 1024
 #: Fewer items than this are run one by one, which is faster (about 40 us per stretch, less than 1 us per item).
 SHORT_STRETCH_ITEMS = 48

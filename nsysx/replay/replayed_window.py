@@ -18,9 +18,11 @@ from nsysx.frames.intervals import I64
 from nsysx.replay import peers
 from nsysx.replay.replay_bounds import (
     FEWEST_STEPS_OF_JOB,
+    HOST_FALLS_BACK_SHARE,
     MOST_CROSSING_SHARE,
     MOST_OPS_OF_JOB,
     MOST_REPLAYED_OPS,
+    WAITING_CALL_NS,
 )
 
 
@@ -176,7 +178,9 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     begin = np.minimum(np.searchsorted(borders, borders[end] - MOST_REPLAYED_OPS), end - 1)
     ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process)
     work = gpu_work(cpu[first : last + 1], tiles.filter(pl.col("index").is_between(first, last)), ops)
-    chosen = _nearest_to_mean(begin, end, length, work)
+    steps = cpu[first : last + 1]
+    level = _level(begin, end, _host_ns(profile, steps)[None, :], length[None, :])
+    chosen = _nearest_to_mean(*level, length, work)
     return first + chosen[0], first + chosen[1] - 1
 
 
@@ -194,6 +198,33 @@ def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any], *others: I6
         off += np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / len(times))
     best = np.flatnonzero(off <= off.min() + AS_GOOD_MEAN_SHARE * length.mean())[-1]
     return int(begin[best]), int(end[best])
+
+
+def _host_ns(profile: Profile, steps: pl.DataFrame) -> I64:
+    """Return how long the host itself takes for each of these steps of one process (ns): long calls, which wait, are left out."""
+    took = pl.col("end_ns") - pl.col("start_ns")
+    calls = profile.attributed.api_calls.select("process", "start_ns", "end_ns")
+    long = lookup.having(calls, process=int(steps["process"][0])).filter(took >= WAITING_CALL_NS)
+    start, ns = long["start_ns"].to_numpy(), long.select(took).to_series().to_numpy()
+    within = np.append(0, np.cumsum(ns[np.argsort(start, kind="stable")]))
+    upto = np.searchsorted(np.sort(start), np.append(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()))
+    waited = within[upto].reshape(2, -1)
+    host: I64 = steps.select(took).to_series().to_numpy() - (waited[1] - waited[0])
+    return host
+
+
+def _level(begin: I64, end: I64, host: I64, worked: I64) -> tuple[I64, I64]:
+    """Return the runs [begin, end) in which no rank's host falls back towards its device; all of them where none is such a run.
+
+    ``host`` and ``worked``: rows of how long each step takes a rank's host and its device (ns). A host that is slower than its
+    device, while what it launched before keeps that busy, would set the step if the run were repeated, as a replay does.
+    """
+    behind, whole = (
+        np.append(np.zeros((len(ns), 1), np.int64), np.cumsum(ns, axis=1), axis=1) for ns in (host - worked, worked)
+    )
+    falls = (behind[:, end] - behind[:, begin]) / np.maximum(whole[:, end] - whole[:, begin], 1)
+    level = falls.max(axis=0) <= HOST_FALLS_BACK_SHARE
+    return (begin[level], end[level]) if level.any() else (begin, end)
 
 
 def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple[int, int] | None:
@@ -224,7 +255,11 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     breaks = np.append(0, np.flatnonzero(np.diff(numbers) != parts) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
-    run = _nearest_to_mean(begin, end, length)
+    worked = tiles.select("process", "index", gpu_ns=pl.col("end_ns") - pl.col("start_ns"))
+    both = profile.steps.cpu.join(worked, on=["process", "index"]).filter(number.is_in(numbers.tolist()))
+    of_rank = both.sort("process", "number").partition_by("process", maintain_order=True)
+    host_ns, gpu_ns = ([_host_ns(profile, each) for each in of_rank], [each["gpu_ns"].to_numpy() for each in of_rank])
+    run = _nearest_to_mean(*_level(begin, end, np.array(host_ns), np.array(gpu_ns)), length)
     index = dict(zip(cpu["number"].to_list(), cpu["index"].to_list(), strict=True))
     return index[int(numbers[run[0]])], index[int(numbers[run[1] - 1])]
 

@@ -2,8 +2,8 @@
 
 Between two points where the CPU waits, or one stream waits for another, all times follow from sums and running maxima, so a
 stretch of calls takes only a few operations on columns. An op ends at ``max(arrival, end of the previous op + pause) + duration``;
-minus the sum of pauses and durations so far, this is a running maximum. The same holds for a CPU that finds the launch queue full,
-as long as the stretch launches no more ops than the queue holds. In short stretches, calls are run one by one.
+minus the sum of pauses and durations so far, this is a running maximum. The same holds for a CPU that finds a stream's launch queue
+full, as long as the stretch launches no more ops than the queue holds. In short stretches, calls are run one by one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,23 @@ class Times:
     op_begin: I64
 
 
-#: One stream in a stretch: its number, and for each of its ops the index, the item, whether it starts when launched, latency,
-#: duration, and the sum of pauses and durations including its own. Indices and items count from the stretch's first.
-_Queue = tuple[int, I64, I64, Flags, I64, I64, I64]
+@dataclass(frozen=True)
+class _Queue:
+    """One stream in a stretch: its number, and for each of its ops the index, the item, whether it starts when launched, latency and
+    duration (ns), and the sum of pauses and durations including its own. Indices and items count from the stretch's first.
+
+    ``loads`` are the items whose first op is on this stream, and ``launched`` is how many ops of the stretch it had before each.
+    """
+
+    stream: int
+    position: I64
+    item: I64
+    heads: Flags
+    latency: I64
+    duration: I64
+    taken: I64
+    loads: I64
+    launched: I64
 
 
 #: Stream, latency, pause, offset, duration and joint of an op.
@@ -65,12 +79,12 @@ _Row = tuple[int, int, int, int, int, int, int, tuple[_Ran, ...]]
 
 @dataclass(frozen=True)
 class _State:
-    """What a round begins with (ns): the CPU's time, when each stream and event is done, and the number of ops launched so far."""
+    """What a round begins with (ns): the CPU's time, when each stream and event is done, and how many ops each stream had so far."""
 
     t: int
     free: list[int]
     events: dict[int, int]
-    launched: int
+    launched: list[int]
 
 
 @dataclass(frozen=True)
@@ -78,21 +92,18 @@ class _Stretch:
     """Items [first, last) between two items that wait.
 
     ``call_at`` is when each item is called, counted from the stretch's start and without any wait; ``whole_ns`` is their whole time.
-    ``loads`` are the items that launch, and ``launched`` is how many of the ``ops`` of the stretch were launched before each.
     """
 
     first: int
     last: int
     call_at: I64
     whole_ns: int
-    loads: I64
-    launched: I64
     ops: int
     streams: tuple[_Queue, ...]
 
 
 class Machine:
-    """The CPU, streams and launch queue while a chain runs. If given, ``calls`` receives call and return of each item.
+    """The CPU, streams and their launch queues while a chain runs. If given, ``calls`` receives call and return of each item.
 
     ``joint`` is for each op the number of the collective that it is, -1 for none; only ``play`` can run those.
     """
@@ -105,7 +116,8 @@ class Machine:
         self.t = 0
         self.free = [0] * (cols.streams + 1)
         self.events: dict[int, int] = {}
-        self.begins: list[int] = []  # of all ops in launch order, for the queue limit
+        self.begins: list[int] = []  # of all ops in launch order
+        self.queued: list[list[int]] = [[] for _ in self.free]  # the same by stream, for its queue's limit
         self.calls = calls
         self.blocked: list[tuple[int, int]] = []  # (item, ns) of the current round
 
@@ -120,7 +132,7 @@ class Machine:
 
     def state(self) -> _State:
         """Return what the next round begins with."""
-        return _State(self.t, list(self.free), dict(self.events), len(self.begins))
+        return _State(self.t, list(self.free), dict(self.events), list(map(len, self.queued)))
 
     def play(self) -> Generator[tuple[int, int], int, None]:
         """Run one round, item by item: yield (collective, when this rank arrives), and be sent when it ends."""
@@ -132,15 +144,16 @@ class Machine:
 
     def one_by_one(self, rows: list[_Row]) -> Generator[tuple[int, int], int, None]:
         """Run these items one after another; see ``play``."""
-        t, free, begins, limit = self.t, self.free, self.begins, self.limit
+        t, free, begins, queued, limit = self.t, self.free, self.begins, self.queued, self.limit
         end = 0
         called, left = self.calls or (None, None)
         for i, kind, gap, cost, tail, target, stream, ops in rows:
             t += gap
             begun = t
             if ops:
-                if len(begins) >= limit and begins[-limit] > t:
-                    begun = begins[-limit]  # until then the queue is full
+                pending = queued[ops[0][0]]
+                if len(pending) >= limit and pending[-limit] > t:
+                    begun = pending[-limit]  # until then the queue is full
                 head = -1
                 for op_stream, latency, pause, offset, duration, joint in ops:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
@@ -151,6 +164,7 @@ class Machine:
                     end = begin + duration if joint < 0 else (yield joint, begin)
                     free[op_stream] = end
                     begins.append(begin)
+                    queued[op_stream].append(begin)
                 if kind == COPY and tail != NOT_AWAITED and end + tail > begun + cost:
                     begun = end + tail - cost
             elif kind == SYNC:
@@ -179,13 +193,14 @@ class Machine:
         late = self._delays(stretch, call_at)
         begun = call_at if late is None else call_at + late
         begins = np.empty(stretch.ops, np.int64)
-        for stream, first_op, item, heads, latency, duration, taken in stretch.streams:
-            ends = begun[item] + latency + duration - taken
-            ends[~heads] = _NEVER
-            np.maximum(ends, self.free[stream], out=ends)
-            ends = np.maximum.accumulate(ends) + taken
-            self.free[stream] = int(ends[-1])
-            begins[first_op] = ends - duration
+        for queue in stretch.streams:
+            ends = begun[queue.item] + queue.latency + queue.duration - queue.taken
+            ends[~queue.heads] = _NEVER
+            np.maximum(ends, self.free[queue.stream], out=ends)
+            ends = np.maximum.accumulate(ends) + queue.taken
+            self.free[queue.stream] = int(ends[-1])
+            begins[queue.position] = begin = ends - queue.duration
+            self.queued[queue.stream] += begin.tolist()
         self.begins += begins.tolist()
         waited = 0
         if late is not None:
@@ -201,19 +216,21 @@ class Machine:
         self.t += stretch.whole_ns + waited
 
     def _delays(self, stretch: _Stretch, call_at: I64) -> I64 | None:
-        """Return how much a full queue has delayed each item so far (ns), None if the queue never fills up."""
-        full_from = stretch.launched + len(self.begins) - self.limit
-        loads, full_from = stretch.loads[full_from >= 0], full_from[full_from >= 0]
-        if not len(loads):
-            return None
-        lowest = int(full_from[0])
-        begins = np.array(self.begins[lowest : int(full_from[-1]) + 1], np.int64)
-        over = begins[full_from - lowest] - call_at[loads]
-        if (over <= 0).all():
-            return None
-        late = np.zeros(len(call_at), np.int64)
-        late[loads] = np.maximum(over, 0)
-        return np.maximum.accumulate(late)
+        """Return how much a full queue has delayed each item so far (ns), None if no queue fills up."""
+        late: I64 | None = None
+        for queue in stretch.streams:
+            pending = self.queued[queue.stream]
+            full_from = queue.launched + len(pending) - self.limit
+            loads, full_from = queue.loads[full_from >= 0], full_from[full_from >= 0]
+            if not len(loads):
+                continue
+            lowest = int(full_from[0])
+            begins = np.array(pending[lowest : int(full_from[-1]) + 1], np.int64)
+            over = begins[full_from - lowest] - call_at[loads]
+            if (over > 0).any():
+                late = np.zeros(len(call_at), np.int64) if late is None else late
+                late[loads] = np.maximum(over, 0)
+        return None if late is None else np.maximum.accumulate(late)
 
 
 def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
@@ -293,16 +310,15 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
         op = a + position
         duration = cols.op_duration[op]
         taken = np.cumsum(cols.op_pause[op] + duration)
-        streams.append((stream, position, cols.op_item[op] - first, ~behind[op], cols.op_latency[op], duration, taken))
-    loads = np.flatnonzero(np.diff(cols.first_op[first : last + 1]))
-    launched = cols.first_op[first:last][loads] - a
+        item = cols.op_item[op] - first
+        launched = np.flatnonzero(op == cols.first_op[cols.op_item[op]])
+        of_ops = (position, item, ~behind[op], cols.op_latency[op], duration, taken)
+        streams.append(_Queue(stream, *of_ops, item[launched], launched))
     return _Stretch(
         first,
         last,
         call_at=call_at,
         whole_ns=int(took.sum()),
-        loads=loads,
-        launched=launched,
         ops=b - a,
         streams=tuple(streams),
     )
@@ -349,18 +365,22 @@ def _run(cols: Columns, machine: Machine, rounds: int) -> ReplayResult:
 def _repeats(before: _State, after: _State, machine: Machine) -> bool:
     """Return whether the next round is the last one, only later: it begins with the same state, and ``before`` that one did.
 
-    A launch looks back as many ops as the queue holds. Where a round launches fewer, it must find the round before the last begun.
+    A launch looks back as many ops of its stream as the queue holds. Where a round launches fewer, it must find the round before the
+    last begun.
     """
-    took, launched = after.t - before.t, after.launched - before.launched
+    took = after.t - before.t
     if after.events.keys() != before.events.keys():
         return False
     same = all(b - a == took for a, b, used in zip(before.free, after.free, machine.used, strict=True) if used)
     same &= all(
         ns - before.events[event] in (took, 0) for event, ns in after.events.items()
     )  # 0: its stream is never used
-    if not same or not launched:
-        return same
-    earlier, last = machine.begins[-2 * launched : -launched], machine.begins[-launched:]
-    if launched < machine.limit and max(machine.begins[:-launched]) > before.t:
+    if not same:
         return False
-    return len(earlier) == launched and all(b - a == took for a, b in zip(earlier, last, strict=True))
+    for begins, earlier, ended in zip(machine.queued, before.launched, after.launched, strict=True):
+        launched = ended - earlier
+        if launched and (earlier < launched or (launched < machine.limit and begins[earlier - 1] > before.t)):
+            return False
+        if any(b - a != took for a, b in zip(begins[earlier - launched : earlier], begins[earlier:], strict=True)):
+            return False
+    return True

@@ -21,6 +21,7 @@ from nsysx.replay.replay_bounds import (
     FASTER_WHILE_RECORDED,
     GRAPH_NODES_BAR_SHARE,
     LEAST_HOST_TIMES,
+    LEAST_MEASURED_BAR_SHARE,
     LEAST_WORK_TIMES,
     MODEL_BAR_ABOVE_SHARE,
     MODEL_BAR_BELOW_SHARE,
@@ -172,8 +173,10 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
         low, high = min(max(measured.low_ns, least), step), measured.high_ns
         source, count = measured.source, measured.count
         waits = _less_waiting(worked, lambda part: model.step(1.0, 1.0, part)) if relieved.waits else 1.0
-        scale, host, work = slower or _meeting(
-            worked, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work)
+        usual = _by_device(worked, model, waits)
+        near = added.near if usual else 1.0
+        scale, host, work = (
+            slower or usual or _meeting(worked, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
         )
     cols = relieved.columns(scale, host, waits, work, near)
     shown = on_device(model.chain, cols, peers.communication(profile)).waiting_longer(loading * steps)
@@ -297,6 +300,26 @@ def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float, f
     # Even without any cost of tracing, the host was slower here than when the step was measured.
     host = 1.0 - _bisected(0.0, 1.0 - LEAST_HOST_TIMES, step_ns, lambda less: step_of(MOST_COST_SCALE, 1.0 - less))
     return MOST_COST_SCALE, host, 1.0
+
+
+def _by_device(step_ns: int, model: Model, waits: float) -> tuple[float, float, float] | None:
+    """Return the factors of tracing, host and device, beside `overhead.Added.near`, with which the device sets the measured step.
+
+    None if it does not: without its host it takes less than a measured step by more than such a one is known to, or the host, at its
+    usual speed, takes longer than the step. A host that the step does not show may be as fast as its calls say, and not as slow
+    as would just do.
+    """
+    near = model.added.near
+    device = model.step(MOST_COST_SCALE, LEAST_HOST_TIMES, waits)
+    if (
+        not step_ns * (1 - LEAST_MEASURED_BAR_SHARE) <= device <= step_ns
+        or model.step(1.0, 1.0, waits, near=near) > step_ns
+    ):
+        return None
+    less = _bisected(
+        0.0, MOST_WORK_TIMES - 1, step_ns, lambda less: model.step(1.0, 1.0, waits, MOST_WORK_TIMES - less, near)
+    )
+    return 1.0, 1.0, MOST_WORK_TIMES - less
 
 
 def _slower(step_ns: int, model: Model, waits: float) -> tuple[float, float, float] | None:

@@ -215,6 +215,30 @@ def test_full_launch_queue_moves_with_the_gpu(tmp_path: Path) -> None:
     assert half.step_ns == pytest.approx(12_000 * US, rel=0.02)
 
 
+def test_each_stream_has_a_launch_queue_of_its_own(tmp_path: Path) -> None:
+    """Launches stall at 1024 pending ops of their stream; those of another one, where an op waits behind a long one, do not count."""
+    report = Report()
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = 0
+    free: dict[int, int] = {7: 0, 13: 0}
+    starts: dict[int, list[int]] = {7: [], 13: []}
+    for number in range(4):
+        begin = at
+        for stream, us in ((7, 10), (13, 40_000), (13, 1_000), *((7, 10),) * 4_799):
+            before = starts[stream]
+            stall = max(before[-1024] - at, 0) if len(before) >= 1024 else 0
+            start = max(free[stream], at + stall + 10)
+            main.launch(at * US, (stall + 2) * US, gpu_start=start * US, gpu_dur=us * US, stream=stream)
+            free[stream], at = start + us, at + stall + 3
+            before.append(start)
+        main.add_range(f"step {number}", begin * US, at * US, domain="nsysx")
+    main.sync(at=at * US, dur=(max(free.values()) + 2 - at) * US)
+    _, made = replayed(report, tmp_path)
+    assert made.error < 0.005
+
+
 @pytest.mark.parametrize("host_us", [0, 30_000])
 def test_work_from_before_the_steps_fills_the_launch_queue_too(tmp_path: Path, host_us: int) -> None:
     """A launch that stalls behind work of before the window costs no host time in each round; host code at the same place does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, steps
@@ -119,6 +120,42 @@ def test_the_steps_that_are_replayed_wait_and_compute_as_all_do(
     assert given.steps.steady == (0, 39) and scope is not None and scope.first is not None and scope.last is not None
     assert made.steps == 13
     assert 6 <= sum(i < 20 for i in range(scope.first, scope.last + 1)) <= 7
+
+
+@pytest.mark.parametrize(("host_ms", "last"), [(14, False), (10, True)])
+def test_steps_in_which_the_host_falls_back_are_not_the_ones_replayed(
+    tmp_path: Path, host_ms: int, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step takes the device 10 ms; a host that got 50 ms ahead may be slower for ten steps, but not in every round of a replay."""
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 9 * 20)
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = free = 20 * US
+    for i in range(31):
+        took = (10, 5, host_ms, host_ms)[i // 10] * MS
+        main.add_range(f"step {i}", at, at + took - 10 * US, domain="nsysx")
+        for k in range(20):
+            free = max(free, at + k * 10 * US + 8 * US)
+            main.launch(at + k * 10 * US, 4 * US, kernel="w", gpu_start=free, gpu_dur=500 * US)
+            free += 500 * US
+        at += took
+    main.sync("cudaDeviceSynchronize_v3020", at=at, dur=max(free - at, 0) + 5 * US)
+    given, made = replayed(report, tmp_path)
+    scope = replayed_scope(given)
+    assert scope is not None and scope.first is not None and (scope.first >= 20) is last
+    assert made.error < 0.03
+
+
+def test_of_several_ranks_none_may_fall_back() -> None:
+    begin, end = np.array([0, 1, 2]), np.array([2, 3, 4])
+    worked = np.full((2, 4), 100)
+    level = replayed_window._level(begin, end, np.array([[100, 100, 90, 110], [100, 100, 120, 100]]), worked)
+    assert [run.tolist() for run in level] == [[0], [2]]
+    every = replayed_window._level(begin, end, np.array([[150] * 4, [100] * 4]), worked)
+    assert [run.tolist() for run in every] == [[0, 1, 2], [2, 3, 4]]
 
 
 @pytest.mark.parametrize("fits", [5, 11, 40])

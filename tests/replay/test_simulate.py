@@ -67,6 +67,19 @@ def test_what_is_taken_out_of_columns_stays_a_time(seed: int) -> None:
     assert ((had.loading <= less.gap) & (less.gap <= had.gap)).all()
 
 
+@pytest.mark.parametrize("short", [1, 10**9])
+@pytest.mark.parametrize(("stream", "stalls"), [(1, False), (0, True)])
+def test_a_launch_finds_the_queue_of_its_own_stream_full(
+    stream: int, stalls: bool, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two ops take long, the second behind the first: on another stream they are in no other launch's way."""
+    monkeypatch.setattr(simulate, "SHORT_STRETCH_ITEMS", short)
+    long = [ChainItem(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, stream, 3, 1, -1, 10_000),)) for i in range(2)]
+    work = [ChainItem(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, 0, 3, 1, -1, 5),)) for i in range(2, 14)]
+    blocked = simulate.run(Chain([*long, *work], 2, limit=4)).blocked
+    assert bool(blocked) is stalls
+
+
 def test_a_round_that_only_repeats_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     work = [ChainItem(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, i % 2, 3, 1, -1, 40),)) for i in range(6)]
     waiting = Chain([*work, ChainItem(SYNC, 6, "sync", 5, 0, 2, waits=True)], 2)
