@@ -50,7 +50,7 @@ class ChainItem(NamedTuple):
     memory is in a staging buffer), `NOT_AWAITED` if it does not wait for the copy. ``target`` is what
     a sync waits for: a stream, -1 for the device, or -2 - event; for an event record or wait it is the event, and ``stream`` the
     stream. ``site`` is the call of the copy to which a synchronize belongs, -1 for none. ``added_before`` and ``added_inside`` are
-    what tracing added to gap and cost.
+    what tracing added to gap and cost, ``most_before`` and ``most_inside`` as much as can lie right there (see `overhead.Added`).
     """
 
     kind: int
@@ -67,6 +67,8 @@ class ChainItem(NamedTuple):
     ops: tuple[Op, ...] = ()
     added_before: int = 0
     added_inside: int = 0
+    most_before: int = 0
+    most_inside: int = 0
 
 
 @dataclass
@@ -126,17 +128,20 @@ def chain(profile: Profile, window: ReplayedWindow, added: Added) -> Chain:
     borders: list[int] = []
     starts = [*window.starts, END_OF_TIME_NS]
     columns, reach = _own_time(window)
-    costs = (added.before.tolist(), added.inside.tolist())
-    for call, kind, a, b, gap, cost, nested, before_ns, inside_ns in zip(*columns, *costs, strict=False):
+    costs = (each.tolist() for each in (added.before, added.inside, added.most_before, added.most_inside))
+    for (call, kind, a, b, gap, cost, nested), traced in zip(
+        zip(*columns, strict=True), zip(*costs, strict=True), strict=True
+    ):
         launched = ops.get(call, _NONE)
         if nested and not launched and items:
             last = items[-1]  # the call before, whose time already contains it and what tracing added to it
-            items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
+            before_ns, inside_ns, _, most_ns = traced
+            items[-1] = last._replace(
+                added_inside=last.added_inside + before_ns + inside_ns, most_inside=last.most_inside + most_ns
+            )
             continue
         loading = min(data.loading.get(call, 0), gap)
-        item = ChainItem(
-            PLAIN, call, kind, gap, loading, cost, False, NOT_AWAITED, -1, -1, -1, (), before_ns, inside_ns
-        )
+        item = ChainItem(PLAIN, call, kind, gap, loading, cost, False, NOT_AWAITED, -1, -1, -1, (), *traced)
         item = _classified(item, launched, (a, b), data, queues)
         begins = a >= starts[len(borders)]
         while a >= starts[len(borders)]:
@@ -219,9 +224,9 @@ def _mergeable(last: ChainItem, item: ChainItem) -> bool:
 
 
 def _merged(last: ChainItem, item: ChainItem) -> ChainItem:
-    before, inside = last.added_before + item.added_before, last.added_inside + item.added_inside
+    traced = (a + b for a, b in zip(last[-4:], item[-4:], strict=True))
     gap, cost = last.gap + item.gap, last.cost + item.cost
-    return ChainItem(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), before, inside)
+    return ChainItem(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), *traced)
 
 
 #: Op, stream, start, end of a GPU op.
@@ -262,8 +267,7 @@ def _classified(
     if launched:
         kind, cost, waits, tail = _launching(item, launched, when, blocking, data, queues)
         made = _queued(item.call, launched, when[0], data, queues)
-        _, call, api, gap, loading, *_, before, inside = item
-        return ChainItem(kind, call, api, gap, loading, cost, waits, tail, -1, -1, -1, made, before, inside)
+        return item._replace(kind=kind, cost=cost, waits=waits, tail=tail, ops=made)
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.replay.chain import LAUNCH, Chain
 from nsysx.replay.replay_bounds import KERNEL_GAP_NS, TRACED_CODE_NEAR_CALL_NS, TRACED_TIME_STAYS_SHARE
 
@@ -111,6 +112,8 @@ class WithoutTracing:
         self.waits = bool(self._waiting.any() or self._collectives.any())
         self._before = np.array([item.added_before for item in chain.items], np.float64)
         self._inside = np.array([item.added_inside for item in chain.items], np.float64)
+        self._most_before = np.array([item.most_before for item in chain.items], np.float64)
+        self._most_inside = np.array([item.most_inside for item in chain.items], np.float64)
         self._any = bool(self._before.any() or self._inside.any())
 
     def columns(
@@ -142,6 +145,7 @@ class WithoutTracing:
         more_inside, more_before = np.maximum(before - room_before, 0), np.maximum(inside - room_inside, 0)
         less_code = np.minimum(before + more_before, room_before)
         less_cost = np.minimum(inside + more_inside, room_inside)
+        less_code, less_cost = self._placed(less_code, less_cost, code)
         latency, pause = self._relieved_ops(base, inside, scale)
         left = code - less_code
         left -= (1 - near) * np.minimum(left, TRACED_CODE_NEAR_CALL_NS)
@@ -152,6 +156,19 @@ class WithoutTracing:
             op_latency=latency,
             op_pause=pause,
         )
+
+    def _placed(self, less_code: F64, less_cost: F64, code: I64) -> tuple[F64, F64]:
+        """Return, of what goes of the code before calls and of the calls (ns), what can lie there, and the rest as slower host code.
+
+        An item loses as much as its own events can have taken, and all lose the same share of what is left of their calls and of the code
+        near these: together as much as before.
+        """
+        here_code, here_cost = np.minimum(less_code, self._most_before), np.minimum(less_cost, self._most_inside)
+        left_code = np.minimum(code - here_code, TRACED_CODE_NEAR_CALL_NS)
+        left_cost = self.recorded.cost - here_cost
+        rest = (less_code - here_code).sum() + (less_cost - here_cost).sum()
+        share = min(rest / max(left_code.sum() + left_cost.sum(), 1.0), 1 - TRACED_TIME_STAYS_SHARE)
+        return here_code + share * left_code, here_cost + share * left_cost
 
     def _relieved_ops(self, base: Columns, inside: npt.NDArray[np.float64], scale: float) -> tuple[I64, I64]:
         """Return latency and pause of all ops; those of each item's first op without what tracing added inside the call.
