@@ -9,9 +9,9 @@ no finding advises the change with a size. The recordings themselves are too lar
 than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
 
 ``mended``: the prediction was made after the measurement was known, by rules that were written or mended with it. These rows are counted
-apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on two were advised with a size
-at first, "support" inside and "lander" outside; "errand" was outside. Other rows were mended so in part before that was noted: the table
-is no blind score.
+apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on five were advised with a
+size at first, "support" and "sneakers" inside, "lander", "errand" and "soap" outside. Other rows were mended so in part before that was
+noted: the table is no blind score.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ OUTSIDE = {
     "nowcast": "the host copied more slowly where it was measured: 77.3 ms told as 65.5; the steps after it differ by 7 %",
     "estuary": "recorded on another GPU than it was measured on, and fewer bytes were sent, of which the advice says nothing",
     "juggle": "numpy was slower where it was measured: 1.86 told at most, 1.90 measured",
-    "soap": "what the host does for each collective is more than its replay leaves out: 1.295 told at most, 1.300 measured",
 }
 
 
 #: The same of programs that rules were mended with. "lander" (1.36 measured) is told as up to 2.2 times as fast, which is no interval.
 OUTSIDE_MENDED = {
     "meeting": "the host was slower where it was recorded: 1.50 ms told and 1.46 measured, of steps of 17.4 and 11.0 ms",
-    "lidar": "the host takes longer for the repeated calls than its replay knows: 1.086 measured, told as 1.077 at most",
+    "lidar": "the host takes longer for the repeated calls than its replay knows: 1.086 measured, told as 1.085 at most",
     "movies": "products of a CSR matrix take less time than those that the step had, and its host far less than its replay leaves",
     "pallet": "what writes the weights back in another function goes with the change and is not counted",
 }
@@ -56,21 +55,21 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %; 57 of 64 lie inside (89 %). Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %; 56 of 62 lie inside (90 %). Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 64 and len(out) <= 7
+    assert len(PREDICTED) >= 62 and len(out) <= 6
 
 
 def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 60
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 62
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:
