@@ -51,6 +51,7 @@ FAULTS: Mapping[str, str] = {
     "scan-at-once": "a recurrence runs element by element",
     "segments-at-once": "each group has its own mask",
     "shards-kept": "whole weights are gathered in each step",
+    "shards-saved": "whole weights are gathered for a checkpoint",
     "table-once": "pandas looks up each row by its label",
     "tensors-gathered": "ranks exchange Python objects",
     "tensors-sent": "one rank sends Python objects to the others",

@@ -394,3 +394,7 @@ FEWEST_MEETINGS = 4
 # ---- frozen_operators -----------------------------------------------------------------------------------------------
 #: Numbers of a sample that are worth keeping for each: a megabyte in 16 bits. Chosen: logits of a vocabulary are far more.
 MOST_KEPT_NUMBERS = 1 << 19
+# ---- messages_of_layers ---------------------------------------------------------------------------------------------
+#: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. Gradients
+#: go back in so many times as many all-reduces as activations: more than a layer or two at the ends explain. Chosen.
+LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MORE_BACK_TIMES = 4096, 0.8, 16, 1.25

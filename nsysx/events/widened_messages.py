@@ -14,17 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsysx.events.collective_operators import WAITS, collective_operators
+from nsysx.events.flow_messages import messages_in
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
-#: Operators of collectives: those that are given what they write into before what they send, and those that are given the latter first.
-_SECOND = re.compile(r"^c10d::(_?all_?gather\w*|all_?to_?all_base_|_reduce_scatter_base_)$")
-_FIRST = re.compile(
-    r"^(c10d::(allreduce_|broadcast_|reduce_|send)|"
-    r"_c10d_functional::(all_gather_into_tensor|all_reduce_?|all_to_all_single|reduce_scatter_tensor|broadcast_?))$"
-)
 _REDUCES = re.compile(r"reduce")
 _CONVERTS, _EXPANDS = re.compile(r"^aten::(to|_to_copy)$"), re.compile(r"^aten::expand(_as)?$")
 _TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
@@ -75,21 +69,12 @@ class _MessageSearch(ResultReaders):
 
     def messages(self, profile: Profile) -> Iterator[WidenedMessage]:
         """Yield the collectives on the flow's thread in the flow's step."""
-        named = collective_operators(self.flow, profile)
-        waited = {
-            each.given[0]: each.number
-            for each in named
-            if each.name == WAITS and each.given and each.number is not None
-        }
-        for start, _, name, number, sizes, given in named:
-            second = bool(_SECOND.match(name))
-            if number is None or len(given) <= second or not (second or _FIRST.match(name)):
-                continue
-            conversion, behind, reduces = self._before(given[second]), -1, bool(_REDUCES.search(name))
+        for message in messages_in(self.flow, profile):
+            conversion, behind, reduces = self._before(message.sent), -1, bool(_REDUCES.search(message.name))
             if conversion < 0 and not reduces:
-                behind = self._behind({waited.get(number, number), *([given[0]] if second and given[0] >= 0 else [])})
-            numbers = max((math.prod(size) for size in sizes if size), default=0)
-            yield WidenedMessage(start, numbers, max(conversion, behind), behind >= 0, reduces)
+                behind = self._behind(set(message.results))
+            numbers = max((math.prod(size) for size in message.sizes if size), default=0)
+            yield WidenedMessage(message.start_ns, numbers, max(conversion, behind), behind >= 0, reduces)
 
     @cached_property
     def _readers_of_messages(self) -> dict[int, set[int]]:

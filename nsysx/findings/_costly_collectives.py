@@ -30,6 +30,7 @@ from nsysx.findings._finding_bounds import (
     MOST_SHARE,
     WAITS_FOR_CORES_SHARE,
 )
+from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -257,11 +258,17 @@ def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> s
         f"line {code.places.row(n)[1]} ({lines.text_of(source, *code.places.row(n)[:2])})"
         for n in meets.collectives[:2]
     ]
-    often = len(meets.ops) / case.steps
+    often = metrics_often(case)
     return (
         f"{' and '.join(shown)} makes all ranks meet {often:.0f} times in each step, and the host then waits to read the result: "
         "nothing is launched ahead"
     )
+
+
+def metrics_often(case: Case) -> float:
+    """Return how often in a step these lines make all ranks meet."""
+    meets = case.profile.once(_meeting_lines)
+    return 0.0 if meets is None else len(meets.ops) / case.steps
 
 
 def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | None:
@@ -290,6 +297,7 @@ def place_of_metrics(case: Case) -> Row:
 def _held_up(profile: Profile) -> pl.DataFrame:
     """Return the program's own collectives (op, ns) on the stream that computes, those that metrics are reduced with left out."""
     comm, meets = profile.once(_of_program), profile.once(_meeting_lines)
+    comm = comm.filter((comm["phase"].cast(pl.String) != "evaluation").fill_null(value=True))  # a network's, too
     ops = profile.steady_ops.select("stream", "op_kind", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
     computing = ops.filter((ops["op_kind"] == "kernel") & (ops["cls"] != DeviceActivity.COMM.value))
     if not computing.height or not comm.height:
@@ -299,8 +307,14 @@ def _held_up(profile: Profile) -> pl.DataFrame:
 
 
 def _held_up_here(case: Case) -> pl.DataFrame:
-    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent."""
-    held = case.profile.once(_held_up)
+    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent.
+
+    What a layer needs at once, and the messages between stages of a pipeline, have nothing to run beside.
+    """
+    held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(of_layers(case).at_once)))
+    if any(row.get("bubble_ns") is not None for row in (case.ranks.rows if case.ranks is not None else None) or ()):
+        between = lookup.matching(case.ops["name"], r"SendRecv")
+        held = held.filter(~pl.col("op").is_in(case.ops["op"].to_numpy()[between].tolist()))
     if not held.height or not _widened_messages.sent_as_float32(case):
         return held
     return held.filter(~held["op"].is_in(list(_widened_messages.taken(case).ops)))

@@ -23,7 +23,7 @@ _OF_MPI = re.compile(
     r"\b(comm|COMM_WORLD|(mpi|world)_comm)\.([Aa]ll(reduce|gatherv?|toall[vw]?)|[Bb]cast|[Rr]educe|[Gg]atherv?|[Ss]catterv?|[Bb]arrier)\s*\("
 )
 _OF_GROUP = re.compile(
-    rf"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter)\w*\s*\(|{_OF_MPI.pattern}"
+    rf"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter|i?send|i?recv)\w*\s*\(|{_OF_MPI.pattern}"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import polars as pl
@@ -20,7 +20,6 @@ from nsysx.findings._finding_bounds import (
     ROUNDED_FOR_SHARE,
     SMALL_BUCKETS_TIMES,
     SMALL_UNIT_BYTES,
-    SPARE_MEMORY_SHARE,
     USUAL_BUCKET_BYTES,
 )
 from nsysx.frames import lookup
@@ -30,9 +29,6 @@ from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, TRUSTED_ERROR, VALIDATED_ERROR_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
-
-#: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
 def ddp(settings: RecordedSettings) -> Row | None:
@@ -224,49 +220,6 @@ def one_unit(settings: RecordedSettings) -> str:
         "The whole model is sharded as one unit: all parameters are gathered before the first layer computes, and all gradients are "
         "reduced after the last one has."
     )
-
-
-def gathers_again(case: Case, settings: RecordedSettings) -> str:
-    """Return that parameters are gathered a second time in backward although the card holds all of them."""
-    again = [
-        r
-        for r in sharded(settings)
-        if r.get("reshard_after_forward") is True or "FULL_SHARD" in str(r.get("sharding_strategy"))
-    ]
-    memory, gone = settings.record.get("memory"), job_changes.gone(case.profile, "no-reshard")
-    if not again or not isinstance(memory, Mapping) or not gone:
-        return ""
-    total, peak, whole = memory.get("total_bytes"), memory.get("reserved_peak_bytes"), parameter_bytes(settings, again)
-    if (
-        not isinstance(total, int)
-        or not isinstance(peak, int)
-        or not whole
-        or peak + whole > (1 - SPARE_MEMORY_SHARE) * total
-    ):
-        return ""
-    count = sum(n for r in again if isinstance(n := r.get("count"), int))
-    return (
-        f"FSDP frees the parameters of {units.several(count, 'unit')} after forward and gathers them again in backward "
-        f"(reshard_after_forward=True); all of them take {units.size(whole)}, and {units.size(total - peak)} of the card are never used"
-    )
-
-
-def parameter_bytes(settings: RecordedSettings, wrappers: Sequence[Row] = ()) -> int:
-    """Return the bytes of all parameters of the program's optimizers, as these wrappers gather them; 0 where that is not known."""
-    kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
-    whole = 0
-    for row in settings.rows("optimizers") or ():
-        elements, kinds = row.get("elements"), row.get("dtypes")
-        stored = next(iter(kinds), "float32") if isinstance(kinds, Mapping) else "float32"
-        whole += elements * _BYTES.get(kind or stored, 4) if isinstance(elements, int) else 0
-    return whole
-
-
-def offloads(case: Case, settings: RecordedSettings) -> str:
-    """Return that a sharded model keeps its parameters on the CPU."""
-    if not any(r.get("offload") is True for r in sharded(settings)):
-        return ""
-    return "FSDP keeps parameters and gradients on the CPU: each step copies all of them both ways, and the optimizer runs there"
 
 
 # ---- what is sent, and in how many messages ----------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
+from nsysx.findings import _layer_messages as layers
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
+from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
@@ -50,6 +52,7 @@ OF_RANKS = (
         seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
+        worded=shards.reduced_in_its_words,
     ),
     _in_ddp_backward(
         "gradient_as_bucket_view",
@@ -92,6 +95,13 @@ OF_RANKS = (
         phase="backward",
     ),
     _in_fsdp(
+        "float32 gathers",
+        shards.gathers_float32,
+        "Parameters are gathered as float32 and then computed with in bfloat16",
+        way("gathered-in-16-bits"),
+        worth=shards.half_of_what_is_gathered,
+    ),
+    _in_fsdp(
         "small units",
         jobs.small_units,
         "Many small modules are sharded each by itself",
@@ -100,7 +110,7 @@ OF_RANKS = (
     ),
     _in_fsdp(
         "reshard_after_forward",
-        jobs.gathers_again,
+        shards.gathers_again,
         "Parameters are gathered again in backward although they would fit",
         way("no-reshard"),
         worth=jobs.kept_gathered,
@@ -224,6 +234,39 @@ OF_RANKS = (
         at=gathered_logits.place_of_gather,
     ),
     Costly(
+        "outputs cut apart again",
+        layers.cut_again,
+        "Outputs of layers are gathered and cut apart again",
+        way("paired-splits"),
+        worth=layers.not_gathered,
+        seen=layers.cut_again,
+        takes=layers.of_cut,
+        oversight=True,
+        at=layers.place_of_cut,
+    ),
+    Costly(
+        "reductions added up",
+        layers.added_up,
+        "Sums over the ranks are added that could be one",
+        way("sum-reduced-once"),
+        worth=layers.one_of_the_sum,
+        seen=layers.added_up,
+        takes=layers.of_added,
+        oversight=True,
+        at=layers.place_of_added,
+    ),
+    Costly(
+        "gradients of one input",
+        layers.gradients_apart,
+        "Gradients of one input are reduced one by one",
+        way("gradient-reduced-once"),
+        worth=layers.gradients_together,
+        takes=layers.of_apart,
+        oversight=True,
+        phase="backward",
+        at=layers.place_of_apart,
+    ),
+    Costly(
         "collectives through the CPU",
         exchanges.through_host,
         "Collectives go through the CPU",
@@ -272,9 +315,10 @@ OF_RANKS = (
     ),
     _in_fsdp(
         "CPU offload",
-        jobs.offloads,
+        shards.offloads,
         "A sharded model keeps its parameters on the CPU",
         way("no-offload"),
+        worth=shards.kept_on_gpu,
         leads=True,
     ),
 )

@@ -13,7 +13,7 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _costly_jobs, _needs
+from nsysx.findings import _costly_jobs, _needs, _sharded_models
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import (
     AUTOCAST_REGIONS,
@@ -273,8 +273,11 @@ def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = settings.number("backwards") or 0, settings.number("reducing")
     if _micro_steps(settings) < FEWEST_MICRO_STEPS or reducing is None or not _communicates(case):
         return ""
+    if _costly_jobs.sharded(settings) and not _sharded_models.has_room_for_gradients(settings):
+        return ""  # they are reduced in each backward so that no rank has to keep all of them
     every = f"{'DDP' if _costly_jobs.ddp(settings) else 'FSDP'} reduces gradients in each of the {count} backwards of a step: "
-    return f"{every}no_sync() is not used" if reducing >= count else _costly_jobs.reduces_in_no_sync(case, settings)
+    unused = "set_requires_gradient_sync()" if settings.wrappers("fully_shard") else "no_sync()"
+    return f"{every}{unused} is not used" if reducing >= count else _costly_jobs.reduces_in_no_sync(case, settings)
 
 
 def seen_to_reduce_each(case: Case) -> str:

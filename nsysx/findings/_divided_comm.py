@@ -13,6 +13,8 @@ from nsysx.model import Finding, Row, Table
 EXPOSED = "exposed communication"
 #: What to do about slow links.
 EARLIER = Fix.by_name("earlier-communication")
+#: Stages of a pipeline wait for each other.
+MORE_BATCHES = Fix.by_name("more-micro-batches")
 #: No rank is always late: they take turns.
 UNEVEN = (
     "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
@@ -80,7 +82,7 @@ def of_ranks(
         most = None if saving.likely_ns is None else min(saving.likely_ns, transfer)
         finding = replace(finding, saving=replace(saving, likely_ns=most, most_ns=most))
     elif row["bubble_ns"] is not None and stages:
-        fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
+        return MORE_BATCHES.into(replace(finding, detail=detail))
     else:
         fix = UNEVEN
     return replace(finding, detail=detail, fix=fix)

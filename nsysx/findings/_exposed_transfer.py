@@ -28,6 +28,18 @@ def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
     return round(float(transfer * exposed[chosen].sum() / exposed.sum()))
 
 
+def exposed_share(case: Case, ops: frozenset[int]) -> float:
+    """Return how much of the exposed communication is that of some ops (share)."""
+    comm = communication(case)
+    exposed = exposed_ns(case, comm)
+    return float(exposed[comm["op"].is_in(list(ops)).to_numpy()].sum() / max(exposed.sum(), 1))
+
+
+def transfer_of_ops_ns(case: Case, ops: frozenset[int]) -> int:
+    """Return the exposed transfer of some ops (ns a step); 0 where the ranks do not tell it from waiting."""
+    return exposed_transfer_ns(case, communication(case)["op"].is_in(list(ops)).to_numpy()) if ops else 0
+
+
 def exposed_ns(case: Case, comm: pl.DataFrame) -> I64:
     """Return for how long each of these communications runs with no computation beside it."""
     computes = case.ops.filter(case.ops["cls"] == DeviceActivity.COMPUTE.value)

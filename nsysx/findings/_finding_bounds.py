@@ -83,6 +83,10 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
+# ---- _layer_messages --------------------------------------------------------------------------------------------
+#: Exposed communication is what layers need at once if this share of it is. Layers are small whose messages have no more bytes (40 us over
+#: NVLink) and take this share of the step.
+AT_ONCE_SHARE, SMALL_LAYER_BYTES, SMALL_LAYERS_SHARE = 0.8, 16 << 20, 0.25
 # ---- _line_causes -----------------------------------------------------------------------------------------------
 #: Lines of the program's own Python that run in one step, from which they are a loop over single items; one call of numpy over all
 #: of them takes less than so many lines do (about 50 ns a line, 20 us a call). A line of such a loop runs at least so often.
@@ -150,6 +154,9 @@ SHORT_FORWARD_STEP_NS, BATCHED_INPUTS = 5_000_000, 8
 # ---- _shared_factors --------------------------------------------------------------------------------------------
 #: Operations of Cholesky's factorization of a matrix, as a share of those of one with pivots (n^3 / 3 of 2 n^3 / 3).
 CHOLESKY_SHARE = 0.5
+# ---- _sharded_models --------------------------------------------------------------------------------------------
+#: Bytes of each number that a conversion reads (float32) and writes (16 bits); of weights, gradients and two moments of each parameter.
+BYTES_OF_A_CAST, BYTES_OF_TRAINING = 6, 16
 # ---- _transform_lengths -----------------------------------------------------------------------------------------
 #: The largest prime factor of a length for which cuFFT has a kernel of its own; beyond it uses Bluestein's algorithm (cuFFT's manual).
 LARGEST_FFT_PRIME = 127
@@ -229,6 +236,11 @@ MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
 #: So many times as many micro-batches are what is likely, and this share of the bubble that they remove stays gone: kernels of smaller
 #: batches use a GPU less well (two stages on H100s, 1 to 4 micro-batches: 86.4 to 72.1 ms, where 54 ms would be without that).
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
+# ---- _pipeline_stages -------------------------------------------------------------------------------------------
+#: Micro-batches for each stage that hide most of the bubble (two stages: a ninth is left), and so many that they are too small (chosen).
+ENOUGH_MICRO_BATCHES_TIMES, MANY_MICRO_BATCHES_TIMES = 4, 8
+#: Of the time in which stages took turns so much goes where they work beside each other, and how wrong that may be: messages come late.
+TURNS_GAINED_SHARE, TURNS_ERROR_SHARE = 0.8, 0.4
 # ---- _dispatched -------------------------------------------------------------------------------------------------
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000

@@ -68,6 +68,7 @@ _KINDS = tuple(
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),
         ("pairs-at-once", r"\blinear_sum_assignment\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
+        ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),

@@ -41,11 +41,13 @@ _OF_LINES = (
     "tensors-gathered",
     "own-part-of-data",
     "shards-kept",
+    "shards-saved",
     "weights-sent-once",
     "weights-in-one",
 )
 #: Lines that exchange whole weights, which a step of training need not: remedy -> text of the line that communicates.
 _OF_WEIGHTS = {
+    "shards-saved": r"\bget_(model_|optimizer_)?state_dict\(",
     "shards-kept": r"\.full_tensor\(|\bsummon_full_params\(|\bstate_dict\(|_state_dict\(",
     "weights-sent-once": r"\b(broadcast|i?send|i?recv)\w*\([^,]*(param|weight|buffer|\bp\b)",
 }

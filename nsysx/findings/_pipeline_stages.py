@@ -7,9 +7,22 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._costly_collectives import metrics_each_step, metrics_often, place_of_metrics
+from nsysx.findings._finding_bounds import (
+    BUBBLE_GAINED_SHARE,
+    ENOUGH_MICRO_BATCHES_TIMES,
+    FEWEST_MICRO_STEPS,
+    MANY_MICRO_BATCHES_TIMES,
+    MORE_MICRO_BATCHES_TIMES,
+    TURNS_ERROR_SHARE,
+    TURNS_GAINED_SHARE,
+)
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
+from nsysx.judging.rank_waiting import per_step
+from nsysx.judging.schedule import Schedule
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Finding
 from nsysx.reading import nccl_notes
@@ -91,3 +104,87 @@ def least_micro_batches(case: Case, kernels: pl.DataFrame) -> float:
     if settings is not None and (count := settings.micro_batches()):
         return float(count)
     return max(_messages(case, kernels) / (2 if stages_of(case) == 2 else 4), 1.0)
+
+
+def bubble_of_schedule(case: Case, kernels: pl.DataFrame) -> int:
+    """Return the most that the schedule of a pipeline leaves idle in a step (ns); ``kernels``: name, count, ns.
+
+    A stage exchanges at most two messages with each neighbor for each micro-batch, so there are at least what is left of their number.
+    """
+    return round(case.step_ns * Schedule(stages_of(case), least_micro_batches(case, kernels)).of_step)
+
+
+def smaller_bubble(case: Case, cost: int) -> Saving:
+    """Return what more micro-batches save of a step in which the schedule of a pipeline leaves ``cost`` idle (ns)."""
+    stages = stages_of(case)
+    bubble = min(cost / case.step_ns, 0.99)
+    many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
+    then = (case.step_ns - cost) / (1 - Schedule(stages, many).of_step)
+    likely = round(BUBBLE_GAINED_SHARE * max(case.step_ns - then, 0.0))
+    why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; small ones use a GPU less well"
+    return Saving(likely, why, error_ns=round(0.3 * likely), most_ns=cost, source="time")
+
+
+def fewer_micro_batches(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding with fewer micro-batches where far more than hide the bubble are launched; else None.
+
+    ``kernels``: name, count, ns. What is launched and sent goes in proportion, and the bubble of fewer micro-batches comes.
+    """
+    stages, count = stages_of(case), least_micro_batches(case, kernels)
+    if count < MANY_MICRO_BATCHES_TIMES * stages:
+        return None
+    few, work = ENOUGH_MICRO_BATCHES_TIMES * stages, case.taken_by((StepPart.WORK,))
+    bubble = work * (Schedule(stages, few).of_work - Schedule(stages, count).of_work)
+    waits = case.taken_by(part for part in StepPart if part.idle or part is StepPart.COMM)
+    saved = max(round((1 - few / count) * waits - bubble), 0)
+    told = f"A step has {count:.0f} micro-batches; {few} hide the bubble of {stages} stages nearly as well."
+    why = "launches and messages of a step go with the micro-batches; larger kernels use a GPU better"
+    saving = Saving.between(saved // 2, saved, why)
+    return Fix.by_name("fewer-micro-batches").into(replace(finding, detail=f"{finding.detail} {told}", saving=saving))
+
+
+def one_at_a_time(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding where stages work in turn although a step has several micro-batches; else None. ``kernels``: name, count, ns.
+
+    A step is then nearly as long as what all stages compute: each waits until its own micro-batch comes back. Where a line reads a value of
+    all ranks as often, that is what keeps them together.
+    """
+    rows = [
+        row for row in (case.ranks.rows if case.ranks is not None else None) or () if row.get("bubble_ns") is not None
+    ]
+    work, count = [per_step(row, "compute_ns") for row in rows], round(least_micro_batches(case, kernels))
+    if len(rows) < 2 or count < FEWEST_MICRO_STEPS or not sum(work):
+        return None
+    # What else a step idles for is no waiting for a stage.
+    taken = max(sum(per_step(row, part) for part in ("compute_ns", "exposed_wait_ns")) for row in rows)
+    beside = max(work) + (sum(work) - max(work)) / count
+    if taken < (beside + sum(work)) / 2:
+        return None
+    saved = round(case.step_ns * (1 - beside / taken))
+    turns = (
+        f"The stages take turns: of a step as recorded all of them compute {units.duration(sum(work))}, and with "
+        f"{units.several(count, 'micro-batch', 'micro-batches')} beside each other they need {units.duration(beside)}."
+    )
+    where, fix = finding.where, Fix.by_name("batches-in-flight")
+    if metrics_often(case) >= count:
+        where, fix = place_of_metrics(case), Fix.by_name("collective-rarely")
+        turns += f" {units.capitalized(metrics_each_step(case))}."
+    saving = Saving(
+        round(TURNS_GAINED_SHARE * saved),
+        "the stages work beside each other, but for the bubble of their schedule",
+        error_ns=round(TURNS_ERROR_SHARE * TURNS_GAINED_SHARE * saved),
+        most_ns=saved,
+        source="time",
+    )
+    return fix.into(replace(finding, detail=f"{finding.detail} {turns}", where=where, saving=saving))
+
+
+def as_its_schedule(case: Case, kernels: pl.DataFrame) -> str:
+    """Return that a schedule of so many micro-batches leaves hardly any bubble, "" where they are few; ``kernels``: name, count, ns."""
+    stages, count = stages_of(case), least_micro_batches(case, kernels)
+    if case.ranks is None or count < ENOUGH_MICRO_BATCHES_TIMES * stages:
+        return ""
+    return (
+        f"stages of a pipeline wait for each other about as long as the schedule of {count:.0f} micro-batches leaves them idle "
+        f"({units.share(Schedule(stages, count).of_step, 1)} of a step)"
+    )

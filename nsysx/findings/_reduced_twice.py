@@ -15,12 +15,13 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import line_runs
+from nsysx.events.behind_backward import behind_backward
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._costly_jobs import parameter_bytes
 from nsysx.findings._finding_bounds import SAME_BYTES_SHARE, SAME_LOOP_SHARE
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._sharded_models import parameter_bytes
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
@@ -55,7 +56,7 @@ def _find(profile: Profile) -> _Again | None:
     size = np.array([message.bytes or 0 for message in messages], np.int64)
     backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
     of_wrapper = int(size[reduces & backward].sum())
-    behind = _behind_backward(ops, comm) & comm["phase"].is_null().to_numpy() & equals
+    behind = behind_backward(ops, comm) & comm["phase"].is_null().to_numpy() & equals
     line_of_op = np.where(behind, code.places_of(code.op[comm["op"].to_numpy()]), -1)
     if not of_wrapper or not (line_of_op >= 0).any():
         return None
@@ -76,17 +77,6 @@ def _updates_all(profile: Profile, sent_bytes: int) -> bool:
     """Return whether the optimizers of the rank hold all that is sent: where each rank updates a part, the others need it."""
     settings = settings_of(profile)
     return settings is not None and parameter_bytes(settings) >= (1 - SAME_BYTES_SHARE) * sent_bytes
-
-
-def _behind_backward(ops: pl.DataFrame, comm: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which collectives were launched behind a backward and before the next forward."""
-    phase, start = ops["phase"].cast(pl.String), ops["call_start_ns"]
-    last = []
-    for name in ("forward", "backward"):
-        times = np.sort(start.filter((phase == name).fill_null(value=False)).to_numpy())
-        launched_before = np.searchsorted(times, comm["call_start_ns"].to_numpy())
-        last.append(np.append(-1, times)[launched_before])
-    return np.asarray(last[1] > last[0], np.bool_)
 
 
 def _beside(profile: Profile, line_row: int) -> list[int]:

@@ -22,7 +22,6 @@ Harmless when
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,30 +30,43 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
-from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share, without_hooks
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
-from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, MORE_MICRO_BATCHES_TIMES, MOST_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
-from nsysx.findings._layer_exchanges import between_layers, gathers_columns
+from nsysx.findings._layer_exchanges import between_layers
+from nsysx.findings._layer_messages import (
+    gathers_of_layers,
+    gathers_outputs,
+    line_of_layers,
+    needed_at_once,
+    split_for_little,
+)
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
+from nsysx.findings._needs import FUSABLE, fused_code, shards
 from nsysx.findings._once import Takes
-from nsysx.findings._pipeline_stages import cut_evenly, least_micro_batches, of_schedule, stages_of, uneven
+from nsysx.findings._pipeline_stages import (
+    as_its_schedule,
+    bubble_of_schedule,
+    cut_evenly,
+    fewer_micro_batches,
+    of_schedule,
+    one_at_a_time,
+    smaller_bubble,
+    uneven,
+)
+from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, share_line
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
-from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
-from nsysx.judging.schedule import Schedule
 from nsysx.model import Finding, Row, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.engine import RemoveExposedComm
@@ -82,13 +94,14 @@ _TOGETHER = (
     "messages"
 )
 #: A stage with nothing to do waits for its neighbor: no rank is late.
-_PIPELINE = (
-    "Use more micro-batches, an interleaved schedule, or stages that take equally long: waiting in send and receive is the bubble "
-    "of a pipeline"
+_PIPELINE = Fix.by_name(
+    "more-micro-batches",
+    text="Use more micro-batches, an interleaved schedule, or stages that take equally long: waiting in send and receive is the bubble "
+    "of a pipeline",
 )
 
 
-def _advice(case: Case, kernels: pl.DataFrame) -> str:
+def _advice(case: Case, kernels: pl.DataFrame) -> Fix:
     """Return what to do, by the kind of communication and the ranks in the report; ``kernels``: name, count, ns."""
     between_two = sum(
         ns
@@ -103,7 +116,7 @@ def _advice(case: Case, kernels: pl.DataFrame) -> str:
     communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)[
         "process"
     ].n_unique()
-    return _TOGETHER if communicating > 1 else _ALONE
+    return Fix(_TOGETHER if communicating > 1 else _ALONE)
 
 
 def check(case: Case) -> list[Finding]:
@@ -167,48 +180,52 @@ def check(case: Case) -> list[Finding]:
             torch=case.program.torch,
         )
         return [told]
-    stages_late = False
-    if exposed.fix == _PIPELINE:
-        bubble = min(_bubble_of_schedule(case, longest), cost)
-        stages_late = 2 * bubble < cost
-        more = f" The schedule itself leaves at most {units.duration(bubble)} of that; the rest is waiting for late stages."
-        detail = exposed.detail + (more if stages_late else "")
-        exposed = of_schedule(case, replace(exposed, detail=detail, saving=_smaller_bubble(case, bubble)))
+    if exposed.fix == _PIPELINE.text:
+        return _of_pipeline(case, exposed, longest, recorded)
+    if (small := split_for_little(case, exposed)) is not None:
+        return [small]
     if case.ranks is None:
-        return [_of_its_wrapper(case, exposed)]
+        return _unless_needed(case, exposed)
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded, stages=not between_layers(case))
-    if exposed.fix == _PIPELINE and (stages := uneven(case)) is not None:
-        return [cut_evenly(case, told, stages, longest)]
-    if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
-        told = _fewer_launches(case, told, recorded)
-        # Stages that wait for each other in turn hide what is left of that.
-        told = replace(told, saving=replace(told.saving, bound=True))
-    elif told.fix == UNEVEN and rank_verdict.wait_for_work(case.ranks.rows or ()):
+    if told.fix == UNEVEN and rank_verdict.wait_for_work(case.ranks.rows or ()):
         told = as_much_in_each_step(case, told)
     elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
         told = _data_sooner(case, told, late, recorded)
-    elif _by_hosts(told, case.ranks):
+    elif _by_hosts(case, told, case.ranks):
         told = _fewer_launches(case, told, recorded)
+    return _unless_needed(case, told)
+
+
+def _unless_needed(case: Case, finding: Finding) -> list[Finding]:
+    """Return the finding with what its wrapper asks for, and nothing where that is to begin earlier what the next layer needs at once."""
+    earlier = finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and not gathers_outputs(case)
+    if earlier and (why := needed_at_once(case)):
+        return case.clear(RULE, why)
+    return [_of_its_wrapper(case, finding)]
+
+
+def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_ns: int) -> list[Finding]:
+    """Return what is found where stages of a pipeline wait for each other; ``kernels``: name, count, ns of communication."""
+    cost = case.taken_by(RULE.cause)
+    bubble = min(bubble_of_schedule(case, kernels), cost)
+    stages_late = 2 * bubble < cost
+    more = f" The schedule itself leaves at most {units.duration(bubble)} of that; the rest is waiting for late stages."
+    detail = exposed.detail + (more if stages_late else "")
+    exposed = of_schedule(case, replace(exposed, detail=detail, saving=smaller_bubble(case, bubble)))
+    if case.ranks is None:
+        return [_of_its_wrapper(case, exposed)]
+    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded_ns)
+    if (stages := uneven(case)) is not None:
+        return [cut_evenly(case, told, stages, kernels)]
+    if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
+        told = fewer_micro_batches(case, told, kernels) or _fewer_launches(case, told, recorded_ns)
+        # Stages that wait for each other in turn hide what is left of that.
+        return [_of_its_wrapper(case, replace(told, saving=replace(told.saving, bound=True)))]
+    if (alone := one_at_a_time(case, told, kernels)) is not None:
+        return [alone]
+    if not stages_late and (enough := as_its_schedule(case, kernels)):
+        return case.clear(RULE, enough)
     return [_of_its_wrapper(case, told)]
-
-
-def _bubble_of_schedule(case: Case, kernels: pl.DataFrame) -> int:
-    """Return the most that the schedule of a pipeline leaves idle in a step (ns); ``kernels``: name, count, ns.
-
-    A stage exchanges at most two messages with each neighbor for each micro-batch, so there are at least what is left of their number.
-    """
-    return round(case.step_ns * Schedule(stages_of(case), least_micro_batches(case, kernels)).of_step)
-
-
-def _smaller_bubble(case: Case, cost: int) -> Saving:
-    """Return what more micro-batches save of a step in which the schedule of a pipeline leaves ``cost`` idle (ns)."""
-    stages = stages_of(case)
-    bubble = min(cost / case.step_ns, 0.99)
-    many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
-    then = (case.step_ns - cost) / (1 - Schedule(stages, many).of_step)
-    likely = round(BUBBLE_GAINED_SHARE * max(case.step_ns - then, 0.0))
-    why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; small ones use a GPU less well"
-    return Saving(likely, why, error_ns=round(0.3 * likely), most_ns=cost, source="time")
 
 
 def _uses_ddp(case: Case) -> bool:
@@ -227,15 +244,20 @@ _ANY_EARLIER = "Start communication earlier, so that it runs beside computation 
 
 def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     """Return the finding with what the way to be parallel asks for, and without what only DDP has, where the program does not use it."""
-    if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and _gathers_outputs(case):
+    if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and gathers_outputs(case):
         # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
         size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
-        return _PAIRED.into(replace(finding, saving=size, where={**finding.where, **_line_of_layers(case)}))
-    if finding.fix == EARLIER.text and (exposed_ns := finding.saving.likely_ns) is not None:
+        return _PAIRED.into(
+            replace(finding, saving=size, where={**finding.where, **line_of_layers(case, gathers_of_layers(case))})
+        )
+    settings = settings_of(case.profile)
+    of_unit = one_unit(settings) if settings is not None and finding.fix in (EARLIER.text, UNEVEN) else ""
+    if (finding.fix == EARLIER.text or of_unit) and (exposed_ns := finding.saving.likely_ns) is not None:
         saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
-        finding, settings = replace(finding, saving=saving), settings_of(case.profile)
-        if settings is not None and (of_unit := one_unit(settings)):
-            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}"))
+        finding = replace(finding, saving=saving)
+        if of_unit and settings is not None:
+            where = settings.place("FSDP") or finding.where
+            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
@@ -250,45 +272,11 @@ _PAIRED = Fix.by_name("paired-splits")
 _SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
-def _forward_of_layers(case: Case) -> tuple[pl.DataFrame, Flags]:
-    """Return the communication (op, ns, module) of layers in the forward, and which of it gathers."""
-    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module", "phase")
-    forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
-    return forward, lookup.matching(forward["name"], GATHERED)
-
-
-def _gathers_outputs(case: Case) -> bool:
-    """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
-    forward, gathers = _forward_of_layers(case)
-    gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
-    several = gathered > MOST_SHARE * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
-    return several and not shards(case) and gathers_columns(case.profile) is not False
-
-
-def _line_of_layers(case: Case) -> Row:
-    """Return the line of the layers' own forward from which most of the gathers come; empty where lines or classes are not known.
-
-    One function makes the gathers of all layers: its line says nothing of which of them need one.
-    """
-    code, modules = case.profile.code(), case.profile.attributed.modules
-    if code is None:
-        return {}
-    forwards = {f"{cls}.forward" for cls in modules["cls"].drop_nulls().cast(pl.String).unique()}
-    forward, gathers = _forward_of_layers(case)
-    theirs = forward.filter(pl.Series(gathers, dtype=pl.Boolean))
-    function, spent = code.places["function"].to_list(), Counter[int]()
-    for stack, ns in zip(code.op[theirs["op"].to_numpy()].tolist(), theirs["ns"].to_list(), strict=True):
-        inside = (n for n in reversed(code.chain(stack)) if function[n] in forwards)
-        spent.update({n: ns for n in [next(inside, -1)] if n >= 0})
-    if not spent:
-        return {}
-    file, line, _ = code.places.row(max(spent, key=lambda n: spent[n]))
-    return {"file": file, "line": line}
-
-
-def _by_hosts(finding: Finding, table: Table) -> bool:
-    """Return whether most of the exposed communication is a wait for ranks that launch later than this one."""
-    return finding.fix == UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
+def _by_hosts(case: Case, finding: Finding, table: Table) -> bool:
+    """Return whether most of the exposed communication is a wait for ranks that launch later than this one, in more than a few meetings."""
+    settings = settings_of(case.profile)
+    whole = settings is not None and bool(one_unit(settings))
+    return finding.fix == UNEVEN and not whole and rank_verdict.wait_for_hosts(table.rows or ())
 
 
 def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns: int | None) -> Finding:
@@ -326,7 +314,9 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     settings = settings_of(case.profile)
     by_layer = shards(case) and not again and settings is not None and bool(small_units(case, settings))
     if shards(case):
-        compiled, text = way("gathered-once" if again else "blocks-as-units" if by_layer else "larger-shards"), None
+        whole = settings is not None and bool(fits_whole(settings))
+        fewer = "blocks-as-units" if by_layer else "replicated" if whole else "larger-shards"
+        compiled, text = way("gathered-once" if again else fewer), None
     else:
         if program.compiled:
             name, how = "compile-reduce-overhead", "CUDA graphs of what is already compiled"

@@ -90,9 +90,25 @@ def _often(profile: Profile, ops: pl.DataFrame) -> frozenset[int]:
 def _gathered_again(profile: Profile) -> frozenset[int]:
     """Return the gathers of parameters in backward that the forward made already, as those of a sharded model are."""
     backward, forward = _in_phase(profile, "backward"), _in_phase(profile, "forward")
+    if not has_backward(profile):
+        return _often(profile, _for_each_forward(profile))
     if not ((backward["kind"] == "reducescatter").any() and (forward["kind"] == "allgather").any()):
         return frozenset()
     return _often(profile, backward.filter(pl.col("kind") == "allgather"))
+
+
+def has_backward(profile: Profile) -> bool:
+    """Return whether any GPU work of the steady steps is launched by a backward."""
+    return _in_phase(profile, "backward").height > 0
+
+
+def _for_each_forward(profile: Profile) -> pl.DataFrame:
+    """Return the gathers with which a sharded model that only infers makes its parameters whole for each forward."""
+    settings = settings_of(profile)
+    if settings is None or not (settings.wrappers("fully_shard") or settings.wrappers("FSDP")):
+        return _in_phase(profile, "forward").clear()
+    gathers = pl.concat([_in_phase(profile, phase) for phase in ("forward", "evaluation")])
+    return gathers.filter(pl.col("kind") == "allgather")
 
 
 def _copied_out(profile: Profile) -> frozenset[int]:

@@ -216,6 +216,7 @@ def test_workers_on_the_few_cores_of_their_rank_are_told(
         (20, SOURCE[30], False),
         (600, "comm.Allreduce(MPI.IN_PLACE, host)", True),
         (600, "loss = MPI.COMM_WORLD.allreduce(loss)", True),
+        (600, "dist.send(hidden, 1)", True),
         (600, "frame.reduce(loss)", False),
     ],
 )

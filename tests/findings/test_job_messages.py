@@ -41,6 +41,7 @@ def reduced(
     computes: str = "bfloat16",
     exposed: int = EXPOSED,
     sent_us: int = 0,
+    optimizer: dict[str, Any] | None = None,
 ) -> list[Finding]:
     """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later.
 
@@ -76,9 +77,8 @@ def reduced(
                 device=rank,
             )
     kinds = {f"cuda:{computes}": 1}
-    probes(
-        folder / "r.run.json", {**changed(CLEAN, {"wrappers": [wrapper]}), "autocast": {"dtypes": kinds}}, (100, 101)
-    )
+    given = {"wrappers": [wrapper], "optimizers": [optimizer] if optimizer else []}
+    probes(folder / "r.run.json", {**changed(CLEAN, given), "autocast": {"dtypes": kinds}}, (100, 101))
     return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
 
 
@@ -118,6 +118,29 @@ def test_of_what_is_exposed_only_the_reductions_have_fewer_bytes(tmp_path: Path)
     """A broadcast of 600 us, of which 300 are exposed, and a reduction of 300: half of the exposed transfer is the reduction's."""
     finding = found(reduced(tmp_path, DDP, REDUCE.format("f32"), sent_us=600), "float32 reductions")
     assert finding is not None and finding.saving_ns_per_step == pytest.approx(EXPOSED / 2, rel=0.1)
+
+
+STORED = {"class": "AdamW", "elements": 1 << 20, "dtypes": {"float32": 8}}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "stored", "computes", "told"),
+    [
+        ({**SHARDED, "parameter_dtype": None}, STORED, "bfloat16", True),
+        ({**SHARDED, "parameter_dtype": "bfloat16"}, STORED, "bfloat16", False),
+        ({**SHARDED, "parameter_dtype": None}, {**STORED, "dtypes": {"bfloat16": 8}}, "bfloat16", False),
+        ({**SHARDED, "parameter_dtype": None}, STORED, "float32", False),
+        (DDP, STORED, "bfloat16", False),
+    ],
+)
+def test_parameters_gathered_as_float32_that_autocast_computes_with_in_16_bits(
+    tmp_path: Path, wrapper: dict[str, Any], stored: dict[str, Any], computes: str, told: bool
+) -> None:
+    finding = found(reduced(tmp_path, wrapper, GATHER, computes=computes, optimizer=stored), "float32 gathers")
+    assert (finding is not None) is told
+    if finding is not None:
+        assert [r.name for r in finding.remedies] == ["gathered-in-16-bits"]
+        assert finding.saving.bound and finding.saving_ns_per_step == pytest.approx(EXPOSED / 2, rel=0.1)
 
 
 def gathered(folder: Path, count: int, part_bytes: int, modules: int) -> list[Finding]:

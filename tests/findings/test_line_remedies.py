@@ -18,6 +18,11 @@ from tests.findings import US
 from tests.findings.lined import Lined, forward
 
 LINES = [
+    (
+        "shards-saved",
+        "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))",
+    ),
+    ("shards-saved", "dcp.save({'model': state}, checkpoint_id=path)"),
     ("converted-on-gpu", "x = (torch.tensor(obs, dtype=torch.float32) / 255.0).to(device)"),
     ("converted-on-gpu", "batch = np.asarray(frames, np.float32) / 255"),
     ("arrays-once", "x = torch.tensor([rows[j] for j in k])"),

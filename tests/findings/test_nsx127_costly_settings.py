@@ -446,7 +446,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         sharded,
         200,
     ),
-    ("CPU offload", {"wrappers": [{**SHARDED, "offload": True}]}, {"wrappers": [SHARDED]}, sharded, None),
+    (
+        "CPU offload",
+        {"wrappers": [{**SHARDED, "offload": True}]},
+        {"wrappers": [SHARDED]},
+        sharded,
+        6 * 100,  # all that is not its own work
+    ),
     ("power limit", {"card": {"power_limit_w": 400.0}}, {"card": {"power_limit_w": 690.0}}, healthy, None),
     (
         "clocks",
@@ -655,6 +661,48 @@ def test_backwards_of_two_wrapped_networks_are_no_micro_steps(tmp_path: Path) ->
     assert told(2, DDP) == ["no_sync unused"] and told(4, DDP, critic) == ["no_sync unused"]
 
 
+@pytest.mark.parametrize(
+    ("memory", "told"),
+    [
+        ({"memory": {"reserved_peak_bytes": 20 << 30, "total_bytes": 80 << 30}}, True),
+        ({}, False),
+        ({"memory": None}, True),
+    ],
+)
+def test_a_sharded_model_that_has_no_room_for_whole_gradients_reduces_them_in_each_micro_step(
+    tmp_path: Path, memory: dict[str, Any], told: bool
+) -> None:
+    """Of 2^30 parameters whole gradients are 4 GiB, and 70 of 80 GiB are reserved already."""
+    given = {"wrappers": [SHARDED], "backwards": 4, "reducing": 4, "optimizers": [{**ADAM, "elements": 1 << 30}]}
+    full = {"reserved_peak_bytes": 70 << 30, "total_bytes": 80 << 30}
+    found = alone(tmp_path, changed(CLEAN, {"memory": full, **given, **memory}), reducing)
+    of_each = [f for f in found if f.verdict == "found" and f.evidence[0]["setting"] == "no_sync unused"]
+    assert bool(of_each) is told
+    for finding in of_each:
+        assert "set_requires_gradient_sync() is not used" in finding.detail
+        assert finding.paste.startswith("model.set_requires_gradient_sync(last)")
+
+
+@pytest.mark.parametrize("phase", ["forward", "evaluation"])
+@pytest.mark.parametrize("wrappers", [[SHARDED], [{**SHARDED, "reshard_after_forward": False}], []])
+def test_a_sharded_model_that_only_infers_can_stay_gathered(
+    tmp_path: Path, wrappers: list[dict[str, Any]], phase: str
+) -> None:
+    def body(program: Program, number: int) -> None:
+        for _ in range(2):
+            with program.range(phase), program.range("net:Net"):
+                for _ in range(2):
+                    program.launch(100, "ncclDevKernel_AllGather_RING_LL")
+                    program.launch(500)
+
+    given = {"wrappers": wrappers, "memory": FITS, "optimizers": [{**ADAM, "elements": 1 << 30}]}
+    found = alone(tmp_path, changed(CLEAN, given), body)
+    assert names(found) == ({"reshard_after_forward"} if wrappers == [SHARDED] else set())
+    if wrappers == [SHARDED]:
+        assert "gathers them again for the next one" in found[0].detail
+        assert found[0].saving_ns_per_step == pytest.approx(4 * 100_000, rel=0.05)
+
+
 @pytest.mark.parametrize("reduced", ["each", "last"])
 def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: Path, reduced: str) -> None:
     """The wrapper decides in the forward: what backward does is believed, not that it is told to wait when backward begins."""
@@ -686,6 +734,9 @@ OF_JOBS = {
     "gathers into lists",
     "gathered logits",
     "rows of all ranks",
+    "outputs cut apart again",
+    "reductions added up",
+    "gradients of one input",
     "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",
@@ -694,6 +745,7 @@ OF_JOBS = {
     "samples of all ranks",
     "collectives through the CPU",
     "float32 reductions",
+    "float32 gathers",
     "small units",
 }
 

@@ -269,6 +269,34 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
         assert not host or left == pytest.approx(550_000, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "elements", "told"),
+    [
+        ({"count": 1}, 0, "sharded-blocks"),  # of one unit no launches are the matter
+        ({"count": 4}, 1 << 20, "replicated"),
+        ({"count": 4}, 1 << 32, "larger-shards"),
+        ({"count": 4}, 0, "larger-shards"),
+    ],
+)
+def test_a_sharded_model_that_waits_for_launches_is_told_what_its_units_need(
+    tmp_path: Path, wrapper: Row, elements: int, told: str
+) -> None:
+    settings = {
+        "wrappers": [{"kind": "fully_shard", **wrapper}],
+        "memory": {"reserved_peak_bytes": 4 << 30, "total_bytes": 80 << 30},
+        "optimizers": [{"class": "AdamW", "elements": elements}],
+        "places": {"FSDP": "/job/train.py:9"},
+    }
+    records = [
+        {"pid": pid, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings} for pid in (100, 101)
+    ]
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": records}))
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=(GATHER, SCATTER))])
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    assert [way.name for way in finding.remedies] == [told]
+    assert told != "sharded-blocks" or finding.where["line"] == 9
+
+
 @pytest.mark.parametrize(("ranks", "bound"), [(2, False), (3, True)])
 def test_fewer_launches_of_a_rank_that_mostly_waits_for_those_of_others_are_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, bound: bool

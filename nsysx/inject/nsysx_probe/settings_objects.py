@@ -242,7 +242,9 @@ def reduces(root: Any) -> bool | None:
     if whole and isinstance(root, whole):
         return bool(root._sync_gradients)
     if sharded and isinstance(root, sharded):
-        _, group = _sharded_group(root)
+        # A root has no parameters of its own where all of them are in blocks that are sharded each by itself.
+        groups = (_sharded_group(module)[1] for module in modules(root) if isinstance(module, sharded))
+        group = next((group for group in groups if group is not None), None)
         return None if group is None else bool(group.reduce_grads)
     return None
 

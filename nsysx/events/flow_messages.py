@@ -1,0 +1,54 @@
+"""Collectives among the operators of an X-ray step: what each is given, and by which numbers operators behind it name what came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nsysx.events.collective_operators import WAITS, collective_operators
+from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+
+#: Operators of collectives: those that are given what they write into before what they send, and those that are given the latter first.
+_SECOND = re.compile(r"^c10d::(_?all_?gather\w*|_?all_?to_?all_base_|_reduce_scatter_base_)$")
+_FIRST = re.compile(
+    r"^(c10d::(allreduce_|broadcast_|reduce_|send)|"
+    r"_c10d_functional::(all_gather_into_tensor|all_reduce_?|all_to_all_single|reduce_scatter_tensor|broadcast_?))$"
+)
+_IN_PLACE = re.compile(r"^(c10d::(allreduce|broadcast)_|_c10d_functional::(all_reduce|broadcast)_)$")
+
+
+class FlowMessage(NamedTuple):
+    """A collective that the flow's thread calls: its operator, when, the sizes of its arguments, and what made what it sends (a number).
+
+    ``results``: the numbers that what came may have from then on; what is sent in place keeps its own.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    sizes: tuple[Size, ...]
+    sent: int
+    results: frozenset[int]
+
+
+def messages_in(flow: OperatorFlow, profile: Profile) -> list[FlowMessage]:
+    """Return the collectives on the flow's thread in the flow's step, in the order of time."""
+    return list(_messages(flow, profile))
+
+
+def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
+    named = collective_operators(flow, profile)
+    waited = {
+        each.given[0]: each.number for each in named if each.name == WAITS and each.given and each.number is not None
+    }
+    for start, end, name, number, sizes, these in named:
+        second = bool(_SECOND.match(name))
+        if number is None or len(these) <= second or not (second or _FIRST.match(name)):
+            continue
+        results = {waited.get(number, number)}
+        if (second or _IN_PLACE.match(name)) and these[0] >= 0:
+            results |= {these[0], waited.get(these[0], number)}
+        yield FlowMessage(name, start, end, tuple(sizes), these[second], frozenset(results))

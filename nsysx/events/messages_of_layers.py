@@ -1,0 +1,284 @@
+"""What the layers of a network that is split over ranks send each other: which of it is needed at once, is cut apart again, or is added up.
+
+An X-ray step says what made what a collective sends, and what is made of what came; the notes of NCCL say which collectives of the other
+steps are the same: as many bytes among the same ranks. Gradients that go back through a layer are sent in as many bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.behind_backward import behind_backward
+from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MORE_BACK_TIMES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
+from nsysx.events.flow_messages import FlowMessage, messages_in
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.profile import Profile
+from nsysx.events.result_readers import ResultReaders
+from nsysx.reading import nccl_notes
+
+#: Operators that make a tensor and read none: what comes behind does not wait for them.
+_MAKES = re.compile(
+    r"^aten::(empty\w*|new_\w+|zeros\w*|ones\w*|full\w*|detach_?|lift_fresh|_local_scalar_dense|resize_)$"
+)
+_ADDS, _CUTS = (
+    re.compile(r"^aten::add_?$"),
+    re.compile(r"^aten::((tensor_)?split\w*|chunk|slice|select|narrow|unbind)$"),
+)
+_TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
+_PRODUCTS = re.compile(r"^aten::(linear|mm|addmm|matmul)$")
+#: What works on each number by itself.
+_ELEMENTWISE = re.compile(
+    r"^aten::(relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|mul|div|add|sub|square|pow|(native_)?dropout)_?$"
+)
+_LISTS = re.compile(r"^c10d::_?allgather_$")
+
+
+class Sent(NamedTuple):
+    """A kind of collective, the ranks among which it is, and its bytes: those of one layer in every step."""
+
+    kind: str
+    communicator: str
+    bytes: int
+
+
+class LayerMessages(NamedTuple):
+    """``at_once``: GPU ops of steady steps (ids) whose result the next operator needs, those that send as much back in backward with them.
+
+    ``cut``: of these, gathers of which each rank then takes its own part. ``added``: all-reduces whose sum with another one is all that is
+    read; half of them would do. ``back``: all-reduces of gradients of one input that several products are given, as ``extra`` (share) of
+    which one of the sum would do. ``shared``: these products (rows of the flow). ``most_bytes`` of a message.
+    """
+
+    at_once: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
+    added: frozenset[int] = frozenset()
+    back: frozenset[int] = frozenset()
+    extra: float = 0.0
+    shared: tuple[int, ...] = ()
+    most_bytes: int = 0
+
+
+def layer_messages(profile: Profile) -> LayerMessages:
+    """Return what the layers of the shown process send each other; nothing where no X-ray or no notes of NCCL say so."""
+    return profile.once(_find)
+
+
+def _find(profile: Profile) -> LayerMessages:
+    flow = flow_of(profile)
+    if flow is None or profile.trace.nccl is None:
+        return LayerMessages()
+    search = _LayerSearch(flow)
+    made = [m for m in messages_in(flow, profile) if m.sent in flow.row_of]
+    of_ops = _with_messages(profile)
+    forward = ~pl.Series(
+        behind_backward(profile.attributed.gpu_ops.filter(pl.col("process") == profile.process), of_ops)
+    )
+    calls = of_ops.filter(forward & (of_ops["thread"] == flow.thread) & of_ops["bytes"].is_not_null())
+    calls = calls.sort("call_start_ns")
+    start = calls["call_start_ns"].to_numpy()
+    with_bytes: list[tuple[FlowMessage, Sent]] = []
+    for message in made:
+        row = int(np.searchsorted(start, message.start_ns))
+        if row < len(start) and start[row] <= message.end_ns:
+            with_bytes.append((message, Sent(*calls.select("kind", "communicator", "bytes").row(row))))
+    with_bytes = [(m, sent) for m, sent in with_bytes if (sent.bytes or 0) >= LEAST_LAYER_MESSAGE_BYTES]
+    if not with_bytes:
+        return LayerMessages()
+    often = Counter(sent for _, sent in with_bytes)
+    at_once = Counter(sent for message, sent in with_bytes if search.needed_at_once(message))
+    cut = Counter(sent for message, sent in with_bytes if sent.kind == "allgather" and search.is_cut(message))
+    of_layers = {sent for sent in often if at_once[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
+    cut_again = {sent for sent in often if cut[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
+    summed = search.added_up([message for message, sent in with_bytes if sent.kind == "allreduce"])
+    pairs = Counter(sent for message, sent in with_bytes if message.start_ns in summed)
+    added = {sent for sent in often if pairs[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
+    steady = of_ops.filter(pl.col("op").is_in(profile.steady_ops["op"].implode()))
+    back, extra, shared = _gradients_apart(search, steady, of_layers | added)
+    chosen = _ops_of(steady, of_layers | cut_again, back=True)
+    return LayerMessages(
+        chosen,
+        _ops_of(steady, cut_again, back=True),
+        _ops_of(steady, added, back=False),
+        back,
+        extra,
+        shared,
+        max((sent.bytes for sent in of_layers | cut_again | added), default=0),
+    )
+
+
+def _with_messages(profile: Profile) -> pl.DataFrame:
+    """Return the communication of the shown process: op, thread, call_start_ns, phase, kind, communicator, bytes."""
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter(
+        (ops["process"] == profile.process)
+        & (ops["cls"] == DeviceActivity.COMM.value)
+        & ops["call_start_ns"].is_not_null()
+    )
+    members = nccl_notes.members(profile.trace).get(profile.process, {})
+    noted = nccl_notes.messages(profile.trace, ops, members) if ops.height else []
+    return ops.select("op", "thread", "call_start_ns", pl.col("phase").cast(pl.String)).with_columns(
+        kind=pl.Series([m.kind for m in noted], dtype=pl.String),
+        communicator=pl.Series([m.communicator for m in noted], dtype=pl.String),
+        bytes=pl.Series([m.bytes for m in noted], dtype=pl.Int64),
+    )
+
+
+def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]:
+    """Return the ops that send one of these; ``back``: with those of backward that send as much among the same ranks, in another way."""
+    among = {(each.communicator, each.bytes) for each in sent}
+    return frozenset(
+        op
+        for op, phase, kind, communicator, size in ops.select(
+            "op", "phase", "kind", "communicator", "bytes"
+        ).iter_rows()
+        if Sent(kind, communicator, size) in sent or (back and phase == "backward" and (communicator, size) in among)
+    )
+
+
+def _gradients_apart(
+    search: _LayerSearch, ops: pl.DataFrame, sent: set[Sent]
+) -> tuple[frozenset[int], float, tuple[int, ...]]:
+    """Return the all-reduces of backward that are more than those of forward, as several products of one input make them; see
+    ``LayerMessages``.
+    """
+    shared = search.of_one_input()
+    more = sum(len(rows) - 1 for rows in shared)
+    for each in sorted((s for s in sent if s.kind == "allreduce"), key=lambda s: -s.bytes):
+        alike = ops.filter(
+            pl.col("kind") == each.kind, pl.col("communicator") == each.communicator, pl.col("bytes") == each.bytes
+        )
+        backward = alike.filter((pl.col("phase") == "backward").fill_null(value=False))
+        times = backward.height / max(alike.height - backward.height, 1)
+        if not more or times < MORE_BACK_TIMES or not backward.height < alike.height:
+            continue
+        return frozenset(backward["op"].to_list()), 1 - 1 / times, tuple(row for rows in shared for row in rows)
+    return frozenset(), 0.0, ()
+
+
+class _LayerSearch(ResultReaders):
+    """Who reads what came with a message."""
+
+    def __init__(self, flow: OperatorFlow) -> None:
+        super().__init__(flow)
+        self._reading = dict[int, list[int]]()
+        for row, end in flow.outermost_spans:
+            for number in {each for made in flow.made[row:end] for each in made if each >= 0}:
+                self._reading.setdefault(number, []).append(row)
+
+    def _inside(self, row: int) -> range:
+        """Return the rows of an operator and of those in it."""
+        return range(row, int(np.searchsorted(self.flow.start_ns, self.flow.end_ns[row])))
+
+    def _made(self, row: int) -> set[int]:
+        """Return the numbers that results of an operator may have: parts of a tensor have those of what cuts each."""
+        return {self.flow.number[each] for each in self._inside(row)}
+
+    def _behind(self, numbers: Collection[int], message: FlowMessage) -> set[int]:
+        """Return the outermost operators that read one of some tensors after a message has come."""
+        return {row for n in numbers for row in self._reading.get(n, ()) if self.flow.start_ns[row] >= message.end_ns}
+
+    def _results(self, message: FlowMessage) -> set[int]:
+        """Return the numbers of what came; of a list of tensors that of what puts them together."""
+        if not _LISTS.match(message.name):
+            return set(message.results)
+        together = (row for row in self._next(message) if _TOGETHER.match(self.flow.names[row]))
+        return {self.flow.number[row] for row in itertools.islice(together, 1)}
+
+    def _next(self, message: FlowMessage) -> Iterator[int]:
+        """Yield the outermost operators behind a message, as far as one looks."""
+        rows = self.flow.outermost
+        first = int(np.searchsorted(self.flow.start_ns[rows], message.end_ns))
+        yield from rows[first : first + OPERATORS_BEHIND]
+
+    def needed_at_once(self, message: FlowMessage) -> bool:
+        """Return whether the first operator behind a message that computes anything needs what came."""
+        flow, names = self.flow, self._results(message)
+        for row in self._next(message):
+            reads = any(number in names for each in self._inside(row) for number in flow.made[each])
+            view = is_view(flow.names[row])
+            if reads and view:
+                names |= self._made(row)
+            elif reads or (_LISTS.match(message.name) and flow.number[row] in names):
+                return True
+            elif not view and not _MAKES.match(flow.names[row]):
+                return False
+        return False
+
+    def is_cut(self, message: FlowMessage) -> bool:
+        """Return whether what was gathered is only worked on number by number until each rank takes as much as it sent, for products.
+
+        Attention over a part of a sequence takes the first of them on one rank, and more on the next.
+        """
+        sizes = [size for size in message.sizes if size]
+        numbers, cut = math.prod(min(sizes, key=math.prod, default=())), False
+        waiting, seen = [self._results(message)], set[int]()
+        while waiting:
+            for row in self._behind(waiting.pop(), message) - seen:
+                seen.add(row)
+                name, made = self.flow.names[row], self._made(row)
+                if _CUTS.match(name):
+                    parts = self._behind(made, message)
+                    joined = {part for part in parts if _TOGETHER.match(self.flow.names[part])}
+                    if not joined and not (parts and all(self._is_given(part, made, numbers) for part in parts)):
+                        return False
+                    if not joined and not all(self._is_for_product(part, message) for part in parts):
+                        return False
+                    cut |= not joined
+                    waiting += [self._made(part) for part in joined]
+                elif is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name) or _TOGETHER.match(name):
+                    waiting.append(made)
+                else:
+                    return False
+        return cut
+
+    def _is_for_product(self, row: int, message: FlowMessage) -> bool:
+        """Return whether an operator is a product, or works on each number and what it makes is for products alone."""
+        name = self.flow.names[row]
+        if _PRODUCTS.match(name):
+            return True
+        if not (is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name)):
+            return False
+        readers = self._behind(self._made(row), message)
+        return bool(readers) and all(self._is_for_product(reader, message) for reader in readers)
+
+    def _is_given(self, row: int, numbers: Collection[int], size: int) -> bool:
+        """Return whether an operator is given so many numbers of one of some tensors."""
+        sizes, made = self.sizes[row], self.flow.made[row]
+        return any(n in numbers and math.prod(each) == size for n, each in zip(made, sizes, strict=False))
+
+    def added_up(self, messages: list[FlowMessage]) -> set[int]:
+        """Return when those messages start whose results are read by nothing but a sum with another one's."""
+        sums = {message.start_ns: self._sums(message) for message in messages}
+        return {a for a, b in itertools.permutations(sums, 2) if sums[a] & sums[b]}
+
+    def _sums(self, message: FlowMessage) -> set[int]:
+        """Return the sums (rows) into which alone what came goes."""
+        rows, names = set[int](), set(message.results)
+        while True:
+            readers = self._behind(names, message)
+            if len(readers) != 1:
+                return rows
+            (row,) = readers
+            if _ADDS.match(self.flow.names[row]):
+                rows.add(row)
+            elif not (is_view(self.flow.names[row]) or self.hands_on(row)):
+                return rows
+            names = {self.flow.number[row]}
+
+    def of_one_input(self) -> list[list[int]]:
+        """Return products that are given the same tensor, several of them each."""
+        groups = dict[int, list[int]]()
+        for row in self.flow.outermost:
+            made = self.flow.made[row]
+            if _PRODUCTS.match(self.flow.names[row]) and made and made[0] >= 0:
+                groups.setdefault(self.base_of(made[0])[0], []).append(row)
+        return [rows for rows in groups.values() if len(rows) > 1]

@@ -1,0 +1,226 @@
+"""What layers that are split over the ranks send each other: outputs that are gathered and cut apart again, reductions that are added.
+
+What a layer sends and the next one needs at once cannot begin earlier: it is left out where communication is told to begin earlier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.messages_of_layers import LayerMessages, layer_messages
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._costly_jobs import sharded
+from nsysx.findings._exposed_transfer import exposed_share, transfer_of_ops_ns
+from nsysx.findings._finding_bounds import (
+    AT_ONCE_SHARE,
+    MOST_SHARE,
+    SMALL_LAYER_BYTES,
+    SMALL_LAYERS_SHARE,
+    SPARE_MEMORY_SHARE,
+)
+from nsysx.findings._flow_work import place_of_group
+from nsysx.findings._layer_exchanges import gathers_columns
+from nsysx.findings._needs import GATHERED, shards
+from nsysx.findings._once import Takes
+from nsysx.frames import lookup
+from nsysx.model import Finding, Row
+
+
+def of_layers(case: Case) -> LayerMessages:
+    """Return what layers send each other; nothing in a job whose wrappers gather parameters, which are read at once, too."""
+    settings = settings_of(case.profile)
+    divided = shards(case) if settings is None or settings.rows("wrappers") is None else bool(sharded(settings))
+    return LayerMessages() if divided else case.profile.once(layer_messages)
+
+
+# ---- gathers -----------------------------------------------------------------------------------------------------------
+
+
+def _forward_of_layers(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the communication (op, ns, module) of layers in the forward, and what of it gathers."""
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module", "phase")
+    forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
+    return forward, forward.filter(pl.Series(lookup.matching(forward["name"], GATHERED), dtype=pl.Boolean))
+
+
+def gathers_of_layers(case: Case) -> frozenset[int]:
+    """Return the gathers (ops) of layers in the forward."""
+    return frozenset(_forward_of_layers(case)[1]["op"].to_list())
+
+
+def gathers_outputs(case: Case) -> bool:
+    """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
+    forward, gathers = _forward_of_layers(case)
+    gathered, whole = int(gathers["ns"].sum()), int(forward["ns"].sum())
+    several = gathered > MOST_SHARE * whole > 0 and gathers["module"].n_unique() > 1
+    return several and not shards(case) and gathers_columns(case.profile) is not False
+
+
+def line_of_layers(case: Case, ops: frozenset[int]) -> Row:
+    """Return the line of the layers' own forward from which most of some ops come; empty where lines or classes are not known.
+
+    One function makes the messages of all layers: its line says nothing of which of them need one.
+    """
+    code, modules = case.profile.code(), case.profile.attributed.modules
+    if code is None:
+        return {}
+    forwards = {f"{cls}.forward" for cls in modules["cls"].drop_nulls().cast(pl.String).unique()}
+    theirs = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")
+    function, spent = code.places["function"].to_list(), Counter[int]()
+    for stack, ns in zip(code.op[theirs["op"].to_numpy()].tolist(), theirs["ns"].to_list(), strict=True):
+        inside = (n for n in reversed(code.chain(stack)) if function[n] in forwards)
+        spent.update({n: ns for n in [next(inside, -1)] if n >= 0})
+    return code.where(max(spent, key=lambda n: spent[n])) if spent else {}
+
+
+def _place(case: Case, ops: frozenset[int]) -> Row:
+    """Return the line of layers that sends most of some ops, else the line of a function that does."""
+    code = case.profile.code()
+    if code is None or not ops:
+        return {}
+    theirs = case.ops.filter(case.ops["op"].is_in(list(ops)))["op"].to_numpy()
+    return line_of_layers(case, ops) or code.where_most(code.places_of(code.op[theirs]))
+
+
+def cut_again(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that ranks gather what they have of a layer, and each then takes its own part of it."""
+    cut = of_layers(case).cut
+    transfer = transfer_of_ops_ns(case, cut)
+    if not case.notable(transfer) or gathers_outputs(case):
+        return ""
+    return (
+        f"{units.several(round(len(cut) / case.steps), 'message')} in each step gather{'s' if len(cut) <= case.steps else ''} what the "
+        f"ranks have of a layer, and of it each rank takes as much as it had ({units.duration(transfer)} of transfer that nothing hides): "
+        "it can go on with its own part"
+    )
+
+
+def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that it saves if these gathers go: their exposed transfer."""
+    return case.bound(
+        transfer_of_ops_ns(case, of_layers(case).cut), "the gathers are gone, and what goes back through them"
+    )
+
+
+def of_cut(case: Case) -> Takes:
+    """Return these gathers."""
+    return Takes(of_layers(case).cut)
+
+
+def place_of_cut(case: Case) -> Row:
+    """Return the line of a layer that gathers most."""
+    return _place(case, of_layers(case).cut)
+
+
+# ---- sums ----------------------------------------------------------------------------------------------------------------
+
+
+def added_up(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that all-reduces are made one by one of what is only added."""
+    saved = _added_ns(case)
+    if not case.notable(saved):
+        return ""
+    count = round(len(of_layers(case).added) / case.steps)
+    return (
+        f"{units.several(count, 'all-reduce')} in each step are made of what is only added afterwards, two by two: one of their sum sends "
+        "half of the bytes"
+    )
+
+
+def _added_ns(case: Case) -> int:
+    return transfer_of_ops_ns(case, of_layers(case).added) // 2
+
+
+def one_of_the_sum(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that it saves if the sum is reduced once: half of their exposed transfer."""
+    return case.bound(_added_ns(case), "half of these all-reduces are gone")
+
+
+def of_added(case: Case) -> Takes:
+    """Return these all-reduces."""
+    return Takes(of_layers(case).added)
+
+
+def place_of_added(case: Case) -> Row:
+    """Return the line of a layer that makes most of them."""
+    return _place(case, of_layers(case).added)
+
+
+def gradients_apart(case: Case, settings: RecordedSettings) -> str:
+    """Return that gradients of one input are reduced once for each of several products; what is recomputed is reduced again, too."""
+    layers, checkpoints = of_layers(case), settings.number("checkpoints")
+    if checkpoints is None or checkpoints or not case.notable(_apart_ns(case)):
+        return ""
+    count = round(len(layers.back) / case.steps)
+    return (
+        f"backward makes {units.several(count, 'all-reduce')} in each step, {layers.extra:.0%} more than the inputs that their gradients "
+        "are of: each of several products of one input (query, key, value) has its own, and their sum is all that goes on"
+    )
+
+
+def _apart_ns(case: Case) -> int:
+    layers = of_layers(case)
+    return round(layers.extra * transfer_of_ops_ns(case, layers.back))
+
+
+def gradients_together(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that it saves if gradients of one input are added first: the exposed transfer of those that are more."""
+    return case.bound(_apart_ns(case), "one all-reduce for each input is left")
+
+
+def of_apart(case: Case) -> Takes:
+    """Return these all-reduces."""
+    return Takes(of_layers(case).back)
+
+
+def place_of_apart(case: Case) -> Row:
+    """Return the line below which most of these products are made."""
+    code, flow, shared = case.profile.code(), flow_of(case.profile), of_layers(case).shared
+    return {} if code is None or flow is None or not shared else place_of_group(code, flow, shared)
+
+
+# ---- what is needed at once ------------------------------------------------------------------------------------------------
+
+
+def needed_at_once(case: Case) -> str:
+    """Return that the exposed communication is what the next layer needs at once, "" where it is not."""
+    at_once = of_layers(case).at_once
+    if not at_once or exposed_share(case, at_once) < AT_ONCE_SHARE:
+        return ""
+    return "what layers send each other is needed by the next operator at once, and made by the one before: it cannot begin earlier"
+
+
+def split_for_little(case: Case, finding: Finding) -> Finding | None:
+    """Return the finding where small layers are split over the ranks although each GPU has room for the whole network; else None.
+
+    Their messages take much of a step then: with a whole network on each GPU only gradients are reduced, beside backward.
+    """
+    layers, settings, rows = of_layers(case), settings_of(case.profile), (case.ranks.rows if case.ranks else None) or ()
+    memory = settings.record.get("memory") if settings is not None else None
+    trains = (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False).any()
+    exposed = round(exposed_share(case, layers.at_once) * case.taken_by((StepPart.COMM,))) if layers.at_once else 0
+    if (
+        not isinstance(memory, Mapping)
+        or len(rows) < 2
+        or not trains
+        or exposed < SMALL_LAYERS_SHARE * case.step_ns
+        or not 0 < layers.most_bytes <= SMALL_LAYER_BYTES
+    ):
+        return None
+    total, peak = memory.get("total_bytes"), memory.get("reserved_peak_bytes")
+    if not isinstance(total, int) or not isinstance(peak, int) or len(rows) * peak > (1 - SPARE_MEMORY_SHARE) * total:
+        return None
+    told = (
+        f"Layers are split over {len(rows)} ranks and send each other {units.size(layers.most_bytes)} at most in a message; all that "
+        f"the ranks have would fit on each GPU ({units.size(len(rows) * peak)} of {units.size(total)})."
+    )
+    saving = case.bound(exposed, "no layer waits for another rank; gradients are reduced beside backward")
+    return Fix.by_name("data-parallel").into(replace(finding, detail=f"{finding.detail} {told}", saving=saving))

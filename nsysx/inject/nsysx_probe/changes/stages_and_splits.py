@@ -1,0 +1,82 @@
+"""Networks that are divided among the GPUs: by stages of a pipeline, by parts of each layer, by shards of the weights.
+
+A change would have to be made on all ranks at once, before they start.
+"""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_ALL_RANKS = "how a network is divided among the ranks, the program says"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "more-micro-batches",
+        "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other",
+        "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)  # 4 times the stages",
+        "Kernels of smaller micro-batches use a GPU less well. Where each token needs the one before, keep several batches in flight.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "fewer-micro-batches",
+        "Use fewer, larger micro-batches: each has launches and messages of its own, and the stages wait for each other's launches",
+        "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)  # 4 times the stages",
+        "Activations of larger micro-batches must fit.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "batches-in-flight",
+        "Keep several micro-batches in flight: forward of the next one while this one is at the other stage (1F1B), sent with isend and "
+        "received with irecv that is posted ahead; now the stages take turns, whatever the number of micro-batches",
+        "stage = PipelineStage(module, rank, world, device)\n"
+        "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)\n"
+        "schedule.step(x) if rank == 0 else schedule.step(target=y)  # by hand: isend, irecv ahead, one more forward first",
+        "Each stage keeps the activations of as many micro-batches as there are stages behind it.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "sum-reduced-once",
+        "Add first, then reduce the sum: all_reduce(a) + all_reduce(b) is all_reduce(a + b), with half of the bytes and of the meetings",
+        "x = x + all_reduce(attention(h) + mlp(h))  # not all_reduce(attention(h)) + all_reduce(mlp(h))",
+        "Nothing else may read the two sums.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "gradient-reduced-once",
+        "Reduce the gradient of what several split layers are given once: let one copy of the input, which all of them are given, reduce "
+        "its gradient in backward, or make one layer of them (qkv)",
+        "x = copied(x)  # once for all: identity forward, all_reduce of the gradient in backward\n"
+        "q, k, v = self.qkv(x).chunk(3, dim=-1)  # DTensor: PrepareModuleInput of the block, so that its layers are given a DTensor",
+        "The layers' own copies must go.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "data-parallel",
+        "Give each GPU the whole network and its part of the batch: layers that are this small send each other more than they compute, and "
+        "gradients are reduced beside backward",
+        "model = DistributedDataParallel(Network().cuda())  # whole layers, no all_reduce in them\n"
+        "loader = DataLoader(data, batch_size // world, sampler=DistributedSampler(data))",
+        "Weights, gradients and the state of the optimizer must fit on each GPU.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "gathered-in-16-bits",
+        "Gather parameters in the 16 bits that autocast computes in, and reduce gradients as float32 as now: MixedPrecisionPolicy of each "
+        "fully_shard()",
+        "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
+        "for block in model.blocks: fully_shard(block, mp_policy=policy)  # then fully_shard(model, mp_policy=policy)",
+        "Layers that autocast leaves in float32, such as norms and losses, compute in 16 bits then: compare the loss.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "replicated",
+        "Give each GPU the whole model (DistributedDataParallel): it fits many times, and in every gather of a sharded one the ranks wait "
+        "for each other's launches",
+        "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # without fully_shard()",
+        "Weights, gradients and the state of the optimizer must fit on each GPU.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "shards-saved",
+        "Save each rank's shards, and go on while they are written: dcp.async_save of a sharded state dict; a full one gathers every "
+        "parameter to the CPU of each rank, one by one, and one rank writes it",
+        "state = get_model_state_dict(model)  # without full_state_dict\n"
+        "if saving is not None: saving.result()\n"
+        "saving = dcp.async_save({\"model\": state}, checkpoint_id=path)",
+        "The copy of the shards needs as much memory of the CPU.", untried=_ALL_RANKS,
+    ),
+)  # fmt: skip

@@ -1,0 +1,232 @@
+"""Messages of layers that are split over ranks: needed at once, cut apart again, added up; and layers that would fit on each GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import polars as pl
+import pytest
+
+from nsysx.events.messages_of_layers import LayerMessages
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _layer_messages
+from nsysx.findings._case import Case
+from nsysx.model import Finding
+from nsysx.saving import Saving
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_smaller_operators import operator
+from tests.ranks.test_rank_table import KERNELS, noted
+
+SENDING = 34
+SOURCE = {20: "y = self.up(x)", SENDING: "dist.all_reduce(y)", 40: "loss.backward()"}
+OWN, ALL, SQUARE = "[64, 128]", "[64, 256]", "[128, 128]"
+SETTINGS = {"wrappers": [], "checkpoints": 0}
+
+
+def message(program: Lined, name: str, number: int, made: int, *, size: int = 16_384, us: float = 200) -> int:
+    """A collective of what operator ``made`` made; returns the number of what came."""
+    operator_of, sizes, result = {
+        "ncclAllReduce": ("c10d::allreduce_", f"{OWN}, []", made),
+        "ncclAllGather": ("c10d::_allgather_base_", f"{ALL}, {OWN}, []", number),
+    }[name]
+    given = f"({made},0)" if result == made else f"(0,-1), ({made},0)"
+    begin = program.t
+    with program.line(SENDING, "Row.forward"):
+        program.host(2)
+        start = program.t
+        program.launch(us, KERNELS[name])
+        noted(program.main, name, start, program.t, comm=5, size=size)
+    if program.noted is not None:
+        label = f"{operator_of}, op_id = {number}, sizes = [{sizes}], input_op_ids = [{given}, (0,-1)]"
+        program.main.add_range(label, begin, program.t)
+    return result
+
+
+def layers(program: Lined, at: int, kind: str) -> None:
+    """A product (300 us) whose result is sent (200 us), and what follows."""
+    size = 512 if kind == "a metric" else 16_384
+    operator(program, "linear", at, [-1, -1], f"{OWN}, {SQUARE}", 300)
+    if kind in ("cut", "attended", "worked on and cut", "read whole", "put together"):
+        came = message(program, "ncclAllGather", at + 1, at)
+        if kind == "put together":  # the parts of all ranks, beside each other
+            operator(program, "chunk", at + 2, [came], ALL)
+            operator(program, "cat", at + 3, [at + 2, at + 2], f"{OWN}, {OWN}", 5)
+            came = at + 3
+        if kind not in ("cut", "attended"):
+            operator(program, "gelu", at + 4, [came], ALL, 10, "gelu")
+            came = at + 4
+        if kind != "put together":
+            operator(program, "slice", at + 5, [came, -1], f"{ALL}, []")
+            operator(program, "clone", at + 9, [at + 5], OWN, 5, "copy")
+            name, sizes = (
+                ("scaled_dot_product_attention", f"{OWN}, {OWN}")
+                if kind == "attended"
+                else ("linear", f"{OWN}, {SQUARE}")
+            )
+            operator(program, name, at + 6, [at + 9, -1], sizes, 100)
+        if kind in ("read whole", "put together"):
+            operator(program, "linear", at + 7, [came, -1], f"{ALL}, [256, 128]", 100)
+        return
+    came = message(program, "ncclAllReduce", at + 1, at, size=size)
+    if kind == "beside":
+        operator(program, "linear", at + 2, [-1, -1], f"{OWN}, {SQUARE}", 100)
+    if kind in ("added", "read between"):
+        operator(program, "linear", at + 3, [-1, -1], f"{OWN}, {SQUARE}", 100)
+        other = message(program, "ncclAllReduce", at + 4, at + 3)
+        operator(program, "add", at + 5, [came, -1], f"{OWN}, {OWN}, []", 5)
+        operator(program, "add", at + 6, [at + 5, other], f"{OWN}, {OWN}, []", 5)
+        if kind == "read between":
+            operator(program, "gelu", at + 7, [came], OWN, 5, "gelu")
+        return
+    operator(program, "add", at + 8, [came, -1], f"{OWN}, {OWN}, []", 5)
+    if kind == "one input":
+        for part in range(3):
+            operator(program, "linear", at + 10 + part, [at + 8, -1], f"{OWN}, {SQUARE}", 100)
+
+
+def step(program: Lined, number: int, *, kind: str, back: int) -> None:
+    """Layers, and a backward that reduces ``back`` times as many bytes."""
+    at = 1000 * number + 10
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
+    if kind == "a gradient":  # an optimizer of its own, behind backward
+        layers(program, at + 100, "needed")
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        operator(program, "linear", at + 90, [-1, -1], f"{OWN}, {SQUARE}", 300)
+        if kind != "a gradient":
+            layers(program, at, kind)
+    with program.line(40), program.range("backward"):
+        for _ in range(back):
+            message(program, "ncclAllReduce", at + 60, at + 50)
+        program.launch(300)
+    program.sync()
+
+
+def told(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, *, back: int = 1, given: dict[str, object] | None = None
+) -> dict[str, Finding]:
+    """Return what NSX127 says of each setting, and NSX110 by its code."""
+
+    def transfer(case: _layer_messages.Case, ops: frozenset[int]) -> int:
+        theirs = case.ops.filter(case.ops["op"].is_in(list(ops)))
+        return case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
+
+    # One rank alone does not tell transfer from waiting.
+    monkeypatch.setattr(_layer_messages, "transfer_of_ops_ns", transfer)
+    program = Lined(SOURCE, {**SETTINGS, **(given or {})})
+    summary = program.run(lambda program, number: step(program, number, kind=kind, back=back)).summary(folder)
+    found = [f for f in summary.findings or () if f.code in ("NSX110", "NSX127")]
+    return {str(f.evidence[0]["setting"]) if f.code == "NSX127" and f.evidence else f.code: f for f in found}
+
+
+@pytest.mark.parametrize(
+    ("kind", "clear"),
+    [
+        ("needed", True),
+        ("one input", True),
+        ("put together", True),
+        ("beside", False),  # a product that needs nothing of it
+        ("a metric", False),
+        ("a gradient", False),
+    ],
+)
+def test_what_the_next_operator_needs_cannot_begin_earlier(
+    kind: str, clear: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = told(tmp_path, kind, monkeypatch)
+    assert (found["NSX110"].verdict == "clear") is clear
+    assert clear is ("needed by the next operator at once" in found["NSX110"].detail)
+    assert not clear or "stream of collectives" not in found
+
+
+def test_a_wrapper_that_gathers_parameters_sends_nothing_of_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = {"kind": "fully_shard", "count": 4}
+    assert told(tmp_path, "needed", monkeypatch, given={"wrappers": [wrapper]})["NSX110"].verdict == "found"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cut"),
+    [("cut", True), ("worked on and cut", True), ("read whole", False), ("put together", False), ("attended", False)],
+)
+def test_outputs_that_are_gathered_and_cut_apart_again_stay_split(
+    kind: str, cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_layer_messages, "gathers_outputs", lambda case: False)
+    found = told(tmp_path, kind, monkeypatch, back=0).get("outputs cut apart again")
+    assert (found is not None) is cut
+    if found is not None:
+        assert [way.name for way in found.remedies] == ["paired-splits"] and found.where["line"] == SENDING
+        assert found.saving.bound and found.saving_ns_per_step == pytest.approx(200_000, rel=0.05)
+
+
+@pytest.mark.parametrize(("kind", "added"), [("added", True), ("read between", False), ("needed", False)])
+def test_reductions_that_are_only_added_could_be_one(
+    kind: str, added: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = told(tmp_path, kind, monkeypatch, back=0).get("reductions added up")
+    assert (found is not None) is added
+    if found is not None:
+        assert [way.name for way in found.remedies] == ["sum-reduced-once"]
+        assert (found.where["file"], found.where["line"]) == (FILE, SENDING)
+        assert found.saving.bound and found.saving_ns_per_step == pytest.approx(200_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "back", "checkpoints", "apart"),
+    [
+        ("one input", 3, 0, True),
+        ("one input", 1, 0, False),
+        ("one input", 3, 2, False),  # what is recomputed is reduced again
+        ("needed", 3, 0, False),  # no input is given to several products
+    ],
+)
+def test_gradients_of_one_input_could_be_reduced_once(
+    kind: str, back: int, checkpoints: int, apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {"checkpoints": checkpoints}
+    found = told(tmp_path, kind, monkeypatch, back=back, given=given).get("gradients of one input")
+    assert (found is not None) is apart
+    if found is not None:
+        assert [way.name for way in found.remedies] == ["gradient-reduced-once"]
+        assert found.saving.bound and found.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("peak", "size", "share", "trains", "told"),
+    [
+        (4, 1 << 20, 0.5, True, True),
+        (40, 1 << 20, 0.5, True, False),  # two of it do not fit on one GPU
+        (4, 64 << 20, 0.5, True, False),  # wide layers
+        (4, 1 << 20, 0.1, True, False),
+        (4, 1 << 20, 0.5, False, False),  # each GPU would read all weights for half of the requests
+    ],
+)
+def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
+    peak: int, size: int, share: float, trains: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"total_bytes": 80 * GB, "reserved_peak_bytes": peak * GB}
+    monkeypatch.setattr(
+        _layer_messages, "of_layers", lambda case: LayerMessages(at_once=frozenset({1}), most_bytes=size)
+    )
+    monkeypatch.setattr(_layer_messages, "settings_of", lambda profile: RecordedSettings({"memory": memory}))
+    monkeypatch.setattr(_layer_messages, "exposed_share", lambda case, ops: 1.0)
+    case = SimpleNamespace(
+        ranks=SimpleNamespace(rows=({}, {})),
+        profile=None,
+        ops=pl.DataFrame({"op": [1], "phase": ["backward" if trains else "forward"]}),
+        step_ns=1000,
+        taken_by=lambda parts: round(1000 * share),
+        bound=lambda ns, why: Saving(ns, why, bound=True),
+    )
+    found = _layer_messages.split_for_little(cast("Case", case), Finding("NSX110", "exposed-comm", "found", "", ""))
+    assert (found is not None) is told
+    if found is not None:
+        assert [way.name for way in found.remedies] == ["data-parallel"] and found.saving.likely_ns == 500
+        assert found.saving.bound and "8.0 GiB of 80.0 GiB" in found.detail

@@ -1,0 +1,132 @@
+"""NSX110: stages of a pipeline that work in turn, that have too many micro-batches or enough of them, by reports of two ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings import _pipeline_stages, nsx110_exposed_comm
+from nsysx.model import Finding
+from nsysx.pipeline import summarize
+from tests.builder import Report
+
+SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+US, STEPS, FORWARD_US, BACKWARD_US = 1_000, 12, 1_000, 2_000
+
+
+class Stage:
+    """A stage: it works and sends on its GPU, which is free from ``free`` on."""
+
+    def __init__(self, report: Report, rank: int) -> None:
+        self.rank, self.free = rank, 0
+        process = report.process(100 + rank)
+        self.thread = process.thread(process.pid, "python3")
+        report.gpu(rank, pids=[(100 + rank, rank)])
+
+    def gpu(self, called: int, kernel: str, end: int, begin: int) -> int:
+        stream = 20 if kernel == SEND else 7
+        self.thread.launch(called, kernel=kernel, gpu_start=begin, gpu_dur=end - begin, stream=stream, device=self.rank)
+        self.free = end
+        return end
+
+    def works(self, called: int, us: int) -> int:
+        return self.gpu(called, "gemm", self.free + us * US, self.free)
+
+
+def job(folder: Path, count: int, *, in_turn: bool, late_us: int = 0) -> Path:
+    """A step of ``count`` micro-batches on two stages. ``in_turn``: each comes back before the next one begins; ``late_us``: the launch of
+    each message comes so much later.
+    """
+    report = Report()
+    first, last = Stage(report, 0), Stage(report, 1)
+    micro = (FORWARD_US + BACKWARD_US + 2 * late_us + 200) * US
+    period = (2 * count if in_turn else count + 1) * micro + 200 * US
+    for i in range(STEPS):
+        t = 1_000_000 + i * period
+        first.free = last.free = t + 20_000
+        for stage in (first, last):
+            stage.thread.add_range(f"step {i}", t, t + period - 1_000, domain="nsysx")
+        called = t + 1_000
+        begun: list[int] = []
+        for batch in range(count):
+            # Of 1F1B the first stage is one forward ahead.
+            for _ in range(1 if in_turn or batch == count - 1 else 2 if batch == 0 else 1):
+                if len(begun) < count:
+                    begun.append(first.works(called, FORWARD_US))
+                    first.gpu(called + 500, SEND, first.free + 10 * US, first.free)
+                    called += 2_000
+            arrived = max(begun[batch], last.free) + (10 + late_us) * US
+            last.gpu(called, SEND, arrived, min(last.free, arrived - 1))
+            last.works(called + 500, FORWARD_US + BACKWARD_US)
+            returned = last.gpu(called + 1_000, SEND, last.free + (10 + late_us) * US, last.free)
+            first.gpu(called + 500, SEND, max(returned, first.free + 1), first.free)
+            first.works(called + 1_000, BACKWARD_US)
+            called += 2_000
+        end = max(first.free, last.free)
+        for stage in (first, last):
+            stage.thread.sync("cudaDeviceSynchronize_v3020", at=called + 10_000, dur=end - called, device=stage.rank)
+    probe = [
+        {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings(count)}
+        for rank in (0, 1)
+    ]
+    (folder / "r.run.json").write_text(json.dumps({"probe": probe}))
+    return report.write(folder / "r.sqlite")
+
+
+def settings(count: int) -> dict[str, object]:
+    return {"wrappers": [], "backwards": count}
+
+
+def finding(path: Path) -> Finding:
+    (found,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    return found
+
+
+def test_stages_that_take_turns_are_told_to_keep_several_batches_in_flight(tmp_path: Path) -> None:
+    """Four micro-batches of 6 ms, one after the other, would take 15 ms beside each other."""
+    found = finding(job(tmp_path, 4, in_turn=True))
+    assert [way.name for way in found.remedies] == ["batches-in-flight"]
+    assert "4 micro-batches beside each other they need 15.00 ms" in found.detail
+    saved, error, most = found.saving_ns_per_step, found.saving.error_ns, found.saving.most_ns
+    assert saved is not None and error is not None and most is not None
+    assert saved - error < 9_000_000 < most == pytest.approx(10_000_000, rel=0.2)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_stages_that_work_beside_each_other_have_their_schedule_s_bubble(count: int, tmp_path: Path) -> None:
+    found = finding(job(tmp_path, count, in_turn=False))
+    assert [way.name for way in found.remedies] == ["more-micro-batches"]
+    assert "take turns" not in found.detail and "Schedule1F1B" in found.paste
+
+
+def test_one_micro_batch_can_only_be_divided(tmp_path: Path) -> None:
+    found = finding(job(tmp_path, 1, in_turn=True))
+    assert [way.name for way in found.remedies] == ["more-micro-batches"]
+
+
+def test_the_bubble_of_many_micro_batches_is_nothing_to_change(tmp_path: Path) -> None:
+    found = finding(job(tmp_path, 12, in_turn=False))
+    assert found.verdict == "clear" and "the schedule of 12 micro-batches" in found.detail
+
+
+def test_what_is_read_of_all_ranks_for_each_micro_batch_keeps_the_stages_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pipeline_stages, "metrics_often", lambda case: 4.0)
+    monkeypatch.setattr(_pipeline_stages, "metrics_each_step", lambda case: "line 7 makes all ranks meet")
+    monkeypatch.setattr(_pipeline_stages, "place_of_metrics", lambda case: {"file": "/app/train.py", "line": 7})
+    found = finding(job(tmp_path, 4, in_turn=True))
+    assert [way.name for way in found.remedies] == ["collective-rarely"] and found.where["line"] == 7
+    assert found.detail.endswith("Line 7 makes all ranks meet.")
+
+
+@pytest.mark.parametrize(("count", "fewer"), [(16, True), (4, False)])
+def test_many_micro_batches_that_wait_for_launches_are_made_larger(
+    count: int, fewer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsx110_exposed_comm.rank_verdict, "stages_wait_for_hosts", lambda rows: True)
+    found = finding(job(tmp_path, count, in_turn=False, late_us=2_000))
+    assert ("fewer-micro-batches" in [way.name for way in found.remedies]) is fewer
+    assert found.saving.bound
