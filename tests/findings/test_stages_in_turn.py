@@ -17,56 +17,64 @@ US, STEPS, FORWARD_US, BACKWARD_US = 1_000, 12, 1_000, 2_000
 
 
 class Stage:
-    """A stage: it works and sends on its GPU, which is free from ``free`` on."""
+    """A stage: it works and exchanges messages on its GPU, which is free from ``free`` on."""
 
     def __init__(self, report: Report, rank: int) -> None:
-        self.rank, self.free = rank, 0
+        self.rank, self.free, self.called = rank, 0, 0
         process = report.process(100 + rank)
         self.thread = process.thread(process.pid, "python3")
         report.gpu(rank, pids=[(100 + rank, rank)])
 
-    def gpu(self, called: int, kernel: str, end: int, begin: int) -> int:
-        stream = 20 if kernel == SEND else 7
-        self.thread.launch(called, kernel=kernel, gpu_start=begin, gpu_dur=end - begin, stream=stream, device=self.rank)
-        self.free = end
-        return end
+    def gpu(self, kernel: str, end: int) -> None:
+        stream, busy = 20 if kernel == SEND else 7, end - self.free
+        self.thread.launch(
+            self.called, kernel=kernel, gpu_start=self.free, gpu_dur=busy, stream=stream, device=self.rank
+        )
+        self.free, self.called = end, self.called + 1_000
 
-    def works(self, called: int, us: int) -> int:
-        return self.gpu(called, "gemm", self.free + us * US, self.free)
+    def works(self, us: int) -> None:
+        if us:
+            self.gpu("gemm", self.free + us * US)
 
 
-def job(folder: Path, count: int, *, in_turn: bool, late_us: int = 0) -> Path:
-    """A step of ``count`` micro-batches on two stages. ``in_turn``: each comes back before the next one begins; ``late_us``: the launch of
-    each message comes so much later.
+def job(folder: Path, count: int, *, in_turn: bool, late_us: int = 10) -> Path:
+    """A step of ``count`` micro-batches on two stages. ``in_turn``: each comes back before the next one begins; a message takes
+    ``late_us``.
     """
     report = Report()
     first, last = Stage(report, 0), Stage(report, 1)
-    micro = (FORWARD_US + BACKWARD_US + 2 * late_us + 200) * US
+    micro = (FORWARD_US + BACKWARD_US + late_us) * US
     period = (2 * count if in_turn else count + 1) * micro + 200 * US
+
+    def exchange() -> None:
+        end = max(first.free, last.free) + late_us * US
+        first.gpu(SEND, end)
+        last.gpu(SEND, end)
+
     for i in range(STEPS):
         t = 1_000_000 + i * period
-        first.free = last.free = t + 20_000
         for stage in (first, last):
+            stage.free, stage.called = t + 100_000, t + 1_000
             stage.thread.add_range(f"step {i}", t, t + period - 1_000, domain="nsysx")
-        called = t + 1_000
-        begun: list[int] = []
+        first.works(FORWARD_US)
+        exchange()
         for batch in range(count):
-            # Of 1F1B the first stage is one forward ahead.
-            for _ in range(1 if in_turn or batch == count - 1 else 2 if batch == 0 else 1):
-                if len(begun) < count:
-                    begun.append(first.works(called, FORWARD_US))
-                    first.gpu(called + 500, SEND, first.free + 10 * US, first.free)
-                    called += 2_000
-            arrived = max(begun[batch], last.free) + (10 + late_us) * US
-            last.gpu(called, SEND, arrived, min(last.free, arrived - 1))
-            last.works(called + 500, FORWARD_US + BACKWARD_US)
-            returned = last.gpu(called + 1_000, SEND, last.free + (10 + late_us) * US, last.free)
-            first.gpu(called + 500, SEND, max(returned, first.free + 1), first.free)
-            first.works(called + 1_000, BACKWARD_US)
-            called += 2_000
+            last.works(FORWARD_US + BACKWARD_US)
+            if in_turn:
+                exchange()
+                first.works(BACKWARD_US)
+                if batch < count - 1:
+                    first.works(FORWARD_US)
+                    exchange()
+            else:  # 1F1B: the first stage is one forward ahead
+                first.works(BACKWARD_US if batch else 0)
+                first.works(FORWARD_US if batch < count - 1 else 0)
+                exchange()
+        first.works(0 if in_turn else BACKWARD_US)
         end = max(first.free, last.free)
         for stage in (first, last):
-            stage.thread.sync("cudaDeviceSynchronize_v3020", at=called + 10_000, dur=end - called, device=stage.rank)
+            called = stage.called + 10_000
+            stage.thread.sync("cudaDeviceSynchronize_v3020", at=called, dur=end - called, device=stage.rank)
     probe = [
         {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings(count)}
         for rank in (0, 1)
