@@ -29,7 +29,7 @@ BOUNDS = {
     "answer": ("answer_bounds.py",),
     "cli": ("cli_bounds.py",),
     "comparing": ("comparing_bounds.py",),
-    "events": ("event_bounds.py",),
+    "events": ("event_bounds.py", "operator_bounds.py"),
     "export": ("export_bounds.py",),
     "findings": ("_finding_bounds.py", "_work_bounds.py"),
     "frames": ("frame_bounds.py",),

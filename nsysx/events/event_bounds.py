@@ -391,9 +391,6 @@ MOST_SUMS_BY_HAND = 2
 #: behind far more passes.
 FEWEST_MEETINGS = 4
 
-# ---- frozen_operators -----------------------------------------------------------------------------------------------
-#: Numbers of a sample that are worth keeping for each: a megabyte in 16 bits. Chosen: logits of a vocabulary are far more.
-MOST_KEPT_NUMBERS = 1 << 19
 # ---- messages_of_layers ---------------------------------------------------------------------------------------------
 #: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. Gradients
 #: go back in so many times as many all-reduces as activations: more than a layer or two at the ends explain. Chosen.

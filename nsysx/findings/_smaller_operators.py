@@ -19,6 +19,7 @@ from nsysx.analyses.helpers import operator_work
 from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.padded_experts import padded_experts
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
@@ -26,6 +27,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import USUAL_CAPACITY
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 
@@ -53,7 +55,12 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if flow is None:
         return []
     findings = []
-    for smaller in (*_on_the_shorter_side(case, flow), *_resampled_last(case, flow), *_narrowed_later(case, flow)):
+    for smaller in (
+        *_on_the_shorter_side(case, flow),
+        *_resampled_last(case, flow),
+        *_narrowed_later(case, flow),
+        *_padded_experts(case, flow),
+    ):
         ops = frozenset().union(*(edit.ops for edit in smaller.edits))
         if not ops:
             continue
@@ -191,3 +198,18 @@ def _keeps_logits(case: Case) -> bool:
     settings = settings_of(case.profile)
     rows = () if settings is None else settings.rows("networks") or ()
     return bool(rows) and all(r.get("package") == "transformers" and r.get("logits_to_keep") is True for r in rows)
+
+
+def _padded_experts(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
+    """Yield the products of experts on rows that are mostly padding, with what works on these rows between them."""
+    padded, code = padded_experts(flow), case.profile.code()
+    if padded is None or code is None or case.program.compiled:
+        return
+    kept = USUAL_CAPACITY / padded.times
+    ops = ops_of(work_of_operators(case, flow).filter(pl.col("row").is_in(list(padded.operators))))
+    made = place_of_operator(code, flow, flow.start_ns[[padded.made]])
+    title = (
+        f"{in_short(made) or 'Experts'}: {padded.experts} experts compute {units.count(padded.experts * padded.rows)} rows, and "
+        f"{units.count(padded.tokens)} are sent to them"
+    )
+    yield _Smaller(title, Fix.by_name("smaller-capacity"), (ScaleOps(ops, kept, less_work=True),), made)

@@ -131,3 +131,6 @@ LEAST_IN_TURN_SHARE, MOST_AT_ONCE_SHARE = 0.2, 0.35
 # ---- _rows_of_all --------------------------------------------------------------------------------------------------
 #: A reduction that scatters moves so much of the bytes of one that brings all to each rank, however many there are.
 SCATTERED_SHARE = 0.5
+# ---- _smaller_operators --------------------------------------------------------------------------------------------
+#: Experts have room for so many times the tokens of an even share in common training recipes (Switch Transformer: 1.25).
+USUAL_CAPACITY = 1.25

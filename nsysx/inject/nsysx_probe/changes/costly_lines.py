@@ -160,6 +160,13 @@ UNTRIED = (
         "def pin_memory(self):\n    return type(self)(*(t.pin_memory() for t in self.tensors))", untried=_OWN_CODE,
     ),
     Remedy(
+        "smaller-capacity",
+        "Give each expert room for 1.25 times an even share of the tokens, or none to spare: sort the rows by expert and multiply each "
+        "expert's rows alone (grouped products); the same holds for what is exchanged between ranks",
+        "capacity = math.ceil(1.25 * tokens * top_k / experts)  # or: rows = x[choice.argsort()], torch._grouped_mm(rows, w, offsets)",
+        "Tokens beyond an expert's room are left out: a loss that balances the experts keeps these few.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "encoded-once",
         "Compute what the frozen networks make of each sample once, before the training, and load that with the sample; where it cannot be "
         "kept, let them run in bfloat16 under torch.inference_mode()",
