@@ -21,7 +21,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES, MOST_SHARE
+from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -37,15 +37,16 @@ _COPIES = r"(?i)copy|CatArray"
 
 
 class _ExchangeLoop(NamedTuple):
-    """A loop that exchanges: the place that makes each exchange, the one that calls it, and how often a step.
+    """A loop that exchanges: the place that makes each exchange, the one that calls it, how often a step, and how many ``together``.
 
-    ``calls`` make all exchanges but the first of each step, ``copying`` those that only copy for them: the bytes of these move all the
+    ``calls`` make all exchanges but the first of those together, ``copying`` those that only copy for them: the bytes of these move all the
     same, in one launch.
     """
 
     place: int
     caller: int
     times: float
+    together: float
     calls: frozenset[int]
     copying: frozenset[int]
 
@@ -69,21 +70,24 @@ def _loop(profile: Profile) -> _ExchangeLoop | None:
         if often[n] < LOOP_LAUNCHES * steps or not _EXCHANGES.search(text):
             continue
         rows = np.flatnonzero(exchanges & (place_of_op == n))
-        if _nothing_between(forward, rows, often[n] / steps):
-            return _with_backward(profile, code, n, forward["op"].to_numpy()[rows], often[n] / steps)
+        runs = _runs(forward, rows)
+        # As many in each run where there are several in a step, as the layers of a network have.
+        alike = len(runs) <= steps or len(set(runs)) == 1
+        if alike and len(rows) - len(runs) >= LOOP_LAUNCHES * steps and len(rows) >= 2 * len(runs):
+            return _with_backward(profile, code, n, forward["op"].to_numpy()[rows], max(len(runs), steps))
     return None
 
 
-def _nothing_between(ops: pl.DataFrame, rows: I64, each: float) -> bool:
-    """Return whether nothing is computed between most neighbors of these rows, but where a step ends."""
+def _runs(ops: pl.DataFrame, rows: I64) -> list[int]:
+    """Return how many of these rows lie together, run by run: nothing is computed between one and the next of a run."""
     computes = ops["family"].cast(pl.String).is_in(_COMPUTES).fill_null(value=False).to_numpy()
     so_far = np.concatenate(([0], np.cumsum(computes)))
     close = (np.diff(rows) <= MOST_BETWEEN_EXCHANGES + 1) & (so_far[rows[1:]] == so_far[rows[:-1] + 1])
-    return bool(close.mean() >= MOST_SHARE + (1 - MOST_SHARE) * (1 - 2 / each))
+    return [int(n) for n in np.diff(np.concatenate(([0], np.flatnonzero(~close) + 1, [len(rows)])))]
 
 
-def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I64, times: float) -> _ExchangeLoop:
-    """Return the loop with all calls that go but the first round of each step, and those of its backward."""
+def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I64, runs: int) -> _ExchangeLoop:
+    """Return the loop with all calls that go but the first round of each of its runs, and those of its backward."""
     chain = code.chain(int(code.op[made[0]]))
     caller = next((n for n in reversed(chain) if n != exchange_row), exchange_row)
     owner = str(code.places["function"].to_list()[exchange_row]).rpartition(".")[0]
@@ -92,12 +96,11 @@ def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I
     calls = profile.steady_calls.select("call", "thread", "start_ns").sort("start_ns")
     stacks, ids = code.call[calls["call"].to_numpy()], calls["call"].to_numpy()
     gone = [ids[code.passing(stacks, frozenset({exchange_row}))], ids[code.passing(stacks, frozenset(backward))]]
-    rounds = [
-        (these, these[behind_first_round(len(these), profile.scope.steps or 1, times)]) for these in gone if len(these)
-    ]
+    rounds = [(these, these[behind_first_round(len(these), runs, len(made) / runs)]) for these in gone if len(these)]
     later = frozenset(np.concatenate([each for _, each in rounds]).tolist())
     copying = frozenset[int]().union(*(_copying_between(profile, calls, *each) for each in rounds))
-    return _ExchangeLoop(exchange_row, caller, times, later, copying - later)
+    times = len(made) / (profile.scope.steps or 1)
+    return _ExchangeLoop(exchange_row, caller, times, len(made) / runs, later, copying - later)
 
 
 def _copying_between(profile: Profile, calls: pl.DataFrame, every: I64, later: I64) -> frozenset[int]:
@@ -138,9 +141,10 @@ def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:
     if loop is None or code is None:
         return ""
     text = lines.text_of(lines.texts(case.profile), *code.places.row(loop.place)[:2]) or ""
+    together = f", {loop.together:.0f} at a time," if 2 * loop.together <= loop.times else ""
     return (
-        f"line {code.places.row(loop.place)[1]} ({text}) runs {units.count(round(loop.times))} times in each step with nothing computed "
-        "between: each is a launch and a meeting of all ranks, in backward once more where gradients go back through it"
+        f"line {code.places.row(loop.place)[1]} ({text}) runs {units.count(round(loop.times))} times in each step{together} with nothing "
+        "computed between: each is a launch and a meeting of all ranks, in backward once more where gradients go back through it"
     )
 
 

@@ -97,3 +97,31 @@ def test_copies_between_exchanges_are_made_once_for_all(tmp_path: Path) -> None:
 )
 def test_other_collectives_are_no_loop(source: dict[int, str], how: dict[str, object], tmp_path: Path) -> None:
     assert "exchanges in a loop" not in settings_told(tmp_path, source, **how)
+
+
+def layered(program: Lined, each: int, layers: int = 16) -> None:
+    """Layers that exchange so many tensors each, a product behind them."""
+    for _ in range(layers):
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(20, "sm90_xmma_gemm_f32f32")
+            for _ in range(each):
+                with program.line(68):
+                    program.host(HOST_US)
+                    with program.line(31, "Exchange.forward"):
+                        program.host(2)
+                        program.launch(2, "copy_kernel")
+                        program.launch(10, EXCHANGE)
+    with program.line(21), program.range("backward"):
+        program.launch(400)
+
+
+@pytest.mark.parametrize(("each", "told"), [(3, True), (1, False), (2, False)])
+def test_exchanges_of_each_layer_are_told_where_they_are_many_together(each: int, told: bool, tmp_path: Path) -> None:
+    """Queries, keys and values of 16 layers: 32 of 48 go. Two of each are 16 that go: less than counts."""
+    found = Lined(SOURCE).run(lambda p, n: layered(p, each)).found(tmp_path, "NSX127")
+    packed = [f for f in found if f.evidence[0]["setting"] == "exchanges in a loop"]
+    assert bool(packed) == told
+    for finding in packed:
+        assert "runs 48 times in each step, 3 at a time, with nothing computed between" in finding.detail
+        least = 32 * (HOST_US + 2) * 1_000
+        assert 0.6 * least <= (finding.saving_ns_per_step or 0) <= 1.6 * least
