@@ -15,9 +15,12 @@ from nsysx.events.event_bounds import MOST_OF_SENT_SHARE
 from nsysx.events.narrowed_operators import kept_of_tensors
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
+from nsysx.events.result_readers import ResultReaders
 
 _REDUCES = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
 _GATHERS = "c10d::_allgather_base_"
+#: What takes rows by numbers that the sizes do not show, as the edges of a graph name nodes.
+_PICKS_BY_NUMBER = re.compile(r"^aten::(index|index_select|gather|embedding|take_along_dim|_?sparse_\w*mm)$")
 
 
 class NarrowedMessage(NamedTuple):
@@ -72,3 +75,28 @@ def _results(each: CollectiveOperator, waited: dict[int, int | None]) -> list[in
     if _REDUCES.match(each.name):
         return returned if functional else [number for number in each.given[:1] if number >= 0]
     return [*returned, *(number for number in each.given[:1] if number >= 0)] if each.name == _GATHERS else []
+
+
+def picked_gathers(flow: OperatorFlow, profile: Profile) -> tuple[list[CollectiveOperator], int]:
+    """Return the gathers of rows all of whose readers take rows by number, and of how many gathers in all.
+
+    Which rows are needed is known before they are sent.
+    """
+    gathers = [each for each in collective_operators(flow, profile) if each.name == _GATHERS]
+    if not gathers:
+        return [], 0
+    readers: dict[int, set[int]] = {}
+    for row in flow.outermost:
+        for number in flow.made[row]:
+            readers.setdefault(number, set()).add(row)
+    hands_on = ResultReaders(flow).hands_on
+
+    def only_picked(number: int) -> bool:
+        rows = readers.get(number, set())
+        return bool(rows) and all(
+            _PICKS_BY_NUMBER.match(flow.names[row]) or (hands_on(row) and only_picked(flow.number[row])) for row in rows
+        )
+
+    rows_of = [each for each in gathers if len(each.sizes) > 1 and len(each.sizes[0]) > 1]
+    # The buffer, or the gather, is what readers name.
+    return [each for each in rows_of if any(map(only_picked, _results(each, {})))], len(gathers)

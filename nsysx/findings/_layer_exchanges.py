@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.collective_operators import CollectiveOperator, collective_operators
+from nsysx.events.narrowed_messages import picked_gathers
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, flow_of
@@ -23,7 +24,7 @@ from nsysx.events.result_readers import ResultReaders
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import hidden_beside
 from nsysx.findings._exposed_transfer import communication, exposed_ns, exposed_transfer_ns
-from nsysx.findings._finding_bounds import MOST_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, OWN_REMEDY_SHARE
 from nsysx.findings._work_bounds import ALONE_IN_LINE_SHARE
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -55,14 +56,14 @@ def between_layers(case: Case) -> bool:
     return bool(ns[chosen].sum() > MOST_SHARE * ns[sends].sum())
 
 
-class InLine(NamedTuple):
-    """Exchanges that are waited for before work that needs nothing of them: what hides them saves, and the line that makes them."""
+class Exchanges(NamedTuple):
+    """Exchanges of layers: what is saved where they are made in another way, and the line that makes them."""
 
     saving: Saving
     where: Row
 
 
-def exchanged_in_line(case: Case) -> InLine | None:
+def exchanged_in_line(case: Case) -> Exchanges | None:
     """Return the exchanges of layers with nothing beside them, behind each of which comes work that needs nothing of it; else None."""
     code = case.profile.code()
     comm, chosen = _messages(case)
@@ -79,7 +80,7 @@ def exchanged_in_line(case: Case) -> InLine | None:
     saving = hidden_beside(
         min(exposed_transfer_ns(case, every), work_ns), "it runs beside the attention to the block before"
     )
-    return InLine(saving, code.where_most(code.places_of(code.op[comm["op"].to_numpy()[chosen]]), ns[chosen]))
+    return Exchanges(saving, code.where_most(code.places_of(code.op[comm["op"].to_numpy()[chosen]]), ns[chosen]))
 
 
 def _attends_without(profile: Profile) -> bool:
@@ -128,6 +129,26 @@ def _behind(flow: OperatorFlow, numbers: set[int]) -> set[int]:
         seen.add(each)
         waiting += [] if row is None else [made for made in flow.made[row] if made >= 0]
     return seen
+
+
+def gathered_to_pick(case: Case) -> Exchanges | None:
+    """Return the gathers of a network from which rows are taken by number alone, at most all of their transfer; None where they are few."""
+    flow, code = flow_of(case.profile), case.profile.code()
+    if flow is None or code is None or case.program.compiled:
+        return None
+    picked, gathers = picked_gathers(flow, case.profile)
+    if not picked or len(picked) < MOST_SHARE * gathers:
+        return None
+    line_rows = code.places_of(code.at(flow.thread, np.array([each.start_ns for each in picked])))
+    comm = communication(case)
+    ns, line_of_comm = (comm["end_ns"] - comm["start_ns"]).to_numpy(), code.places_of(code.op[comm["op"].to_numpy()])
+    theirs = np.isin(line_of_comm, line_rows[line_rows >= 0])
+    if ns[theirs].sum() < OWN_REMEDY_SHARE * ns.sum():
+        return None
+    why = "rows that no rank takes are not sent; how many these are was not recorded"
+    return Exchanges(
+        case.bound(exposed_transfer_ns(case, theirs), why), code.where_most(line_of_comm[theirs], ns[theirs])
+    )
 
 
 def gathers_columns(profile: Profile) -> bool | None:

@@ -76,7 +76,7 @@ def meeting(case: Case) -> CommunicationCause | None:
         case.ops["cls"] == DeviceActivity.COMM.value
     )
     of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
-    return of_program or _in_turn(case) or _in_line(case) or _of_links(case)
+    return of_program or _in_turn(case) or _in_line(case) or _picked(case) or _of_links(case)
 
 
 def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
@@ -192,6 +192,15 @@ def _in_line(case: Case) -> CommunicationCause | None:
         return None
     title = "Layers wait for what they exchange before work that needs nothing of it"
     return CommunicationCause(Fix.by_name("exchanged-ahead"), in_line.where, in_line.saving, title)
+
+
+def _picked(case: Case) -> CommunicationCause | None:
+    """Return the gathers of rows from which layers take some by number, if their transfer is worth a word."""
+    gathers = _layer_exchanges.gathered_to_pick(case)
+    if gathers is None or not case.notable(gathers.saving.likely_ns or 0):
+        return None
+    title = "The rows of all ranks are gathered for layers that take some of them by number"
+    return CommunicationCause(Fix.by_name("rows-exchanged"), gathers.where, gathers.saving, title)
 
 
 _AROUND = "GPUs then exchange data through the host's memory, not directly"

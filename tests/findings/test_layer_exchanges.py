@@ -124,3 +124,43 @@ def test_layers_that_gather_rows_are_not_told_to_stay_split(kind: str, columns: 
 
     (found,) = Lined(SOURCE, {"wrappers": []}).run(body).found(tmp_path, "NSX110")
     assert ([r.name for r in found.remedies] == ["paired-splits"]) == columns
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("picked", True), ("viewed and picked", True), ("also whole", False), ("products", False)]
+)
+def test_rows_that_layers_take_by_number_are_sent_to_who_takes_them(
+    kind: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        at = 1000 * number + 10
+        with program.range("forward"):
+            for layer in range(2):
+                with program.range(f"net.layers.{layer}:Conv"), program.line(20):
+                    rows = at + 100 * layer
+                    operator(program, "mm", rows, [-1, -1], "[512, 64], [64, 64]", 100)
+                    with program.line(34, "Gather.forward"):
+                        begin = program.t
+                        program.launch(400, GATHER)
+                        if program.noted is not None:
+                            given = f"sizes = [[1024, 64], [512, 64], []], input_op_ids = [(0,-1), ({rows},0), (0,-1)]"
+                            program.main.add_range(
+                                f"c10d::_allgather_base_, op_id = {rows + 1}, {given}", begin, program.t
+                            )
+                    gathered = rows + 1
+                    if kind == "viewed and picked":
+                        operator(program, "view", rows + 2, [gathered, -1], "[1024, 64], []")
+                        gathered = rows + 2
+                    name, by = ("mm", "[64, 64]") if kind == "products" else ("index_select", "[], [8000]")
+                    operator(program, name, rows + 3, [gathered, -1, -1], f"[1024, 64], {by}", 100)
+                    if kind == "also whole":
+                        operator(program, "sum", rows + 4, [gathered], "[1024, 64]", 5)
+                    operator(program, "sum", rows + 5, [rows + 3], "[8000, 64]", 5)
+        program.sync()
+
+    monkeypatch.setattr(_layer_exchanges, "exposed_transfer_ns", lambda *_: 500_000)
+    (found,) = Lined(SOURCE, {"wrappers": []}).run(body).found(tmp_path, "NSX110")
+    assert ([r.name for r in found.remedies] == ["rows-exchanged"]) == told
+    if told:
+        assert (found.where["file"], found.where["line"]) == (FILE, 34)
+        assert found.saving.bound and found.saving_ns_per_step == 500_000
