@@ -10,22 +10,38 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import KERNELS_ON_ACTIVATIONS
 from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import FEWEST_NORMALIZED_SAMPLES
 from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 #: Layers that exchange their statistics in each forward and backward.
 SYNCHRONIZED = r"\bSyncBatchNorm"
+_STATISTICS = "aten::batch_norm_stats"
 
 
 def layers(profile: Profile) -> list[str]:
-    """Return the layers that normalize over all ranks."""
+    """Return the layers that normalize over all ranks; none where a rank has too few samples for statistics of its own."""
+    if profile.once(_few_samples):
+        return []
     modules = profile.attributed.modules
     named = modules["module"].filter(modules["cls"].str.contains(SYNCHRONIZED).fill_null(value=False))
     return [str(module) for module in named.to_list()]
+
+
+def _few_samples(profile: Profile) -> bool:
+    """Return whether an X-ray step shows that such layers are given few samples: the first dimension of what they normalize."""
+    flow = flow_of(profile)
+    given = (
+        () if flow is None else (text for name, text in zip(flow.names, flow.size, strict=True) if name == _STATISTICS)
+    )
+    samples = [size[0] for text in given for size in sizes_of(text)[:1] if size]
+    return bool(samples) and max(samples) < FEWEST_NORMALIZED_SAMPLES
 
 
 def _beyond_own(profile: Profile) -> pl.DataFrame:

@@ -134,3 +134,6 @@ SCATTERED_SHARE = 0.5
 # ---- _smaller_operators --------------------------------------------------------------------------------------------
 #: Experts have room for so many times the tokens of an even share in common training recipes (Switch Transformer: 1.25).
 USUAL_CAPACITY = 1.25
+# ---- _synchronized_norms -------------------------------------------------------------------------------------------
+#: With fewer samples a rank's own statistics are too rough (Wu and He, Group Normalization: BatchNorm is worse below 16 a GPU).
+FEWEST_NORMALIZED_SAMPLES = 16

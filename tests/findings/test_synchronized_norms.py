@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.findings.lined import Lined
+from tests.findings.test_smaller_operators import operator
 
 GATHER = "ncclDevKernel_AllGather_RING_LL"
 LAYERS, SMALL, HOST_US = 20, 6, 15
 
 
-def step(program: Lined, cls: str, *, exchanges: bool) -> None:
+def step(program: Lined, cls: str, *, exchanges: bool, samples: int = 0) -> None:
     """Layers of two kernels on the activations (40 us each), with small ones for the statistics, and 15 us of Python before each launch."""
     with program.line(20), program.range("forward"), program.range("net:Net"):
         for i in range(LAYERS):
             with program.range(f"net.bn{i}:{cls}"):
+                if samples:
+                    operator(program, "batch_norm_stats", 100 + i, [-1, -1], f"[{samples}, 64, 56, 56], []")
                 for kernel_us in (40, *[2] * SMALL, 40):
                     program.host(HOST_US)
                     program.launch(kernel_us)
@@ -48,3 +51,11 @@ def test_layers_that_exchange_nothing_are_none(cls: str, exchanges: bool, tmp_pa
     """A SyncBatchNorm that evaluates, or is alone, sends nothing."""
     program = Lined({20: "y = net(x)"}).run(lambda p, n: step(p, cls, exchanges=exchanges))
     assert "SyncBatchNorm" not in {f.evidence[0]["setting"] for f in program.found(tmp_path, "NSX127")}
+
+
+@pytest.mark.parametrize(("samples", "told"), [(2, False), (96, True)])
+def test_few_samples_of_a_rank_need_the_statistics_of_all(samples: int, told: bool, tmp_path: Path) -> None:
+    program = Lined({20: "y = net(x)"}).run(lambda p, n: step(p, "SyncBatchNorm", exchanges=True, samples=samples))
+    summary = program.summary(tmp_path)
+    advised = {r.name for f in summary.findings or () if f.verdict == "found" for r in f.remedies}
+    assert ("own-statistics" in advised) == told
