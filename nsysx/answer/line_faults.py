@@ -14,6 +14,7 @@ FAULTS: Mapping[str, str] = {
     "collective-rarely": "a collective in each step",
     "converted-on-gpu": "numbers are converted on the CPU",
     "copied-in-place": "a deep copy in each step",
+    "counted-apart": "what metrics are made of is gathered on every rank",
     "decoded-in-workers": "samples are decoded or augmented in the loop",
     "delivered-sooner": "it waits for what something else delivers",
     "drawn-by-weight": "weighted draws are made on the CPU",

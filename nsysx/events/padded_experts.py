@@ -55,7 +55,7 @@ def padded_experts(flow: OperatorFlow) -> PaddedExperts | None:
                 continue
             experts, rows, _ = sizes[first]
             base, _ = readers.base_of(made[first + 1])
-            sent = [tokens for of, tokens in routers if of % experts == 0]
+            sent = [tokens for count, tokens in routers if count % experts == 0]
             # What the step made is no weight, and what all experts are given alike was not sent to each.
             if base >= 0 or experts < 2 or not sent or not _sent(flow, readers, made[first]):
                 continue

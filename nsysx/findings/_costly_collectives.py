@@ -13,12 +13,13 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids, units
+from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _widened_messages
+from nsysx.findings import _line_remedies, _widened_messages
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._finding_bounds import (
@@ -269,6 +270,21 @@ def metrics_often(case: Case) -> float:
     """Return how often in a step these lines make all ranks meet."""
     meets = case.profile.once(_meeting_lines)
     return 0.0 if meets is None else len(meets.ops) / case.steps
+
+
+def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy for what these lines exchange: what metrics are made of is counted on each rank."""
+    meets, code = case.profile.once(_meeting_lines), case.profile.code()
+    if meets is None or code is None:
+        return title, remedy
+    source, among = lines.texts(case.profile), frozenset({"counted-apart"})
+    made = (lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.collectives)
+    fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
+    return (
+        (title, remedy)
+        if fix is None
+        else ("What a metric is made of is gathered on every rank in each step", fix.ways[0])
+    )
 
 
 def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | None:

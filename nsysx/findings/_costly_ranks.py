@@ -12,6 +12,7 @@ from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _layer_messages as layers
 from nsysx.findings import _looped_exchanges as looped
+from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
@@ -180,6 +181,7 @@ OF_RANKS = (
         seen=collectives.metrics_each_step,
         takes=collectives.of_metrics,
         at=collectives.place_of_metrics,
+        worded=collectives.in_words_of_line,
     ),
     Costly(
         "stream of collectives",
@@ -201,6 +203,16 @@ OF_RANKS = (
         takes=widened.taken,
         oversight=True,
         at=widened.place_of_message,
+    ),
+    Costly(
+        "ranks on one GPU",
+        one_gpu.on_one_gpu,
+        "A rank computes on the GPU of another one",
+        way("own-device"),
+        worth=one_gpu.apart,
+        seen=one_gpu.on_one_gpu,
+        leads=True,
+        at=one_gpu.place_of_work,
     ),
     Costly(
         "rows of all ranks",

@@ -72,6 +72,7 @@ _KINDS = tuple(
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
+        ("counted-apart", r"\ball_gather\w*\(.*(?i:pred|prob(s|abilit)|score|target|label|truth|\bmasks?\b)"),
         ("tensors-gathered", r"gather_object\("),
         (
             "own-part-of-data",

@@ -9,6 +9,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _held_clocks
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import CLOCK_FACTOR_GRAIN, CLOCKS_AT_LOAD, MOST_SHARE
+from nsysx.findings._ranks_on_one_gpu import on_one_gpu
 from nsysx.replay.edits import ScaleOps
 
 #: Why kernels that are far from the device's limits are no finding then.
@@ -18,7 +19,7 @@ _NO_RATES = "another process interrupts the kernels: how near they are to the GP
 def by_driver(case: Case, settings: RecordedSettings) -> str:
     """Return how many other processes the driver knows on this GPU, "" where it knows none, or kernels show what they take."""
     others = settings.card("others")
-    if not isinstance(others, int) or others < 1 or seen(case):
+    if not isinstance(others, int) or others < 1 or seen(case) or on_one_gpu(case):
         return ""
     return f"{units.several(others, 'other process', 'other processes')} had work on this GPU: they take turns with this one"
 
@@ -26,7 +27,7 @@ def by_driver(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return how kernels show that another process has the GPU in turn, "" where they do not."""
     slices = case.profile.once(time_slices.of_shown)
-    if slices is None:
+    if slices is None or on_one_gpu(case):  # the other process is a rank
         return ""
     count = units.count(max(1, round(slices.kernels.height / (case.steps or 1))))
     return (

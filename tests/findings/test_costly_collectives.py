@@ -64,6 +64,11 @@ def found(folder: Path, source: dict[int, str] | None = None, **how: Any) -> dic
     return {f.evidence[0]["setting"]: f for f in program.found(folder, "NSX127")}
 
 
+def test_what_metrics_are_made_of_is_counted_on_each_rank(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, {30: "dist.all_gather(parts, predicted)"}).values()
+    assert [r.name for r in finding.remedies] == ["counted-apart"] and finding.where["line"] == 30
+
+
 def test_metrics_that_are_reduced_and_read_in_each_step_are_told_with_their_line(tmp_path: Path) -> None:
     (finding,) = found(tmp_path).values()
     assert finding.evidence[0]["setting"] == "metrics in each step"

@@ -737,6 +737,7 @@ OF_JOBS = {
     "outputs cut apart again",
     "reductions added up",
     "gradients of one input",
+    "ranks on one GPU",
     "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",

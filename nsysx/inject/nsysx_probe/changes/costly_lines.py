@@ -131,6 +131,14 @@ UNTRIED = (
         "if step % 100 == 0: log(step, loss.item())", untried=_OWN_CODE,
     ),
     Remedy(
+        "counted-apart",
+        "Let each rank count on the GPU what the metric needs of its own samples (sums, a confusion matrix, a histogram of scores), and "
+        "all_reduce these counts once at the end: predictions need not be gathered, and no rank scores what another one has",
+        "matrix += torch.bincount(target * n + predicted, minlength=n * n)  # on the GPU, in each batch\n"
+        "dist.all_reduce(matrix)  # once, behind the loop",
+        "The metric must be made of counts or sums: a ranking of all scores needs a histogram in place of them.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "collective-rarely", "Run this collective every n steps, with async_op=True, or not at all",
         "if step % 100 == 0: dist.all_reduce(total)", untried=_OWN_CODE,
     ),

@@ -215,6 +215,13 @@ UNTRIED = (
         "What each rank works on is one round older.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-device",
+        "Let each rank compute on its own GPU: set_device first, no fixed \"cuda:0\" behind it, and map_location where weights are loaded",
+        'torch.cuda.set_device(local_rank)\nmodel = model.to(f"cuda:{local_rank}")  # not "cuda:0" on every rank\n'
+        'state = torch.load(path, map_location=f"cuda:{local_rank}")',
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "exchanged-ahead",
         "Start the exchange of the next block before this one is worked on, and wait for it behind that: attention to the keys and values "
         "that are there needs nothing of those that come",
