@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsysx.events.operator_bounds import MOST_KEPT_NUMBERS
 from nsysx.events.narrowed_operators import Size, result_sizes, sizes_of
 from nsysx.events.needless_operators import before, behind, outer_operators
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_bounds import MOST_KEPT_NUMBERS
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, is_drawn
 
 #: Operators that draw which rows a step takes.

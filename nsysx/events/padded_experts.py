@@ -11,8 +11,8 @@ import math
 import re
 from typing import NamedTuple
 
-from nsysx.events.operator_bounds import PADDED_EXPERTS_TIMES
 from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_bounds import PADDED_EXPERTS_TIMES
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.result_readers import ResultReaders
 
