@@ -19,13 +19,15 @@ from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _line_remedies, _widened_messages
+from nsysx.findings import _late_gradients, _line_remedies, _waited_early, _widened_messages
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._costly_jobs import ddp, sharded
+from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
     CORES_PER_RANK,
     FEWEST_GATHERS_PER_STEP,
     GATHERED_OFTEN_TIMES,
+    LARGE_MESSAGE_BYTES,
     LAUNCHED_LATE_NS,
     LINES_TO_A_READ,
     MOST_SHARE,
@@ -36,6 +38,7 @@ from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
+from nsysx.reading import nccl_notes
 from nsysx.replay import peers
 from nsysx.replay.edits import RemoveHost, RemoveOps
 
@@ -216,7 +219,8 @@ def _of_program(profile: Profile) -> pl.DataFrame:
 
 def _meeting_lines(profile: Profile) -> _Lines | None:
     """Return the lines that reduce metrics and read them in each step; None where there are none or lines are not known."""
-    code, comm, steps = profile.code(), profile.once(_of_program), profile.scope.steps or 1
+    code, steps = profile.code(), profile.scope.steps or 1
+    comm = _small(profile, profile.once(_of_program))
     if code is None or not comm.height:
         return None
     place_of_op = code.places_of(code.op[comm["op"].to_numpy()])
@@ -240,6 +244,18 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
     if not meets or waits.height < steps:
         return None
     return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place_of_op, meets)].tolist()))
+
+
+def _small(profile: Profile, comm: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives (op) without reductions that are known to move much: metrics that are reduced are few numbers."""
+    ops = profile.steady_ops.filter(profile.steady_ops["op"].is_in(comm["op"].to_list()))
+    noted = nccl_notes.messages(profile.trace, ops, nccl_notes.members(profile.trace).get(profile.process, {}))
+    large = [
+        op
+        for op, message in zip(ops["op"].to_list(), noted, strict=True)
+        if (message.bytes or 0) >= LARGE_MESSAGE_BYTES and message.kind == "allreduce"
+    ]
+    return comm.filter(~comm["op"].is_in(large)) if large else comm
 
 
 def _callers(code: CodeLines, comm: pl.DataFrame, place_of_op: I64, meets: Sequence[int]) -> set[int]:
@@ -323,7 +339,8 @@ def _held_up(profile: Profile) -> pl.DataFrame:
 
 
 def _held_up_here(case: Case) -> pl.DataFrame:
-    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent.
+    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent, gradients that a
+    wrapper would reduce beside backward, and those of lines behind which the next work reads what they bring.
 
     What a layer needs at once, and the messages between stages of a pipeline, have nothing to run beside.
     """
@@ -331,9 +348,17 @@ def _held_up_here(case: Case) -> pl.DataFrame:
     if any(row.get("bubble_ns") is not None for row in (case.ranks.rows if case.ranks is not None else None) or ()):
         between = lookup.matching(case.ops["name"], r"SendRecv")
         held = held.filter(~pl.col("op").is_in(case.ops["op"].to_numpy()[between].tolist()))
-    if not held.height or not _widened_messages.sent_as_float32(case):
-        return held
-    return held.filter(~held["op"].is_in(list(_widened_messages.taken(case).ops)))
+    if held.height and _widened_messages.sent_as_float32(case):
+        held = held.filter(~held["op"].is_in(list(_widened_messages.taken(case).ops)))
+    if held.height and _late_gradients.reduced_late(case) is not None:
+        late = communication(case).filter(_late_gradients.late_reductions(case))
+        held = held.filter(~held["op"].is_in(late["op"].to_list()))
+    code = case.profile.code()
+    if held.height and code is not None:
+        needed = _waited_early.needed_at_once(case.profile, case.step_ns)
+        line_of_op = code.places_of(code.op[held["op"].to_numpy()])
+        held = held.filter(pl.Series(~np.isin(line_of_op, list(needed)), dtype=pl.Boolean))
+    return held
 
 
 def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> str:

@@ -17,7 +17,14 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _layer_exchanges, _line_remedies, _roles_in_turn, _synchronized_norms
+from nsysx.findings import (
+    _late_gradients,
+    _layer_exchanges,
+    _line_remedies,
+    _roles_in_turn,
+    _synchronized_norms,
+    _waited_early,
+)
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
@@ -76,7 +83,8 @@ def meeting(case: Case) -> CommunicationCause | None:
         case.ops["cls"] == DeviceActivity.COMM.value
     )
     of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
-    return of_program or _in_turn(case) or _in_line(case) or _picked(case) or _of_links(case)
+    elsewhere = _in_turn(case) or _behind_backward(case) or _in_line(case) or _picked(case) or _early(case)
+    return of_program or elsewhere or _of_links(case)
 
 
 def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
@@ -183,6 +191,28 @@ def _in_turn(case: Case) -> CommunicationCause | None:
         return None
     fix, title = Fix.by_name("roles-at-once"), _roles_in_turn.title(turns)
     return CommunicationCause(fix, _roles_in_turn.place(case), _roles_in_turn.worth(case, turns), title)
+
+
+def _early(case: Case) -> CommunicationCause | None:
+    """Return that a line waits for its collectives before work that needs nothing of them; else None."""
+    early = _waited_early.waited_early(case)
+    if early is None:
+        return None
+    title = "The GPU waits for a collective before work that needs nothing of it"
+    return CommunicationCause(
+        Fix.by_name("async-collectives", text=early.text, condition=""), early.where, early.saving, title
+    )
+
+
+def _behind_backward(case: Case) -> CommunicationCause | None:
+    """Return that gradients are reduced in a few messages behind backward, not beside it; else None."""
+    late = _late_gradients.reduced_late(case)
+    if late is None:
+        return None
+    fix = way("gradients-in-buckets")
+    told = f"Reduce gradients in buckets while backward runs, as DistributedDataParallel does: {late.text}"
+    title = "Gradients are reduced behind backward, with nothing beside it"
+    return CommunicationCause(Fix.by_name(fix, text=told), late.where, late.saving, title)
 
 
 def _in_line(case: Case) -> CommunicationCause | None:

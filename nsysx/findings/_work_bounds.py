@@ -121,6 +121,9 @@ SHIFTED_ROWS_TIMES = 1.1
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
 #: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
 ONE_SIZE_SHARE = 0.5
+# ---- _late_gradients -----------------------------------------------------------------------------------------------
+#: Gradients may be reduced in half of the bytes of their parameters; messages of fewer carry a part of them. A twentieth less is padding.
+HALVED_GRADIENTS_SHARE = 0.45
 # ---- _layer_exchanges ----------------------------------------------------------------------------------------------
 #: Exchanges that nothing runs beside for so much of their time are waited for where they are made. Chosen: launches leave some beside.
 ALONE_IN_LINE_SHARE = 0.9

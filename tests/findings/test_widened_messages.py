@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _widened_messages
+from nsysx.findings import _waited_early, _widened_messages
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import GEMM, operator
@@ -132,6 +132,8 @@ def test_such_messages_are_not_told_to_run_on_the_stream_of_the_computation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(settings_told(tmp_path, "converted", monkeypatch)) == {"float32 messages"}
+    assert not settings_told(tmp_path, "as it is", monkeypatch)  # the next work reads what came
+    monkeypatch.setattr(_waited_early, "needed_at_once", lambda profile, step_ns: frozenset())
     assert set(settings_told(tmp_path, "as it is", monkeypatch)) == {"stream of collectives"}
 
 

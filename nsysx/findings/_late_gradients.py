@@ -1,0 +1,83 @@
+"""Gradients that lines of the program reduce over the ranks behind backward, in one message or a few: nothing runs beside these.
+
+A wrapper reduces each bucket of gradients as soon as backward has made it. A program that puts all of them into one tensor sends as few
+messages as can be, and the GPU waits for every byte.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.events.behind_backward import behind_backward
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._costly_jobs import hidden_beside
+from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
+from nsysx.findings._finding_bounds import LOOP_LAUNCHES
+from nsysx.findings._sharded_models import parameter_bytes
+from nsysx.findings._work_bounds import HALVED_GRADIENTS_SHARE
+from nsysx.model import Row
+from nsysx.reading import nccl_notes
+
+
+class LateGradients(NamedTuple):
+    """Reductions behind backward: what it saves that they run beside it, the line that makes most of them, and a sentence about them."""
+
+    saving: Saving
+    where: Row
+    text: str
+
+
+def reduced_late(case: Case) -> LateGradients | None:
+    """Return the reductions of all gradients that a few messages of the program's own lines make behind backward; else None.
+
+    The wrappers of the program must be known to be none, and the bytes of its messages those of its gradients.
+    """
+    settings, code = settings_of(case.profile), case.profile.code()
+    if settings is None or code is None or settings.rows("wrappers") != ():
+        return None
+    comm, late = communication(case), late_reductions(case)
+    line_of_op = code.places_of(code.op[comm["op"].to_numpy()])
+    late = late & (line_of_op >= 0)
+    transfer = exposed_transfer_ns(case, late) if late.any() else 0
+    # Gradients that add up over several backwards are complete in the last one.
+    backward = case.kernels["phase"].cast(pl.String) == "backward"
+    each = case.per_step(int(case.kernels.filter(backward)["ns"].sum())) / max(settings.number("backwards") or 1, 1)
+    saving = hidden_beside(min(transfer, each), "all but the last bucket is reduced beside backward")
+    if not case.notable(saving.likely_ns or 0):
+        return None
+    often = round(int(late.sum()) / case.steps)
+    text = (
+        f"{units.several(often, 'message')} of a step {'carries' if often == 1 else 'carry'} the gradients of all parameters behind "
+        f"backward: {units.duration(transfer)} of transfer that nothing hides"
+    )
+    ns = (comm["end_ns"] - comm["start_ns"]).to_numpy()
+    return LateGradients(saving, code.where_most(line_of_op[late], ns[late]), text)
+
+
+def late_reductions(case: Case) -> Flags:
+    """Return which of all `communication` reduces the gradients of a step behind backward in a few messages; none if some is in it."""
+    comm, settings = communication(case), settings_of(case.profile)
+    none = np.zeros(comm.height, np.bool_)
+    launched = comm["call_start_ns"].is_not_null()
+    whole = 0 if settings is None else parameter_bytes(settings)
+    if not whole or not case.scope.steps or not launched.all() or not comm.height:
+        return none
+    messages = nccl_notes.messages(
+        case.profile.trace, comm, nccl_notes.members(case.profile.trace).get(case.process, {})
+    )
+    reduces = np.array([message.kind in ("allreduce", "reducescatter") for message in messages], np.bool_)
+    phase = comm["phase"].cast(pl.String)
+    if (reduces & (phase == "backward").fill_null(value=False).to_numpy()).any():
+        return none
+    outside = phase.is_in(["optimizer"]) | phase.is_null()
+    ops = case.ops.filter(case.ops["call_start_ns"].is_not_null())
+    late = np.asarray(reduces & outside.to_numpy() & behind_backward(ops, comm), np.bool_)
+    sent = sum(message.bytes or 0 for message, here in zip(messages, late, strict=True) if here) / case.steps
+    few = 0 < late.sum() < LOOP_LAUNCHES * case.steps
+    return late if few and sent >= HALVED_GRADIENTS_SHARE * whole else none

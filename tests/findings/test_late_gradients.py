@@ -1,0 +1,83 @@
+"""NSX110: gradients that lines reduce behind backward in a few messages, and reductions that only look like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings import _late_gradients
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_reduced_twice import Job
+from tests.ranks.test_rank_table import noted
+
+REDUCES, READS = 31, 36
+SOURCE = {
+    30: "flat = torch.cat([p.grad.flatten() for p in ps])",
+    REDUCES: "dist.all_reduce(flat)",
+    READS: "total += loss.item()",
+}
+BYTES = 40_000_000
+
+
+def step(program: Lined, number: int, *, kind: str) -> None:
+    """Forward (1 ms), backward (1.5 ms), and a reduction (500 us) of the gradients, or of something else, behind it."""
+    assert isinstance(program, Job)
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(21), program.range("backward"):
+        program.launch(1500)
+        if kind == "in backward, too":
+            program.reduce(BYTES, 100, 20)
+    with program.line(30):
+        program.launch(10, "CatArrayBatchedCopy")
+    with program.line(REDUCES):
+        for _ in range(30 if kind == "one by one" else 1):
+            program.reduce(4_096 if kind == "a few numbers" else BYTES, 500 / (30 if kind == "one by one" else 1), 7)
+    with program.line(40), program.range("optimizer Adam"):
+        program.launch(200)
+    with program.line(READS):
+        program.sync()
+
+
+def found(folder: Path, kind: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    def transfer(case: _late_gradients.Case, chosen: _late_gradients.Flags) -> int:
+        comm = _late_gradients.communication(case).filter(chosen)
+        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
+
+    # One rank alone does not tell transfer from waiting.
+    monkeypatch.setattr(_late_gradients, "exposed_transfer_ns", transfer)
+    settings = {
+        "wrappers": [{"kind": "DDP"}] if kind == "wrapped" else [],
+        "optimizers": [{"elements": BYTES // 4, "dtypes": {"float32": 1}}],
+        "backwards": 1,
+    }
+    program = Job(SOURCE, settings).run(lambda program, number: step(program, number, kind=kind))
+    return program.found(folder, code)
+
+
+def test_gradients_in_one_message_behind_backward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = found(tmp_path, "flat", "NSX110", monkeypatch)
+    assert [way.name for way in finding.remedies] == ["gradients-in-buckets"]
+    assert "1 message of a step carries the gradients of all parameters behind backward" in finding.fix
+    assert (finding.where["file"], finding.where["line"]) == (FILE, REDUCES)
+    assert not finding.saving.bound and 100_000 <= (finding.saving_ns_per_step or 0) <= 350_000
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "in backward, too", "a few numbers"])
+def test_reductions_behind_backward_that_are_not_all_gradients(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = found(tmp_path, kind, "NSX110", monkeypatch)
+    assert not any(f.title.startswith("Gradients are reduced behind") for f in told)
+
+
+@pytest.mark.parametrize(("kind", "metrics"), [("flat", False), ("a few numbers", True)])
+def test_gradients_are_no_metrics_that_the_next_lines_read(
+    kind: str, metrics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {f.evidence[0]["setting"] for f in found(tmp_path, kind, "NSX127", monkeypatch)}
+    assert told == ({"metrics in each step"} if metrics else set())
