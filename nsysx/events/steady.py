@@ -39,7 +39,7 @@ def _with_full_work(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
 def steps_of_probe(probes: Sequence[Row], process: int) -> Row:
     """Return what the probe of a process wrote about its steps, and as "xray" which it X-rayed; empty when there is none.
 
-    A step of several has the number of the first; "parts", where given, is how many of those that the probe numbered it is made of.
+    A step of several has the number of the first.
     """
     record = next(iter(ids.records_of(probes, process)), {})
     told, xray = record.get("steps"), record.get("xray")
@@ -110,7 +110,7 @@ def _xrayed(cpu: pl.DataFrame, told_of: Row) -> Flags:
     numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
     marked = np.sort(np.asarray(numbers, np.int64))
     first = cpu["number"].to_numpy()
-    traced = np.searchsorted(marked, first + told_of.get("parts", 1)) > np.searchsorted(marked, first)
+    traced = np.searchsorted(marked, first + cpu["parts"].to_numpy()) > np.searchsorted(marked, first)
     return traced if not traced.all() else np.zeros(cpu.height, np.bool_)
 
 
@@ -172,7 +172,7 @@ def in_main_part(
     other lengths, and the others follow after steps that are not there: each is judged by its own steps.
     """
     first, last, once = steady_steps(cpu, gpu, attributed, pauses, told_of)
-    if main is None or len(main) * told_of.get("parts", 1) < WHOLE_WINDOW_STEPS:
+    if main is None or cpu["parts"][main.start : main.stop].sum() < WHOLE_WINDOW_STEPS:
         return first, last, once
     inside = pl.col("index").is_between(main.start, main.stop - 1)
     of_main = steady_steps(cpu.filter(inside), gpu.filter(inside), attributed, pauses, told_of)

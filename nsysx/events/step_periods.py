@@ -43,7 +43,7 @@ def grouped(
 ) -> tuple[pl.DataFrame, dict[int, int]]:
     """Return the steps of each process, with those of several parts as one, and process -> how many parts where that is so.
 
-    ``cpu``: process, index, number, thread, start_ns, end_ns, cut. A step of several parts begins with what lies before them, has
+    ``cpu``: process, index, number, thread, start_ns, end_ns, cut, parts. A step of several parts begins with what lies before them, has
     the number of the first, and is cut if it has too few; there are none where another part of the capture shows none. Before the first
     step it is as much work as before the others; parts before which there is less are no step. ``seams``: where the later parts of the
     capture begin; no step lies across.
@@ -113,4 +113,5 @@ class _ProposedWindow:
             pl.Series("start_ns", begin),
             pl.Series("end_ns", end[last]),
             pl.Series("cut", (last - first + 1 < size) | self.steps["cut"].to_numpy()[last]),
+            pl.Series("parts", last - first + 1, dtype=pl.Int64),
         )[slice(0 if alone or first[0] > 0 else 1, None)]

@@ -40,15 +40,15 @@ from nsysx.reading.trace import Sampled
 
 @dataclass(frozen=True)
 class StepTable:
-    """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen: the last of a window).
+    """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen: the last of a window), parts.
 
     ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` in its window and is not a step,
     columns as in `StepTiles`. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
-    those of their lengths. ``parts``: of how many proposed steps each of its steps is made; ``grouped``: with what comes before
-    them (``periods``). ``timed``: of how many steps that the probe timed each is made, 0 if that is no whole number. ``coverage``:
-    how its recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and levels are
-    of all. ``lost``: so many steps are left out because their kernels were lost (``lost_kernels``).
+    those of their lengths. ``parts``: of how many proposed steps its steps are made, about; ``grouped``: with what comes before
+    them (``periods``). ``timed``: of how many steps that the probe timed a steady one is made on average, 0 if that is not known.
+    ``coverage``: how its recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and
+    levels are of all. ``lost``: so many steps are left out because their kernels were lost (``lost_kernels``).
     """
 
     source: str
@@ -67,7 +67,7 @@ class StepTable:
     coverage: Coverage | None = None
     runs: tuple[Run, ...] = ()
     grouped: bool = False
-    timed: int = 1
+    timed: float = 1
     lost: int = 0
 
     @property
@@ -114,7 +114,7 @@ def find(
     all_steps = _steps_inside(all_steps, whole_in if source != "capture" else None)
     cpu, tiles, grouped, passes = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(_timed_bare(cpu, probes), attributed.gpu_ops)
-    parts = (grouped | passes).get(process, 1)
+    parts = grouped.get(process) or passes.get(process, 1)
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     ends = _part_ends(shown_steps, seams)
@@ -122,12 +122,11 @@ def find(
     steady, once = _chosen_steps(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
     stretches, warm_from = [steady or (0, -1)], (steady or (0, -1))[0]
     if steady is None and shown_steps.height:
-        told = {**steps_of_probe(probes, process), "parts": parts}
-        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, told)
+        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, steps_of_probe(probes, process))
         judged = judge(_of_main(shown_steps, seams, main, sampled))
         steady, stretches, once = _steady(shown_steps, tiled, rest, judged, ends)
         warm_from = judge(range(ends[0] + 1))[0] if sampled and ends else stretches[0][0]
-    cpu = _marked(cpu, steady, warm_from, once)
+    cpu = steps_to_meetings.numbered(_marked(cpu, steady, warm_from, once), attributed.gpu_ops, passes)
     windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
     shown_steps = cpu.filter(shown)
     shown_steady = shown_steps.filter(_within_stretches(stretches))
@@ -148,11 +147,11 @@ def find(
         whole=whole,
         trend=_course(trend(lengths, work, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         levels=of_lengths if source != "capture" else (),
-        parts=parts,
+        parts=round(parts),
         coverage=step_coverage(counted, tiled, rest, once, attributed, ends, source),
         runs=tuple(stretches),
         grouped=process in grouped,
-        timed=parts if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
+        timed=_mean_parts(shown_steady) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
         lost=lost.get(process, 0),
     )
 
@@ -170,8 +169,15 @@ def _grouped_by(size: int | None) -> str:
     return f"; {size} of them and what comes before them repeat as one step" if size else ""
 
 
-def _met_after(size: int | None) -> str:
-    return f", {size} of them up to each collective in which the ranks meet" if size else ""
+def _met_after(passes: float | None) -> str:
+    of_mean = "" if passes is None or passes.is_integer() else " on average"
+    return f", {passes:.3g} of them{of_mean} up to each collective in which the ranks meet" if passes else ""
+
+
+def _mean_parts(steady: pl.DataFrame) -> float:
+    """Return of how many proposed steps a steady step is made on average."""
+    mean = steady["parts"].mean()
+    return float(mean) if isinstance(mean, float) else 1.0
 
 
 def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
@@ -195,7 +201,7 @@ def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
 
 def _tiled(
     all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, seams: Sequence[int]
-) -> tuple[pl.DataFrame, StepTiles, dict[int, int], dict[int, int]]:
+) -> tuple[pl.DataFrame, StepTiles, dict[int, int], dict[int, float]]:
     """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps: of those that begin with what
     comes before them (``step_periods``), and of those that end where the ranks meet (``steps_to_meetings``).
     """
@@ -210,13 +216,14 @@ def _tiled(
             (following.is_null() | (following != pl.col("part"))).alias("cut"),
         )
         .drop("part")
+        .with_columns(pl.lit(1, pl.Int64).alias("parts"))
     )
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     few = 0 if source == "capture" else FEW_STEPS
     tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
     cpu, parts = step_periods.grouped(cpu, tiles.between, ops, seams)
-    passes: dict[int, int] = {}
+    passes: dict[int, float] = {}
     if not parts and source == "nsysx":
         cpu, passes = steps_to_meetings.up_to_meetings(cpu, ops, seams)
     if parts or passes:

@@ -252,7 +252,8 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     parts = profile.steps.parts  # a window holds few steps of several parts
     fewest = min(FEWEST_STEPS_OF_JOB * parts, int(MOST_OPS_OF_JOB // per_step))
     most = max(int(MOST_REPLAYED_OPS // per_step), fewest, 1)
-    breaks = np.append(0, np.flatnonzero(np.diff(numbers) != parts) + 1)
+    apart = np.diff(numbers)  # by the first of its parts, or one by one
+    breaks = np.append(0, np.flatnonzero(apart != apart.min(initial=np.iinfo(np.int64).max)) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
     worked = tiles.select("process", "index", gpu_ns=pl.col("end_ns") - pl.col("start_ns"))

@@ -197,9 +197,15 @@ def of_loop(profile: Profile) -> Measured | None:
     return replace(timed, step_ns=mean_ns, low_ns=min(timed.low_ns, mean_ns), high_ns=max(timed.high_ns, mean_ns))
 
 
-def _in_wholes(lengths: Sequence[int], parts: int) -> list[int]:
-    """Return how long so many steps in a row take (ns), for all that are whole; [] for 0 of them."""
-    return [sum(lengths[i : i + parts]) for i in range(0, len(lengths) - parts + 1, parts)] if parts else []
+def _in_wholes(lengths: Sequence[int], parts: float) -> list[int]:
+    """Return how long so many steps in a row take (ns), for all that are whole; [] for 0 of them.
+
+    On average they are as many as that: part of a step takes that part of its time.
+    """
+    if not parts:
+        return []
+    upto, borders = np.append(0, np.cumsum(lengths)), np.arange(int(len(lengths) / parts) + 1) * parts
+    return [round(ns) for ns in np.diff(np.interp(borders, np.arange(len(upto)), upto)).tolist()]
 
 
 class MeasuredOutside(TypedDict):
@@ -290,7 +296,7 @@ def _steps_of_rest(profile: Profile) -> tuple[int, int] | None:
     """Return how many steps followed all that were timed, and their mean (ns) with what ran between them; None without any."""
     record, steps = _unrecorded(profile.trace.run, profile.steps.process), profile.steps
     blocks = bare.rest(record, profile.trace.capture) if record is not None and steps.timed else []
-    counted = sum(count for count, _ in blocks) // max(steps.timed, 1)
+    counted = int(sum(count for count, _ in blocks) / max(steps.timed, 1))
     return (counted, round(sum(ns for _, ns in blocks) / counted)) if counted else None
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,12 +34,15 @@ def job(
     work_ns: tuple[int, int] = (LONG, SHORT),
     host_ns: tuple[int, int] = (HOST, HOST),
     phase: str = "evaluation",
-    sooner: int = -1,
+    more: Sequence[Sequence[int]] = ((0,), (0,)),
+    inside: bool = False,
     xrayed: Sequence[int] = (),
+    record: Mapping[str, object] = MappingProxyType({}),
 ) -> Path:
     """Write a job of two ranks: of each query, as many forward passes as ``passes`` says, and a gather that ends the longer one's.
 
-    ``sooner``: a query of one pass less. Each pass is a step of the probe, in ``phase``, and the host waits for it.
+    ``more``: so many passes each rank has besides in each query, again and again. ``inside``: the last pass itself gathers. Each pass is a
+    step of the probe, in ``phase``, and the host waits for it.
     """
     report = Report()
     for r in range(2):
@@ -49,14 +52,15 @@ def job(
         thread.process.context(device=r)
     t, number = MS, [0, 0]
     for query in range(queries):
-        count = [n - (query == sooner) for n in passes]
+        count = [n + besides[query % len(besides)] for n, besides in zip(passes, more, strict=True)]
         done = t + max((host + ns) * n for host, ns, n in zip(host_ns, work_ns, count, strict=True)) + 100 * US
         for r, thread in enumerate(threads):
             at = t
             for k in range(count[r]):
                 last = k == count[r] - 1
-                _forward(thread, at + host_ns[r], work_ns[r], phase, r)
-                until = at + host_ns[r] + work_ns[r]
+                begin = at + host_ns[r]
+                until = begin + work_ns[r]
+                _forward(thread, begin, work_ns[r], phase, r, (done if inside and last else until) - 5 * US)
                 if last:
                     thread.launch(
                         until + 10 * US,
@@ -70,15 +74,15 @@ def job(
                 thread.add_range(f"step {number[r]}", at, until, domain="nsysx")
                 at, number[r] = until + US, number[r] + 1
         t = done + 60 * US
-    if xrayed:
-        probes = [{"pid": 100 + r, "rank": str(r), "xray": {"steps": list(xrayed)}} for r in range(2)]
+    if xrayed or record:
+        probes = [{"pid": 100 + r, "rank": str(r), "xray": {"steps": list(xrayed)}, **record} for r in range(2)]
         path.with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
     return report.write(path)
 
 
-def _forward(thread: Thread, begin: int, work_ns: int, phase: str, device: int) -> None:
-    """Add a pass: kernels of several kinds, and the host's wait for them."""
-    thread.add_range(f"{phase} Net", begin - MS, begin + work_ns - 5 * US, domain="nsysx")
+def _forward(thread: Thread, begin: int, work_ns: int, phase: str, device: int, end: int) -> None:
+    """Add a pass up to its end: kernels of several kinds, and the host's wait for them."""
+    thread.add_range(f"{phase} Net", begin - MS, end, domain="nsysx")
     for k in range(4):
         thread.launch(
             begin - 100 * US + k * 20 * US,
@@ -106,20 +110,67 @@ def test_a_step_is_what_lies_between_meetings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passes", "phase", "queries", "sooner"),
+    ("passes", "phase", "queries", "more", "inside"),
     [
-        ((1, 1), "evaluation", 10, -1),  # they meet behind each
-        ((4, 4), "backward", 10, -1),  # training: its optimizer or its backward ends a step
-        ((4, 4), "evaluation", 3, -1),  # seen too seldom
-        ((4, 4), "evaluation", 10, 5),  # not always behind as many
-        ((20, 20), "evaluation", 6, -1),  # a metric now and then
+        ((1, 1), "evaluation", 10, (0,), False),  # they meet behind each
+        ((4, 4), "backward", 10, (0,), False),  # training: its optimizer or its backward ends a step
+        ((4, 4), "evaluation", 3, (0,), False),  # seen too seldom
+        ((4, 4), "evaluation", 12, (0, 1, -1), True),  # passes that communicate themselves, now and then
+        ((4, 4), "backward", 12, (0, 1, -1), False),
+        ((20, 20), "evaluation", 6, (0, 3), False),  # a metric now and then
     ],
 )
-def test_passes_are_steps_where_the_ranks_do_not_meet_behind_as_many(
-    passes: tuple[int, int], phase: str, queries: int, sooner: int, tmp_path: Path
+def test_passes_are_steps_where_the_ranks_do_not_meet_behind_them(
+    passes: tuple[int, int], phase: str, queries: int, more: Sequence[int], inside: bool, tmp_path: Path
 ) -> None:
-    table = steps(job(tmp_path / "j.sqlite", passes=passes, phase=phase, queries=queries, sooner=sooner))
+    path = job(tmp_path / "j.sqlite", passes=passes, phase=phase, queries=queries, more=(more, more), inside=inside)
+    table = steps(path)
     assert table.parts == 1 and "meet" not in table.rule
+
+
+def test_queries_of_unlike_numbers_of_passes_are_a_step_each(tmp_path: Path) -> None:
+    """Both ranks have 3, 4 or 5 passes of a query; the first steps of a window without its beginning would be cut."""
+    table = steps(job(tmp_path / "j.sqlite", queries=12, more=((0, 1, -1),) * 2))
+    shown = table.cpu.filter(table.cpu["process"] == table.process)
+    assert shown["parts"].to_list() == [4, 5, 3] * 4 and shown["number"].to_list() == list(range(12))
+    assert table.parts == 4 and "of them on average up to each collective in which the ranks meet" in table.rule
+    steady = shown.filter("steady")["parts"].to_list()
+    assert table.timed == pytest.approx(sum(steady) / len(steady)) and table.in_rounds
+
+
+def test_the_rank_with_more_passes_of_most_queries_is_the_straggler(tmp_path: Path) -> None:
+    """Passes are alike: of three queries one rank has 15 passes and the other 9, and 24 ms each."""
+    path = job(tmp_path / "j.sqlite", queries=12, more=((1, 2, 0), (-1, -1, -1)), work_ns=(LONG, LONG))
+    summary = summarize([path])
+    assert late(summary) == [0]
+    row = next(r for r in summary.rows("ranks") if r["straggler"])
+    assert row["late_ns"] == pytest.approx(2 * (LONG + HOST), rel=0.1) and row["even_ns"] == pytest.approx(
+        LONG + HOST, rel=0.1
+    )
+    assert not any("alone evaluates" in f.title for f in summary.findings or ())
+
+
+def test_ranks_with_as_many_passes_in_sum_have_no_straggler(tmp_path: Path) -> None:
+    path = job(tmp_path / "j.sqlite", queries=12, more=((0, 1, -1), (0, 1, -1)), work_ns=(LONG, LONG))
+    assert late(summarize([path])) == []
+
+
+@pytest.mark.parametrize("more", [((0, 1, -1), (0, 1, -1)), ((1, 2, 0), (-1, -1, -1))])
+def test_steps_of_one_meeting_have_one_number_on_all_ranks(tmp_path: Path, more: Sequence[Sequence[int]]) -> None:
+    cpu = steps(job(tmp_path / "j.sqlite", queries=12, more=more)).cpu
+    ends = [cpu.filter(cpu["process"] == p).select("number", "end_ns") for p in cpu["process"].unique().to_list()]
+    both = ends[0].join(ends[1], on="number")
+    assert both.height == 12 and ((both["end_ns"] - both["end_ns_right"]).abs() < MS).all()
+
+
+def test_the_step_without_the_profiler_is_so_many_passes_on_average(tmp_path: Path) -> None:
+    """Passes of 22 ms were timed: a step of 4 on average takes 88 ms, whatever the recorded one takes."""
+    record = {"unrecorded_steps": {"count": 64, "lengths_ns": [22 * MS] * 64, "where": "before the window"}}
+    path = job(tmp_path / "j.sqlite", queries=13, more=((0, 1, -1),) * 2, record=record)
+    summary = summarize([path])
+    assert summary.unprofiled is not None and summary.unprofiled.source == "in_process"
+    mean = steps(path).timed
+    assert summary.unprofiled.step_ns == pytest.approx(mean * 22 * MS, rel=0.02)
 
 
 def test_the_rank_with_the_longer_samples_is_the_straggler(tmp_path: Path) -> None:
