@@ -307,6 +307,7 @@ OF_RANKS = (
         set_by=("loader",),
         phase="data",
         worded=same.in_its_words,
+        at=same.place_of_call,
     ),
     Costly(
         "samples of all ranks",

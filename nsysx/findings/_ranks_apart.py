@@ -8,6 +8,7 @@ trained they may add up what their networks return, or each load its own weights
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,19 +28,23 @@ _OWN_NETWORK = re.compile(
     r"\b\w*(?:load|from_pretrained|checkpoint|ckpt|weights)\w*\s*(?:\(|=)(?!.*map_location)[^#]*rank\b"
     r"|\b\w*(?:model|member|net|network|checkpoint|fold|variant)s?\[[^\]]*rank\b"
 )
+#: What wrappers send in a forward: buffers, and parameters that are divided.
+_SENT_IN_FORWARD = MappingProxyType({"DDP": ("broadcast",), "FSDP": ("allgather",), "fully_shard": ("allgather",)})
 #: Kinds of collectives that add up; what is gathered is kept apart.
 _ADDS_UP = ("allreduce", "reduce", "reducescatter")
 
 
 class _Exchanged(NamedTuple):
     """What goes between the ranks: whether any of it goes before the backward of its step has ended, in a forward, or from one rank to
-    another alone, and how many bytes are added up in a step, None where that is not known.
+    another alone, how many bytes are added up in a step, None where that is not known, and the kinds of all but small messages of a
+    forward.
     """
 
     before_backward_ends: bool
     in_forward: bool
     to_one: bool
     added_bytes: float | None
+    kinds_in_forward: frozenset[str] = frozenset()
 
 
 def apart(case: Case, settings: RecordedSettings) -> bool:
@@ -55,6 +60,16 @@ def apart(case: Case, settings: RecordedSettings) -> bool:
     # Layers that a function calls one by one are networks each: what goes between them is in none of their forwards.
     alone = len(settings.rows("networks") or ()) == 1 and not sent.in_forward
     return alone and sent.added_bytes is not None and sent.added_bytes <= MOST_METRIC_BYTES and not _own(case.profile)
+
+
+def forwards_alone(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether a wrapper gathers gradients, and in a forward nothing goes between the ranks but what it sends itself.
+
+    Ranks that take their parts of a sequence within the network exchange them there, and must be given the same samples.
+    """
+    kinds = {kind for name, sent in _SENT_IN_FORWARD.items() if settings.wrappers(name) for kind in sent}
+    sent = case.profile.once(_exchanged) if kinds else None
+    return sent is not None and sent.kinds_in_forward <= kinds
 
 
 def _own(profile: Profile) -> bool:
@@ -80,11 +95,14 @@ def _exchanged(profile: Profile) -> _Exchanged | None:
     messages = nccl_notes.messages(profile.trace, comm, nccl_notes.members(profile.trace).get(profile.process, {}))
     added = [message.bytes for message in messages if message.kind in _ADDS_UP]
     sizes = [size for size in added if size is not None]
+    of_forward = zip(messages, forward.filter(communicates).to_list(), strict=True)
+    large = (m for m, inside in of_forward if inside and (m.bytes is None or m.bytes > MOST_METRIC_BYTES))
     return _Exchanged(
         before_backward_ends=bool(in_phase.any()) or not bool(behind_backward.all()),
         in_forward=bool(in_phase.any()),
         to_one=any(message.kind == nccl_notes.SEND_RECEIVE or "alltoall" in message.kind for message in messages),
         added_bytes=sum(sizes) / profile.scope.steps if len(sizes) == len(added) else None,
+        kinds_in_forward=frozenset(m.kind for m in large),
     )
 
 

@@ -2,9 +2,11 @@
 
 A loader's probe notes a checksum of the numbers of the samples that it draws in the step that is watched, the same step on each rank;
 of data without numbers, as a stream is, one of what is in its batches. Where those are not known, a line that takes a rank's part of each
-batch tells that the rank has loaded more. Ranks of DistributedDataParallel share the data, and so do those that compute apart from each
-other: equal draws are a sampler, or a stream, that knows nothing of ranks. Ranks that share tensors or a sequence read the same samples
-and must: nothing is said of them.
+batch tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
+told by what its networks are given: checksums of that in some steps of each window.
+
+Ranks of DistributedDataParallel share the data, and so do those that compute apart from each other: equal draws are a sampler, or a
+stream, that knows nothing of ranks. Ranks that share tensors or a sequence read the same samples and must: nothing is said of them.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import NamedTuple
 
 from nsysx import ids, units
 from nsysx.advice import Alternative
-from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings import _costly_jobs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._flow_work import in_short
-from nsysx.findings._ranks_apart import apart
+from nsysx.findings._ranks_apart import apart, forwards_alone
 from nsysx.findings._shares_of_ranks import cut_after_loading
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -34,6 +36,7 @@ _STREAM = (
     "def __iter__(self):  # of the dataset; with workers, take get_worker_info() into account as well\n"
     "    return itertools.islice(self.samples(), dist.get_rank(), None, dist.get_world_size())"
 )
+_ROWS = "order = order[dist.get_rank() :: dist.get_world_size()]  # behind the shuffle, which is the same on all ranks"
 _TRAINED = "The batch of all ranks together grows: fit the learning rate to it, or divide batch_size, and a step is shorter instead."
 _SUMMED = (
     "Put the results of all ranks together. DistributedSampler repeats a few samples so that each rank has as many."
@@ -43,7 +46,8 @@ _SUMMED = (
 class SameSamples(NamedTuple):
     """The loader whose samples ``ranks`` ranks all draw; ``cut``: the line at which each then takes its part, empty where none is seen.
 
-    ``streamed``: no sampler draws them, batches were seen to be alike. ``trains``: a backward runs in the step.
+    ``streamed``: no sampler draws them, batches were seen to be alike. ``given``: networks were seen to be given the same; in place of a
+    loader is what was noted of one of them. ``trains``: a backward runs in the step.
     """
 
     loader: Row
@@ -51,9 +55,13 @@ class SameSamples(NamedTuple):
     cut: Row = MappingProxyType({})
     streamed: bool = False
     trains: bool = True
+    given: bool = False
 
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
+        if self.given:
+            call = f"{self.loader.get('class')} at {in_short(self.line)}"
+            return f"in the same steps {self._all()} call {call} with the same {self._rows()}"
         batch = whole_number(self.loader.get("batch_size"))
         size = f"the same {units.count(batch)} samples for a batch" if batch else "the same samples"
         sampler = self.loader.get("dataset" if self.streamed else "sampler")
@@ -61,8 +69,19 @@ class SameSamples(NamedTuple):
         if self.cut:
             whole = f"{units.count(batch)} samples" if batch else "all samples"
             return f"each rank loads {whole} of a batch{by} and then takes its part of them, at {in_short(self.cut)}"
-        ranks = "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"
-        return f"{ranks} {'load' if self.streamed else 'draw'} {size}{by}"
+        return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}"
+
+    @property
+    def line(self) -> Row:
+        """Return the line that calls the network that was given the same, empty where that was not seen."""
+        return file_and_line(self.loader.get("place")) if self.given else {}
+
+    def _all(self) -> str:
+        return "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"
+
+    def _rows(self) -> str:
+        rows = whole_number(self.loader.get("rows"))
+        return f"tensors of {units.count(rows)} rows" if rows else "tensors"
 
     def worth(self) -> str:
         """Return what own samples are worth, in words: not a step gets shorter, but fewer of them go over the data."""
@@ -76,6 +95,8 @@ class SameSamples(NamedTuple):
         seen = f"{share.text}: {self.sentence()}"
         if self.cut:
             return way("own-samples", seen)
+        if self.given:
+            return way("own-samples", seen, _ROWS, _TRAINED if self.trains else _SUMMED)
         paste = _STREAM if self.streamed else _SAMPLER.format(shuffle=self.trains)
         return way("own-samples", seen, paste, _TRAINED if self.trains else _SUMMED)
 
@@ -91,9 +112,11 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
     others = [_settings(case, process) for process in peers.ranks(case.profile) if process != case.process]
     wrapped = _costly_jobs.ddp(settings) is not None
     alike = _alike(case, settings, others, wrapped=wrapped) if others else None
-    if alike is None or not (wrapped or apart(case, settings)):
+    if alike is not None and not (wrapped or apart(case, settings)):
         return None
-    return alike._replace(trains=wrapped or bool(settings.number("backwards")))
+    if alike is None and others and (apart(case, settings) or forwards_alone(case, settings)):
+        alike = _given_alike(settings, others)
+    return None if alike is None else alike._replace(trains=wrapped or bool(settings.number("backwards")))
 
 
 def _alike(
@@ -116,6 +139,41 @@ def _alike(
     if cut is None or drawn or not cut.loader.get("workers"):
         return None
     return SameSamples(cut.loader, 1 + len(others), cut.where)
+
+
+def _given_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
+    """Return the network that all ranks give the same in the same steps, where all of their networks are.
+
+    What is the same in all of its calls is a constant, or made up. Where a call does not tell, the ranks may have different data.
+    """
+    noted, theirs = _inputs(settings), [_inputs(each) for each in others]
+    data = {call for call, sums in noted.items() if len(sums) > 1}
+    seen = data and not any(None in sums for each in (noted, *theirs) for sums in each.values())
+    if not seen or not all(noted.keys() == each.keys() for each in theirs):
+        return None
+    if not all(_alike_steps(sums, each[call]) for each in theirs for call, sums in noted.items()):
+        return None
+    rows = (row for row in settings.rows("inputs") or () if (row.get("class"), row.get("place")) in data)
+    return SameSamples(max(rows, key=lambda row: row.get("rows") or 0), 1 + len(others), given=True)
+
+
+def _alike_steps(sums: frozenset[object], theirs: frozenset[object]) -> bool:
+    """Return whether two ranks gave a network the same; one of them may have been looked at in more steps."""
+    both = sums & theirs
+    return len(both) == min(len(sums), len(theirs)) and (len(both) > 1 or sums == theirs)
+
+
+def _inputs(settings: RecordedSettings) -> dict[tuple[object, object], frozenset[object]]:
+    """Return the checksums of what each network was given, by its class and the line that calls it."""
+    rows = settings.rows("inputs") or ()
+    noted = {(row.get("class"), row.get("place")): row.get("sums") for row in rows}
+    return {call: frozenset(sums) for call, sums in noted.items() if isinstance(sums, list) and sums}
+
+
+def place_of_call(case: Case) -> Row:
+    """Return the line that calls the network that all ranks give the same."""
+    same = same_samples(case, settings_of(case.profile))
+    return {} if same is None else same.line
 
 
 def drawn_alike(case: Case, settings: RecordedSettings) -> str:

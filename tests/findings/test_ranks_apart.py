@@ -17,6 +17,11 @@ from tests.ranks.test_rank_table import KERNELS, noted
 
 LOADER = {"made": f"{FILE}:9", "batch_size": 64, "sampler": "SequentialSampler", "iterators": 1, "drawn": [7, 8]}
 WEIGHTS = 1_000_000
+_IN_FORWARD = {
+    "gathered in forward": "ncclAllGather",
+    "added in forward": "ncclAllReduce",
+    "buffers in forward": "ncclBroadcast",
+}
 
 
 class Job(Lined):
@@ -50,6 +55,8 @@ def step(program: Job, number: int, *, trains: bool, kind: str) -> None:
             program.launch(500)
             if kind == "in forward":
                 program.sends("ncclAllReduce", 64)
+            elif kind in _IN_FORWARD:
+                program.sends(_IN_FORWARD[kind], 1 << 20)
         if kind == "between forwards" and not part:
             program.sends("ncclAllReduce", 64)
     if trains:
@@ -63,7 +70,7 @@ def step(program: Job, number: int, *, trains: bool, kind: str) -> None:
         program.sends({"sent": "ncclSend", "shuffled": "ncclAlltoAll"}[kind], 4 * WEIGHTS)
     elif kind == "outputs added":
         program.sends("ncclAllReduce", 1 << 20)
-    elif kind not in ("nothing", "in forward", "in backward"):
+    elif kind not in ("nothing", "in backward", "in forward", *_IN_FORWARD):
         program.sends("ncclAllReduce", 4 * WEIGHTS if trains and kind != "counts" else 64)
     if trains:
         with program.line(22), program.range("optimizer SGD"):
@@ -161,3 +168,28 @@ def test_lines_that_choose_a_network_by_the_rank(text: str, own: bool) -> None:
     run = {"of_ranks": {FILE: {"5": text}}}
     profile: Any = SimpleNamespace(trace=SimpleNamespace(run=run))
     assert _ranks_apart._own(profile) is own
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrapper", "found"),
+    [
+        ("gradients", "DDP", True),
+        ("gradients", "fully_shard", True),
+        ("in forward", "DDP", True),  # statistics of a normalization
+        ("buffers in forward", "DDP", True),
+        ("gathered in forward", "fully_shard", True),  # its parameters
+        ("gathered in forward", "DDP", False),  # parts of a sequence are exchanged within the network
+        ("added in forward", "DDP", False),
+        ("added in forward", "fully_shard", False),
+    ],
+)
+def test_wrapped_ranks_that_exchange_nothing_in_a_forward_need_not_be_given_the_same(
+    kind: str, wrapper: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [{"class": "Net", "place": f"{FILE}:20", "rows": 64, "sums": [1, 2]}]
+    wrappers = [{"kind": wrapper, "count": 1}]
+    findings = told(tmp_path, monkeypatch, trains=True, kind=kind, loaders=[], inputs=inputs, wrappers=wrappers)
+    assert bool(findings) is found
+    if found:
+        assert (findings[0].where["file"], findings[0].where["line"]) == (FILE, 20)
+        assert "both ranks call Net at" in findings[0].fix

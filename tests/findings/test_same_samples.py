@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Cas
     monkeypatch.setattr(_same_samples.peers, "ranks", lambda _: [100 + rank for rank in range(len(ranks))])
     monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: None)
     monkeypatch.setattr(_same_samples, "apart", lambda *_: False)
+    monkeypatch.setattr(_same_samples, "forwards_alone", lambda *_: False)
     return cast(Case, SimpleNamespace(profile=profile, process=100)), RecordedSettings(ranks[0])
 
 
@@ -106,6 +107,63 @@ def test_nothing_is_said_of_ranks_that_share_the_data_or_may(
     case, settings = job(monkeypatch, *ranks)
     assert _same_samples.same_samples(case, settings) is None and not _same_samples.drawn_alike(case, settings)
     assert not _same_samples.loaded_alike(case, settings) and _same_samples.fewer_steps(case, settings) is None
+
+
+def gave(*sums: int | None, more: Sequence[Mapping[str, Any]] = (), wrappers: Any = DDP) -> dict[str, Any]:
+    """Return the settings of a rank that gives its network this, and others something else."""
+    network = {"class": "Net", "place": "train.py:40", "rows": 64, "sums": list(sums)}
+    return {"wrappers": wrappers, "loaders": [], "inputs": [network, *more], "backwards": 1}
+
+
+def test_ranks_of_which_one_was_looked_at_longer_have_the_same_data_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, settings = job(monkeypatch, gave(7, 8, 9), gave(8, 9))
+    monkeypatch.setattr(_same_samples, "apart", lambda *_: True)
+    assert _same_samples.same_samples(case, settings) is not None
+
+
+TOKENS = {"class": "Text", "place": "train.py:38", "rows": 8}
+
+
+@pytest.mark.parametrize("by", ["apart", "forwards_alone"])
+@pytest.mark.parametrize("more", [(), ({**TOKENS, "sums": [5, 5]},)], ids=["alone", "beside a constant"])
+def test_ranks_that_give_their_networks_the_same_are_told_to_share_the_rows(
+    more: Sequence[Mapping[str, Any]], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No loader, sampler or stream is there: each rank takes rows of a tensor by an order that is the same everywhere."""
+    case, settings = job(monkeypatch, *[gave(7, 8, more=more)] * 2)
+    assert _same_samples.same_samples(case, settings) is None, "they may exchange what they compute in a forward"
+    monkeypatch.setattr(_same_samples, by, lambda *_: True)
+    same = _same_samples.same_samples(case, settings)
+    assert same is not None and same.trains
+    assert same.sentence() == "in the same steps both ranks call Net at train.py:40 with the same tensors of 64 rows"
+    assert "order[dist.get_rank() ::" in same.fix().paste and "DataLoader" not in same.fix().paste
+    monkeypatch.setattr(_same_samples, "settings_of", lambda _: settings)
+    assert _same_samples.place_of_call(case) == {"file": "train.py", "line": 40}
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (gave(7, 8), gave(7, 9)),
+        (gave(7, 8, 9), gave(7, 6)),
+        (gave(7, 8), gave(7)),
+        (gave(7, 7), gave(7, 7)),  # one batch again and again is made up
+        (gave(7), gave(7)),  # it may be
+        (gave(7, None), gave(7, None)),  # not seen
+        (gave(7, 8, more=[{**TOKENS, "sums": [1, 2]}]), gave(7, 8, more=[{**TOKENS, "sums": [3, 4]}])),  # own prompts
+        (gave(7, 8, more=[{**TOKENS, "sums": [None, None]}]),) * 2,
+        (gave(7, 8), gave(7, 8, more=[{**TOKENS, "sums": [1, 2]}])),  # work of one rank alone
+        (gave(7, 8), gave(7, 8), gave(6, 5)),
+        (gave(7, 8), {"wrappers": DDP}),
+        (gave(7, 8),),
+    ],
+)
+def test_ranks_that_may_be_given_data_of_their_own_are_not(
+    ranks: tuple[Mapping[str, Any], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, settings = job(monkeypatch, *ranks)
+    monkeypatch.setattr(_same_samples, "apart", lambda *_: True)
+    assert _same_samples.same_samples(case, settings) is None
 
 
 CUT = {"file": "train.py", "line": 8}

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from nsysx_probe import attention_masks
+from nsysx_probe import attention_masks, held_memory
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -229,7 +229,7 @@ def test_masks_are_held_to_the_windows_end_at_most() -> None:
 
 
 def test_large_masks_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_masks, "HELD_MASKS_BYTES", 1000)
+    monkeypatch.setattr(held_memory, "HELD_BYTES", 1000)
     (found,) = told(Net(1), [ONES])
     assert found == {"shape": [2, 1, LENGTH, LENGTH], "tensors": 1, "looked": 0}
 

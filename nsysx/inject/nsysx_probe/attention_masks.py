@@ -13,10 +13,9 @@ from typing import Any
 
 from . import patch
 from .backward_graph import nodes_of
+from .held_memory import has_room
 from .output import Output
 from .probe_bounds import (
-    HELD_MASK_MEMORY_SHARE,
-    HELD_MASKS_BYTES,
     HELD_MASKS_OF_SHAPE,
     LEAST_MASKED,
     MASK_ROWS,
@@ -24,7 +23,6 @@ from .probe_bounds import (
     MOST_MASK_BACKWARDS,
     MOST_MASK_LEADS,
     MOST_MASK_SHAPES,
-    USED_MEMORY_SHARE,
 )
 from .settings_state import asked
 
@@ -139,21 +137,9 @@ class AttentionMasks:
         held = self._held.setdefault(shape, [])
         for number in dict.fromkeys((0, len(masks) - 1, len(masks) // 2)):
             mask = masks[number]
-            if len(held) < HELD_MASKS_OF_SHAPE and self._has_room(mask):
+            others = (other for masks_of_shape in self._held.values() for other, _ in masks_of_shape)
+            if len(held) < HELD_MASKS_OF_SHAPE and has_room(self.torch, [*others, mask]):
                 held.append((mask, 0 if mask.is_inference() else mask._version))
-
-    def _has_room(self, mask: Any) -> bool:
-        """Return whether the memory that a mask lies in can be held beside the most that the program has used so far."""
-        storages = {
-            m.untyped_storage().data_ptr(): m.untyped_storage() for held in self._held.values() for m, _ in held
-        }
-        storages[mask.untyped_storage().data_ptr()] = mask.untyped_storage()
-        wanted = sum(storage.nbytes() for storage in storages.values())
-        if not mask.is_cuda:
-            return bool(wanted <= HELD_MASKS_BYTES)
-        whole = self.torch.cuda.get_device_properties(mask.device).total_memory
-        used = self.torch.cuda.max_memory_allocated(mask.device)
-        return bool(wanted <= HELD_MASK_MEMORY_SHARE * whole and used + wanted <= USED_MEMORY_SHARE * whole)
 
     # ---- at the window's border -------------------------------------------------------------------------------------
 

@@ -12,14 +12,12 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from . import patch, settings_objects
+from . import patch, settings_objects, tensor_checksum
 from .batch_padding import tensors_on_cpu
 from .changes import place
 from .output import Output
 from .probe_bounds import (
-    FEWEST_BATCH_VALUES,
     FEWEST_DRAWN,
-    MOST_BATCH_NUMBERS,
     MOST_BATCH_TENSORS,
     MOST_DRAWN,
     MOST_DRAWS,
@@ -119,16 +117,9 @@ def checksum(torch: Any, batch: Any) -> int | None:
     That is a batch without a tensor on the CPU of many different values, and one that is not looked at whole: of what is left out the
     ranks may have different ones.
     """
-    sums, telling = 0, False
     tensors = list(tensors_on_cpu(torch, batch))
     if len(tensors) >= MOST_BATCH_TENSORS:
         return None
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        for _, tensor in tensors:
-            if not tensor.numel() or not tensor.is_contiguous() or tensor.is_complex():
-                continue
-            apart = -(-tensor.numel() // MOST_BATCH_NUMBERS)
-            numbers = tensor.view(-1)[::apart].tolist()
-            sums = zlib.crc32(repr([str(tensor.dtype), *tensor.shape, *numbers]).encode(), sums)
-            telling = telling or len(set(numbers)) >= FEWEST_BATCH_VALUES
-    return sums if telling else None
+    return tensor_checksum.checksum(
+        torch, [tensor for _, tensor in tensors if tensor.numel() and not tensor.is_complex()]
+    )

@@ -16,9 +16,6 @@ AT_WORK_LOOK_S, AT_WORK_LONGEST_S, KERNELS_AFTER_CALLS_S = 0.01, 1.5, 0.05
 # ---- attention_masks ------------------------------------------------------------------------------------------------
 #: Backwards of one step whose masks are looked at, shapes of masks, and masks of one shape that are held: each layer may have its own.
 MOST_MASK_BACKWARDS, MOST_MASK_SHAPES, HELD_MASKS_OF_SHAPE = 4, 4, 3
-#: Masks are held if the memory that they lie in is no more than this, on a GPU than this share of its memory, of which the program with
-#: them uses no more than that share. Chosen: a mask of 8 x 8192 x 8192 numbers of 16 bits on a card of 80 GB.
-HELD_MASKS_BYTES, HELD_MASK_MEMORY_SHARE, USED_MEMORY_SHARE = 1 << 28, 1 / 64, 0.9
 #: Of a mask that is not empty about so many rows are looked at, of so many sequences and heads each; what is added to a score that is
 #: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf).
 MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED = 32, 4, -9_999.0
@@ -131,6 +128,11 @@ GATHERING_RESTS_S = 1.5
 #: The leading rank renames a file for each other one, and so it decides within less than this (s).
 GATHERING_DECIDED_S = 1.0
 
+# ---- held_memory ----------------------------------------------------------------------------------------------------
+#: Tensors are held if the memory that they lie in is no more than this (bytes), on a GPU than this share of its memory, of which the
+#: program with them uses no more than that share. Chosen: a mask of 8 x 8192 x 8192 numbers of 16 bits on a card of 80 GB.
+HELD_BYTES, HELD_MEMORY_SHARE, USED_MEMORY_SHARE = 1 << 28, 1 / 64, 0.9
+
 # ---- job_ranks ------------------------------------------------------------------------------------------------------
 #: How often a rank looks whether those of other nodes have come, and how often whether they have announced something (s).
 RANKS_LOOK_S, RANKS_ASK_S = 0.005, 0.25
@@ -200,6 +202,10 @@ MEETING_S, MEETING_STEPS = 10.0, 2
 # ---- monitoring -----------------------------------------------------------------------------------------------------
 #: A loop in one line tells of that line so often, and then no more.
 LOOP_LINES = 16
+
+# ---- network_inputs -------------------------------------------------------------------------------------------------
+#: Networks of a step whose calls are looked at, calls of one in a step, and of all windows: micro-steps differ from each other already.
+MOST_HELD_NETWORKS, HELD_CALLS, MOST_INPUT_SUMS = 4, 4, 16
 
 # ---- odometer -------------------------------------------------------------------------------------------------------
 #: So many blocks are kept; one lasts at least so long at first (ns), and twice as long whenever they are too many.
@@ -300,9 +306,6 @@ MOST_LOADERS = 20
 #: Batches of a loader whose samples are noted, samples of one that are looked at, and how many a batch must have: two ranks draw one
 #: sample alike by chance. Chosen: a checksum of 1,000 numbers takes 0.1 ms.
 MOST_DRAWS, MOST_DRAWN, FEWEST_DRAWN = 16, 1_000, 2
-#: Numbers of each tensor of a batch that are looked at, and how many different ones at least one tensor must have: zeros, masks and a few
-#: classes are alike on all ranks by chance. Chosen: a checksum of 8 tensors of images takes below 1 ms.
-MOST_BATCH_NUMBERS, FEWEST_BATCH_VALUES = 256, 16
 
 # ---- settings_state -------------------------------------------------------------------------------------------------
 #: Letters of an environment variable that are written into the probe file. Chosen: settings are short, what is longer is a list
@@ -326,6 +329,11 @@ MOST_TURNS = 12
 ACTS_FOR_STEPS = 3
 #: Steps without an optimizer's that are remembered. Chosen: bounds the size of the probe file.
 MOST_EMPTY_STEPS = 100
+
+# ---- tensor_checksum ------------------------------------------------------------------------------------------------
+#: Numbers of each tensor of a batch that are looked at, and how many different ones at least one tensor must have: zeros, masks and a few
+#: classes are alike on all ranks by chance. Chosen: a checksum of 8 tensors of images takes below 1 ms.
+MOST_BATCH_NUMBERS, FEWEST_BATCH_VALUES = 256, 16
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
 #: Borders of steps that are timed. Chosen: each holds an event of CUDA.

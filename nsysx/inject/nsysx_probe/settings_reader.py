@@ -3,7 +3,7 @@
 `SettingsReader` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
 numbers, which backwards reduce gradients), and puts all of it into one record when the step ends. Outside that step every function
 that the other parts call is one look at ``watching``. No tensor's values are read in a step but those of one batch that a loader has put
-together on the CPU, and behind the window some of masks; nothing is synchronized, CUDA is not started.
+together on the CPU, and behind the window some of masks and of what networks are given; nothing is synchronized, CUDA is not started.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
 from .loader_settings import LoaderSettings
+from .network_inputs import NetworkInputs
 from .output import Output
 from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPUT
 from .setting_places import SettingPlaces
@@ -48,6 +49,7 @@ class SettingsReader:
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
         self.masks = AttentionMasks(torch, out)
+        self.inputs = NetworkInputs(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
@@ -63,6 +65,11 @@ class SettingsReader:
         for kind in (room._open_zipfile_writer_file, room._open_zipfile_writer_buffer):
             patcher.around(kind.__exit__, "saved", "None", self.saved, patch.nothing)
         self.places.arm(patcher)
+
+    def recorded(self, *, last: bool, cold: bool) -> None:
+        """A recorded step begins: the window's ``last`` one, behind which masks are read, or one of a ``cold`` start that is X-rayed."""
+        self.masks.begin(last=last)
+        self.inputs.begin(holds=last or cold)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
 
@@ -115,6 +122,7 @@ class SettingsReader:
         """The window has closed: what had to wait for that is read now."""
         self._safely(self._padding.window_closed)
         self._safely(self.masks.window_closed)
+        self._safely(self.inputs.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
@@ -131,6 +139,7 @@ class SettingsReader:
             "saves": saves,
             "padding": self._padding.counts,
             "masks": self.masks.rows,
+            "inputs": self.inputs.rows,
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
         }
@@ -215,6 +224,8 @@ class SettingsReader:
         if self.watching and not self._traced():
             self._safely(lambda: self._network(module, args, kwargs or {}))
             self._safely(lambda: self._padding.called(module, args, kwargs or {}))
+        if self.inputs.holds and not self._traced():
+            self._safely(lambda: self.inputs.called(module, args, kwargs or {}))
 
     def _network(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._seen["unread"].inputs(module, args, kwargs)
