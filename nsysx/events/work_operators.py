@@ -6,7 +6,8 @@ autograd's number, a number of their own, the sizes of the arguments ([] for wha
 operator that made it and which of its results it is. Sizes and what follows are there with ``record_shapes=True`` only.
 
 Work belongs to the outermost operator with a known number of floating point operations (``events.operator_flops``), so that a
-convolution and what cuDNN wraps around it are one; all other work to the innermost operator that was open when it was called.
+convolution and what cuDNN wraps around it are one; all other work to the innermost operator that was open when it was called. What a
+subclass of tensors makes of an operator is an operator of its own: that around it has the sizes of a DTensor, not those of a rank's part.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ OTHER_SIZES = "its sizes are not those of the step in which they were recorded"
 _LAUNCH = r"^triton::[^,]+#(\d{1,18}|products),"
 #: Why a kernel of Triton has no limit by its bytes.
 MULTIPLIES = "a kernel of Triton that multiplies matrices: how many operations is not known"
+#: What torch calls the range in which a subclass of tensors does an operator its own way.
+_SUBCLASS = "PythonSubclass"
 #: A node of autograd: MulBackward0, CompiledFunctionBackward.
 _NODE = re.compile(r"^[^:]*Backward\d*$")
 #: What torch.compile calls the ranges around its programs.
@@ -166,6 +169,7 @@ def _owners(layer: Layer) -> tuple[I64, I64, I64, Flags]:
     torchs = np.array([(n or "").startswith("aten::") for n in names], np.bool_)[index]
     compiled = np.append(np.array([bool(_COMPILED.match(n or "")) for n in names], np.bool_)[index], False)
     nodes = np.array([bool(_NODE.search(n or "")) for n in names], np.bool_)[index]
+    subclass = np.array([n == _SUBCLASS for n in names], np.bool_)[index]
     counts = operator_flops.counted(layer.rows["name"])
     owner = np.arange(len(parents) + 1)
     top = np.append(np.where(torchs, owner[:-1], -1), -1)
@@ -178,7 +182,7 @@ def _owners(layer: Layer) -> tuple[I64, I64, I64, Flags]:
         there = above >= 0
         top[rows] = np.where(there & (top[above] >= 0), top[above], top[rows])
         node[rows] = np.where(there & (node[rows] < 0), node[above], node[rows])
-        held = there & inside[above]
+        held = there & inside[above] & ~subclass[rows]
         owner[rows] = np.where(held, owner[above], rows)
         inside[rows] |= held
         compiled[rows] |= there & compiled[above]

@@ -1,5 +1,8 @@
 """Logits of a head whose classes are split over the ranks, gathered whole on every rank for a loss or an argmax over the classes.
 
+The gather may be one of the program's own, a DTensor's ``full_tensor()``, or what a head does whose output is to be replicated; there may
+be as many of them in a step as there are losses: of micro-steps, of parts of the rows, of a metric beside the loss.
+
 Of its own classes each rank needs the largest logit, the sum of exponentials and the logit of the target: three numbers for each row go
 between the ranks in place of all logits, and no rank repeats what the others compute.
 """
@@ -7,7 +10,7 @@ between the ranks in place of all logits, and no rank repeats what the others co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +25,12 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import SHIFTED_ROWS_TIMES
+from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
-_OVER_CLASSES = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::argmax")
+_BACKWARD = "aten::_log_softmax_backward_data"
+_OVER_CLASSES = ("aten::_log_softmax", _BACKWARD, "aten::argmax", "aten::max", "aten::logsumexp")
 _PRODUCTS = r"^aten::(mm|addmm|linear)$"
 #: What puts a part of the logits into all of them, or takes it out.
 _MOVES = ("aten::cat", "aten::copy_")
@@ -35,9 +39,10 @@ _ELEMENT_BYTES = (2, 4)
 
 
 class _Gathered(NamedTuple):
-    """The gathers (ops), the ``work`` over all classes (ops) and its time (ns, all steps), ``ranks``, and the rows and classes.
+    """The gathers (ops), the ``work`` over all classes (ops) and its time (ns, all steps), and ``ranks``.
 
-    ``moved_ns``: what the copies of a part to its place among all logits, and back, take of all steps; they are work as well.
+    ``rows`` of one gather, and the classes of one rank (``part``) and of all. ``moved_ns``: what the copies of a part to its place among
+    all logits, and back, take of all steps; they are work as well.
     """
 
     gathers: frozenset[int]
@@ -46,73 +51,151 @@ class _Gathered(NamedTuple):
     moved_ns: int
     ranks: int
     rows: int
+    part: int
     classes: int
+
+
+class _Loss(NamedTuple):
+    """Something that is computed over so many ``classes`` of so many ``rows``.
+
+    ``times``: by all operators of the steady steps together; ``at_once``: by the one that is executed most.
+    """
+
+    rows: int
+    classes: int
+    times: int
+    at_once: int
+
+
+class _Sent(NamedTuple):
+    """A message of gathers: ``ops`` that send as many ``numbers`` of each of so many ``ranks``."""
+
+    ops: list[int]
+    numbers: int
+    ranks: int
 
 
 def _find(profile: Profile) -> _Gathered | None:
     """Return the gathered logits of the steady steps, None without any or where operators or messages are not recorded."""
+    try:
+        operators = operator_work.numbered_operators(profile)
+    except NotRecorded:
+        return None
+    sent = _sent(profile)
+    products = operators.filter(pl.col("name").str.contains(_PRODUCTS))["shapes"].unique() if sent else ()
+    factors = [tensors for shapes in products if (tensors := sizes(shapes))]
+    found = [
+        _of_gathers(profile, operators, loss, each, rows)
+        for loss in (_losses(profile, operators) if sent else ())
+        for each in sent
+        if (rows := _rows(factors, loss, each))
+    ]
+    return max(found, key=lambda gathered: gathered.work_ns, default=None)
+
+
+def _sent(profile: Profile) -> list[_Sent]:
+    """Return the gathers of the steady steps outside of backward and optimizer, by what they send in formats of 2 and of 4 bytes."""
     ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
     elsewhere = ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).fill_null(value=False)
     comm = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & ~elsewhere)
     members = nccl_notes.members(profile.trace).get(profile.process, {})
     messages = nccl_notes.messages(profile.trace, comm, members) if comm.height else []
-    try:
-        operators = operator_work.numbered_operators(profile)
-    except NotRecorded:
-        return None
-    whole = operators.filter(pl.col("name").is_in(_OVER_CLASSES))
-    products = [sizes(shapes) for shapes in operators.filter(pl.col("name").str.contains(_PRODUCTS))["shapes"].unique()]
-    best: _Gathered | None = None
-    for shapes in whole["shapes"].unique(maintain_order=True):
+    alike: dict[tuple[int, int], list[int]] = {}
+    for op, message in zip(comm["op"].to_list(), messages, strict=True):
+        member = members.get(message.communicator)
+        if message.kind == "allgather" and member is not None and (member.size or 0) > 1 and message.bytes:
+            alike.setdefault((message.bytes, member.size or 0), []).append(op)
+    return [
+        _Sent(gathers, size // element, ranks)
+        for (size, ranks), gathers in alike.items()
+        for element in _ELEMENT_BYTES
+        if not size % element
+    ]
+
+
+def _losses(profile: Profile, operators: pl.DataFrame) -> list[_Loss]:
+    """Return what is computed over the classes in the steady steps."""
+    over_classes = operators.filter(pl.col("name").is_in(_OVER_CLASSES)).rename({"name": "operator"})
+    work = operator_work.work_of(profile, over_classes, "operator", "shapes")
+    counted = work.group_by("operator", "shapes", maintain_order=True).agg(pl.struct("row", "launch").n_unique())
+    times: dict[tuple[int, int], dict[str, int]] = {}
+    for operator, shapes, executed in counted.iter_rows():
         logits = next((shape for shape in sizes(shapes) or [] if shape), [])
         rows, classes = math.prod(logits[:-1]), logits[-1] if logits else 0
-        if not rows or not classes:  # of a single number, or of nothing
-            continue
-        for ranks in {m.size for m in members.values() if m.size and m.size > 1 and not classes % m.size}:
-            part = classes // ranks
-            sent = np.array([_rows_sent(m, members, ranks, part, rows) for m in messages], np.int64)
-            for given in np.unique(sent[sent > 0]).tolist():
-                # Layers gather features, and a network has one head: a product of a step that makes all classes needs no logits of others.
-                once = (sent == given).sum() <= profile.scope.steps
-                split = any(_makes(tensors or [], given, part) for tensors in products)
-                if not once or not split or any(_makes(tensors or [], given, classes) for tensors in products):
-                    continue
-                on_all = _with_numbers(operators, rows * classes)
-                moves = _with_numbers(operators, given * part) & operators["name"].is_in(_MOVES) & ~on_all
-                work, moved = (operator_work.work_of(profile, operators.filter(chosen)) for chosen in (on_all, moves))
-                gathered = _Gathered(
-                    frozenset(comm["op"].to_numpy()[sent == given].tolist()),
-                    frozenset([*work["op"], *moved["op"]]),
-                    int(work["ns"].sum()),
-                    int(moved["ns"].sum()),
-                    ranks,
-                    given,
-                    classes,
-                )
-                best = gathered if best is None or gathered.work_ns > best.work_ns else best
-    return best
+        if rows and classes:  # not of a single number, or of nothing
+            times.setdefault((rows, classes), {})[operator] = executed
+    return [
+        _Loss(rows, classes, sum(n for operator, n in each.items() if operator != _BACKWARD), max(each.values()))
+        for (rows, classes), each in times.items()
+    ]
 
 
-def _with_numbers(operators: pl.DataFrame, numbers: int) -> pl.Series:
-    """Return which operators are given so many logits, or a few more."""
-    given = {
-        shapes: any(
-            numbers <= math.prod(shape) <= SHIFTED_ROWS_TIMES * numbers for shape in sizes(shapes) or [] if shape
-        )
-        for shapes in operators["shapes"].unique().drop_nulls()
-    }
-    return pl.Series([given.get(shapes, False) for shapes in operators["shapes"].to_list()], dtype=pl.Boolean)
+def _rows(products: Sequence[Sequence[list[int]]], loss: _Loss, sent: _Sent) -> int:
+    """Return of how many rows gathers send this rank's logits, 0 where they send something else.
 
-
-def _rows_sent(
-    message: nccl_notes.Message, members: Mapping[str, nccl_notes.CommunicatorMember], ranks: int, part: int, rows: int
-) -> int:
-    """Return how many rows of its part of the classes a message gathers of each of so many ranks, 0 where these are not rows of a loss."""
-    member = members.get(message.communicator)
-    if message.kind != "allgather" or member is None or member.size != ranks or not message.bytes:
+    Layers gather features, too, and a network has one head: gathers are not more than what is computed over the classes. A product of a
+    step that makes all classes needs no logits of others.
+    """
+    if len(sent.ops) > max(loss.times, loss.at_once):
         return 0
-    sent = (message.bytes / (part * size) for size in _ELEMENT_BYTES)
-    return next((int(each) for each in sent if each.is_integer() and rows <= each <= SHIFTED_ROWS_TIMES * rows), 0)
+    even = -(-loss.classes // sent.ranks)  # a rank behind the others may have fewer
+    for rows in {
+        math.prod(shape[:-1]) for tensors in products for shape in tensors if len(shape) > 1 and 0 not in shape
+    }:
+        part, rest = divmod(sent.numbers, rows)
+        padded = loss.classes <= part * sent.ranks <= PADDED_CLASSES_TIMES * loss.classes
+        if rest or not padded or not _are_of(rows, loss, len(sent.ops)):
+            continue
+        made = {part} | ({loss.classes - even * (sent.ranks - 1)} if part == even else set())
+        if any(_makes(tensors, rows, classes) for tensors in products for classes in made) and not any(
+            _makes(tensors, rows, classes) for tensors in products for classes in {loss.classes, part * sent.ranks}
+        ):
+            return rows
+    return 0
+
+
+def _are_of(rows: int, loss: _Loss, gathers: int) -> bool:
+    """Return whether a loss may be of the rows of one of so many gathers: of all, or without the last one of each sequence.
+
+    What is gathered at once may be divided into equal parts for the loss.
+    """
+    shared, rest = divmod(loss.at_once, gathers)
+    return any(
+        each == rows or (each < rows and not rows % (rows - each) and rows >= FEWEST_SHIFTED * (rows - each))
+        for each in {loss.rows, loss.rows * (1 if rest or not shared else shared)}
+    )
+
+
+def _of_gathers(profile: Profile, operators: pl.DataFrame, loss: _Loss, sent: _Sent, rows: int) -> _Gathered:
+    """Return gathered logits with the work over all classes."""
+    part, whole = sent.numbers // rows, sent.numbers * sent.ranks
+
+    def of_all(shape: list[int]) -> bool:
+        wide = shape[-1] in (loss.classes, part * sent.ranks)
+        return loss.rows * loss.classes <= math.prod(shape) <= whole if wide else math.prod(shape) == whole
+
+    on_all = _given(operators, of_all)
+    moves = (
+        _given(operators, lambda shape: math.prod(shape) == sent.numbers) & operators["name"].is_in(_MOVES) & ~on_all
+    )
+    work, moved = (operator_work.work_of(profile, operators.filter(chosen)) for chosen in (on_all, moves))
+    return _Gathered(
+        frozenset(sent.ops),
+        frozenset([*work["op"], *moved["op"]]),
+        int(work["ns"].sum()),
+        int(moved["ns"].sum()),
+        sent.ranks,
+        rows,
+        part,
+        loss.classes,
+    )
+
+
+def _given(operators: pl.DataFrame, chosen: Callable[[list[int]], bool]) -> pl.Series:
+    """Return which operators are given a tensor of such a shape."""
+    distinct = operators["shapes"].unique().drop_nulls()
+    given = {shapes: any(chosen(shape) for shape in sizes(shapes) or [] if shape) for shapes in distinct}
+    return pl.Series([given.get(shapes, False) for shapes in operators["shapes"].to_list()], dtype=pl.Boolean)
 
 
 def _makes(tensors: Sequence[list[int]], rows: int, part: int) -> bool:
@@ -137,7 +220,7 @@ def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
     if gathered is None or not case.notable(saved):
         return ""
     return (
-        f"each of {gathered.ranks} ranks makes the logits of {units.count(gathered.classes // gathered.ranks)} of "
+        f"each of {gathered.ranks} ranks makes the logits of {units.count(gathered.part)} of "
         f"{units.count(gathered.classes)} classes, gathers those of all others for {units.count(gathered.rows)} rows, and then does the "
         "same with all of them as every other rank"
     )

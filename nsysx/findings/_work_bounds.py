@@ -116,8 +116,10 @@ UNSEEN_LAUNCHES_SHARE = 0.01
 #: So many lines with forms of one kind are named. Chosen: a screen holds no more.
 MOST_LINES_NAMED = 6
 # ---- _gathered_logits -----------------------------------------------------------------------------------------------
-#: A causal model's loss leaves out the last position of each sequence: so many times its rows were gathered at most. Chosen.
-SHIFTED_ROWS_TIMES = 1.1
+#: A causal model's loss leaves out the last position of each sequence, which has so many of them at least. Chosen.
+FEWEST_SHIFTED = 4
+#: Classes may be padded to a multiple of 128, or of the ranks: so many times all of them at most. Chosen: 1,000 classes, to 1,024.
+PADDED_CLASSES_TIMES = 1.03
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
 #: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
 ONE_SIZE_SHARE = 0.5

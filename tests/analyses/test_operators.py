@@ -189,6 +189,22 @@ def test_a_convolution_gets_the_size_of_its_result_from_who_takes_it(tmp_path: P
     assert backward["flops"] == one * backward["calls"], "nobody took a gradient of its input: none was made"
 
 
+def test_a_product_of_a_dtensor_counts_the_operations_of_this_ranks_part(tmp_path: Path) -> None:
+    """The operator around it has the sizes of all ranks together: a peak that no device has would follow."""
+
+    def multiplies(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.op("aten::mm", "[[1000, 1000], [1000, 4000]]"):
+            program.host(1)
+            with program.op("PythonSubclass", "[[1000, 1000], [1000, 4000]]"):
+                program.launch(5, "redistributes")
+                with program.op("aten::mm", "[[1000, 1000], [1000, 1000]]"):
+                    program.launch(100, GEMM)
+
+    rows = [r for r in table(summary(Torch().steps(multiplies), tmp_path), "operators") if r["name"] == "aten::mm"]
+    assert [(r["flops"], r["shapes"]) for r in rows] == [(2 * 10**9 * rows[0]["calls"], "1000x1000, 1000x1000")]
+
+
 @pytest.mark.parametrize(
     ("kernels", "gradients"),
     [(("x_dgrad_y", "wgrad_nhwc"), 2), (("wgrad_nhwc", "cudnn::nchwToNhwcKernel"), 1), (("conv2d",), None)],

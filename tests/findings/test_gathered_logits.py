@@ -17,6 +17,14 @@ SOURCE = {HEAD: "dist.all_gather_into_tensor(parts, own)", LOSS: "loss = F.cross
 ROWS, CLASSES = 512, 8192
 
 
+#: Gathers, and losses, of one step.
+GATHERS = {"own classes": 0, "of layers": 3, "of layers, two losses": 3, "of micro-steps": 3, "and a metric": 2}
+LOSSES = {"of micro-steps": 3, "in parts": 4, "of layers, two losses": 2}
+#: Classes of this rank, rows and classes of the loss where they are not half of them and all.
+PARTS = {"of rows": CLASSES, "of weights": CLASSES, "padded": CLASSES // 2 + 64}
+SEEN = {"of some rows": ROWS // 2, "shifted": ROWS - 16, "short sequences": ROWS - ROWS // 8, "in parts": ROWS // 4}
+
+
 def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
     """A head of half of the classes (300 us), a gather (200 us), a softmax over all (150 us) and its backward.
 
@@ -25,11 +33,17 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
     at = 1000 * number + 10
     if not number:
         noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=ranks, Rank=0)
-    part = CLASSES if kind in ("of rows", "of weights") else CLASSES // ranks
+    part = PARTS.get(kind, CLASSES // ranks)
     rows = ROWS // ranks if kind == "of rows" else ROWS
-    size = 2 * rows * part // (2 if kind == "of features" else 1)
+    # The last rank may have a class less: what it sends is as much as that of the others.
+    size, own = 2 * rows * part // (2 if kind == "of features" else 1), part - (kind == "uneven")
     with program.line(20), program.range("forward"), program.range("net:Net"):
-        operator(program, "mm", at, [-1, -1], f"[{rows}, 256], [256, {part}]", 300)
+        begin = program.t
+        operator(program, "mm", at, [-1, -1], f"[{rows}, 256], [256, {own}]", 300)
+        if kind == "a DTensor" and program.noted is not None:
+            for around in ("PythonSubclass", "aten::mm"):
+                label = f"{around}, op_id = {at + 7}, sizes = [[{rows}, 256], [256, {CLASSES}]]"
+                program.main.add_range(label, begin := begin - 1, program.t)
         if kind == "a whole head":
             operator(program, "mm", at + 1, [at, -1], f"[{ROWS}, 256], [256, {CLASSES}]", 300)
         if kind != "in the loss":
@@ -40,11 +54,14 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
         if kind == "moved":
             operator(program, "cat", at + 4, [at, -1], f"[{ROWS}, {part}], [{ROWS}, {part}]", 60)
             operator(program, "copy_", at + 5, [at + 4, -1], f"[{ROWS}, {CLASSES}], [{ROWS}, {CLASSES}]", 80)
-        seen = {"of some rows": ROWS // 2, "shifted": ROWS - 16}.get(kind, ROWS)
+        seen = SEEN.get(kind, ROWS)
         name = {"argmax": "argmax", "attention": "_softmax"}.get(kind, "_log_softmax")
-        wide = part if kind == "own classes" else CLASSES
+        wide = part if kind == "own classes" else CLASSES - (kind == "uneven")
         shapes = {"a number": "[], []", "nothing": f"[0, {CLASSES}], []"}.get(kind, f"[{seen}, {wide}], []")
-        operator(program, name, at + 3, [at, -1], shapes, 150, "softmax")
+        for each in range(LOSSES.get(kind, 1)):
+            operator(program, name, at + 20 + each, [at, -1], shapes, 150, "softmax")
+        if kind == "and a metric":
+            operator(program, "argmax", at + 30, [at, -1], shapes, 150, "softmax")
     with program.line(41), program.range("backward"):
         program.launch(500)
     program.sync()
@@ -52,7 +69,7 @@ def step(program: Lined, number: int, *, kind: str, ranks: int = 2) -> None:
 
 def gathers(program: Lined, kind: str, size: int) -> None:
     """Gather so many bytes of each rank, as often as this kind of step does."""
-    for _ in range({"own classes": 0, "of layers": 3}.get(kind, 1)):
+    for _ in range(GATHERS.get(kind, 1)):
         with program.line(HEAD, "Gather.forward"):
             program.host(2)
             begin = program.t
@@ -75,13 +92,27 @@ def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: flo
 
 @pytest.mark.parametrize(
     ("kind", "saved_ns"),
-    [("loss", 275_000), ("argmax", 275_000), ("in the loss", 275_000), ("shifted", 275_000), ("moved", 375_000)],
+    [
+        ("loss", 275_000),
+        ("argmax", 275_000),
+        ("in the loss", 275_000),
+        ("shifted", 275_000),
+        ("short sequences", 275_000),
+        ("moved", 375_000),
+        ("a DTensor", 275_000),
+        ("of micro-steps", 825_000),
+        ("and a metric", 550_000),
+        ("in parts", 500_000),
+        ("padded", 275_000),
+        ("uneven", 275_000),
+    ],
 )
 def test_logits_of_split_classes_are_gathered_whole(
     kind: str, saved_ns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = finding(tmp_path, kind, monkeypatch)
-    assert found is not None and "4,096 of 8,192 classes" in found.detail
+    whole = {"uneven": "4,096 of 8,191", "padded": "4,160 of 8,192"}.get(kind, "4,096 of 8,192")
+    assert found is not None and f"{whole} classes" in found.detail
     assert (found.where["file"], found.where["line"]) == (FILE, HEAD)
     assert [r.name for r in found.remedies] == ["own-classes"]
     # All of the transfer and of the copies, and half of the work over all classes.
@@ -99,6 +130,7 @@ def test_logits_of_split_classes_are_gathered_whole(
         "added up",
         "attention",
         "of layers",
+        "of layers, two losses",
         "a number",
         "nothing",
         "a whole head",  # a layer's features happen to be as many as half of the classes
