@@ -182,6 +182,8 @@ class Surplus(_Code):
     """In which kinds of GPU work a rank takes longer than its peers."""
 
     ONE, EVERY, SEVERAL = "one kind", "every kind", "several kinds"
+    #: None of it runs on the peers, which have as much of all else.
+    LONE = "lines of its own"
 
 
 class Call:

@@ -208,7 +208,7 @@ def _place(late: Row, line: Row | None) -> Row:
 
 def _one_kind(late: Row) -> Row | None:
     """Return the kind of work that a rank has more of, where it has as much of all others as its peers; else None."""
-    return dict(late["late_work"][0]) if late["late_spread"] == Surplus.ONE else None
+    return dict(late["late_work"][0]) if late["late_spread"] in (Surplus.ONE, Surplus.LONE) else None
 
 
 def _kinds_in_words(late: Row) -> str:
@@ -217,6 +217,9 @@ def _kinds_in_words(late: Row) -> str:
         return ""
     first = late["late_work"][0]
     there = f"{late_kinds.of_row(first)} ({units.duration(first['ns'])} per step and {units.duration(first['others_ns'])} on its peers)"
+    if late["late_spread"] == Surplus.LONE:
+        lines = [f"{late_kinds.of_row(kind)} ({units.duration(kind['ns'])} per step)" for kind in late["late_work"]]
+        return f" None of that runs on its peers, which have as much of all else: {', '.join(lines)}."
     if late["late_spread"] == Surplus.ONE:
         return f" All that is in {there}; every other kind of work takes as long as theirs."
     if late["late_spread"] == Surplus.EVERY:
@@ -229,6 +232,11 @@ def _more_of(late: Row, cause: Late) -> Fix:
     kind = _one_kind(late) if cause is Late.COMPUTE else None
     if kind is None:
         return _FIXES[cause]
+    if late["late_spread"] == Surplus.LONE:
+        line = _line_in_words({**kind, "lines": 1})
+        return Fix(
+            f"Only rank {late['rank']} runs {line}: do it less often, share it between the ranks, or take it out of the step"
+        )
     if kind["kind"] == "attention":
         return _EQUAL_ATTENTION
     who = f"rank {late['rank']} has more of it, and as much of everything else as its peers"

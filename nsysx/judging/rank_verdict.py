@@ -154,6 +154,8 @@ def _waits(row: Row) -> int:
 
 def _only_in(late: Row) -> str:
     """Return the kind of work that is all that a rank takes longer in, "" where there is no such kind."""
+    if late.get("late_spread") == Surplus.LONE:
+        return f", at lines that no other rank runs: {late_kinds.of_row(late['late_work'][0])}"
     only = late.get("late_spread") == Surplus.ONE
     return f", all of it in {late_kinds.of_row(late['late_work'][0])}" if only else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nsysx.catalogue import Late
+from nsysx.catalogue import Late, Surplus
 from nsysx.ranks import late_lines, late_work, straggler, uneven
 from nsysx.ranks.rank_record import Rank
 
@@ -20,12 +20,15 @@ def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> 
     """
     s = late if late is not None and late.place == r else None
     kinds: tuple[late_work.LongerKind, ...] = ()
+    spread: Surplus | None = None
     kernels: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
     if s is not None:
         peers = [ranks[x] for x in s.peers if x != r]
         if s.cause == Late.COMPUTE:
-            kinds = late_work.kinds(ranks[r], peers)
+            alone = late_work.at_own_lines(ranks[r], peers)
+            kinds = alone or late_work.kinds(ranks[r], peers)
+            spread = Surplus.LONE if alone else late_work.spread(kinds)
             kernels = uneven.rows(uneven.differences(ranks[r], peers))
         elif s.cause in _OF_THE_HOST:
             lines = late_lines.rows_per_step(late_lines.longer(ranks[r], peers))
@@ -43,7 +46,7 @@ def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> 
         "late_by_work": s is not None and s.by_work,
         "replay_error": s and round(s.error, 6),
         "late_work": late_work.rows_per_step(kinds) or None,
-        "late_spread": late_work.spread(kinds),
+        "late_spread": spread,
         "late_kernels": kernels or None,
         "late_lines": lines or None,
     }

@@ -1,7 +1,8 @@
 """In which kinds of work, and at which lines, the GPU of a rank takes longer than those of its peers.
 
 A rank with more data takes longer in all kinds of work; one whose share of one operator is larger, as of a causal triangle that is split
-at its middle, in that one alone, while all others take as long as on its peers.
+at its middle, in that one alone, while all others take as long as on its peers. What one rank does for all, as metrics or pictures, is at
+lines that no other rank runs.
 """
 
 from __future__ import annotations
@@ -127,6 +128,28 @@ def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
         return Surplus.ONE
     longer = sum(kind.ns_there for kind in longer_kinds if kind.more * usual >= surplus * kind.ns_there / 2)
     return Surplus.EVERY if longer >= EVERY_KIND_SHARE * usual else Surplus.SEVERAL
+
+
+def at_own_lines(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
+    """Return the work of a rank at each line that none of its peers runs, most first, where that is what it takes longer by; else none.
+
+    Each has the kind of most of it. Without that work the rank has as much of every kind as its peers: lines that are not known there
+    would show as work that they have more of.
+    """
+    longer_kinds = kinds(rank, others)
+    surplus, usual = sum(kind.more for kind in longer_kinds), sum(kind.ns_there for kind in longer_kinds)
+    there = {(site.file, site.line) for x in others for site in x.compute_by_place}
+    by_line: dict[tuple[str, int], dict[WorkPlace, float]] = {}
+    for site, ns in rank.compute_by_place.items():
+        if site.file and site.line and (site.file, site.line) not in there:
+            by_line.setdefault((site.file, site.line), {})[site] = ns
+    own = _by_family({site: ns for line in by_line.values() for site, ns in line.items()})
+    unlike = sum(abs(kind.more - own.get(kind.family, 0)) for kind in longer_kinds)
+    if surplus <= 0 or sum(own.values()) < ONE_KIND_SHARE * surplus or unlike > ALIKE_WORK_SHARE * usual:
+        return ()
+    most = [(sum(line.values()), max(line, key=lambda site: line[site])) for line in by_line.values()]
+    ordered = sorted(most, key=lambda each: (-each[0], each[1]))
+    return tuple(LongerKind(site.family, ns, 0.0, site, uneven.OTHER) for ns, site in ordered)
 
 
 def rows_per_step(longer_kinds: Sequence[LongerKind]) -> list[Mapping[str, Any]]:

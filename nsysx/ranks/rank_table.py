@@ -181,7 +181,11 @@ class RankRow(TypedDict):
     ]
     late_spread: Annotated[
         str | None,
-        Of("how that lies: in one kind, in every kind by a like share, or in several kinds; null likewise", codes=True),
+        Of(
+            "how that lies: in one kind, in every kind by a like share, in several kinds, or at lines that no other rank runs; null "
+            "likewise",
+            codes=True,
+        ),
     ]
     late_lines: Annotated[
         Sequence[Mapping[str, Any]] | None,

@@ -56,6 +56,41 @@ def test_kernels_that_only_take_longer_are_no_more_work() -> None:
         assert late_work.spread(late_work.kinds(late, [peer])) == spread
 
 
+METRIC = WorkPlace("sort", FILE, 120, "scores = auc(logits)")
+
+
+@pytest.mark.parametrize(
+    ("own", "ns", "lines"),
+    [
+        ({METRIC: 400}, {}, [120]),
+        ({METRIC: 400, METRIC._replace(family="reduce"): 500}, {}, [120]),  # of several kinds, at one line
+        ({METRIC: 400, METRIC._replace(line=125): 100}, {}, [120, 125]),
+        ({METRIC: 400}, {"gemm": 330}, [120]),  # and a little slower for itself
+        ({METRIC: 400}, {"attention": 560}, []),  # most of it is more of what all run
+        ({METRIC: 400}, {"rest": -1}, []),  # the peers may run it as well: some of their lines are not known
+        ({METRIC._replace(file=None, line=None): 400}, {}, []),
+        ({METRIC._replace(line=83): 400}, {}, []),  # more kinds at a line that all run
+    ],
+)
+def test_work_at_lines_that_no_other_rank_runs(own: dict[WorkPlace, int], ns: dict[str, int], lines: list[int]) -> None:
+    """Metrics, pictures or augmentation on one rank: of several kinds, and none of it is more data."""
+    usual = {"attention": 160, "gemm": 300, "norm": 50} | {kind: n for kind, n in ns.items() if n > 0}
+    late = worked(0, **usual)
+    late = replace(late, compute_by_place={**late.compute_by_place, **own})
+    peer = (
+        replace(PEER, compute_by_place={**PEER.compute_by_place, WorkPlace("sort", None, None, ""): 390})
+        if "rest" in ns
+        else PEER
+    )
+    assert [kind.site and kind.site.line for kind in late_work.at_own_lines(late, [peer, PEER, peer])] == lines
+
+
+def test_what_one_rank_does_for_all_is_told_by_its_line() -> None:
+    found = straggler(Surplus.LONE, "sort")
+    assert found.fix.startswith("Only rank 1 runs train.py:83 `f(x)`") and found.where.get("line") == 83
+    assert "None of that runs on its peers" in found.detail and not found.remedies
+
+
 def test_of_a_program_of_one_kind_of_work_nothing_tells_what_is_uneven() -> None:
     for rest, spread in ((10, Surplus.EVERY), (40, Surplus.ONE)):
         kinds = late_work.kinds(worked(0, gemm=600, norm=rest), [worked(1, gemm=300, norm=rest)])
