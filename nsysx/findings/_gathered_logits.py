@@ -84,13 +84,13 @@ def _find(profile: Profile) -> _Gathered | None:
     sent = _sent(profile)
     products = operators.filter(pl.col("name").str.contains(_PRODUCTS))["shapes"].unique() if sent else ()
     factors = [tensors for shapes in products if (tensors := sizes(shapes))]
-    found = [
+    every = [
         _of_gathers(profile, operators, loss, each, rows)
         for loss in (_losses(profile, operators) if sent else ())
         for each in sent
         if (rows := _rows(factors, loss, each))
     ]
-    return max(found, key=lambda gathered: gathered.work_ns, default=None)
+    return max(every, key=lambda gathered: gathered.work_ns, default=None)
 
 
 def _sent(profile: Profile) -> list[_Sent]:
@@ -174,9 +174,11 @@ def _of_gathers(profile: Profile, operators: pl.DataFrame, loss: _Loss, sent: _S
         wide = shape[-1] in (loss.classes, part * sent.ranks)
         return loss.rows * loss.classes <= math.prod(shape) <= whole if wide else math.prod(shape) == whole
 
-    on_all = _given(operators, of_all)
+    on_all = _with_shape(operators, of_all)
     moves = (
-        _given(operators, lambda shape: math.prod(shape) == sent.numbers) & operators["name"].is_in(_MOVES) & ~on_all
+        _with_shape(operators, lambda shape: math.prod(shape) == sent.numbers)
+        & operators["name"].is_in(_MOVES)
+        & ~on_all
     )
     work, moved = (operator_work.work_of(profile, operators.filter(chosen)) for chosen in (on_all, moves))
     return _Gathered(
@@ -191,7 +193,7 @@ def _of_gathers(profile: Profile, operators: pl.DataFrame, loss: _Loss, sent: _S
     )
 
 
-def _given(operators: pl.DataFrame, chosen: Callable[[list[int]], bool]) -> pl.Series:
+def _with_shape(operators: pl.DataFrame, chosen: Callable[[list[int]], bool]) -> pl.Series:
     """Return which operators are given a tensor of such a shape."""
     distinct = operators["shapes"].unique().drop_nulls()
     given = {shapes: any(chosen(shape) for shape in sizes(shapes) or [] if shape) for shapes in distinct}

@@ -143,9 +143,9 @@ def at_own_lines(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
     for site, ns in rank.compute_by_place.items():
         if site.file and site.line and (site.file, site.line) not in there:
             by_line.setdefault((site.file, site.line), {})[site] = ns
-    own = _by_family({site: ns for line in by_line.values() for site, ns in line.items()})
-    unlike = sum(abs(kind.more - own.get(kind.family, 0)) for kind in longer_kinds)
-    if surplus <= 0 or sum(own.values()) < ONE_KIND_SHARE * surplus or unlike > ALIKE_WORK_SHARE * usual:
+    lone_ns = _by_family({site: ns for line in by_line.values() for site, ns in line.items()})
+    unlike = sum(abs(kind.more - lone_ns.get(kind.family, 0)) for kind in longer_kinds)
+    if surplus <= 0 or sum(lone_ns.values()) < ONE_KIND_SHARE * surplus or unlike > ALIKE_WORK_SHARE * usual:
         return ()
     most = [(sum(line.values()), max(line, key=lambda site: line[site])) for line in by_line.values()]
     ordered = sorted(most, key=lambda each: (-each[0], each[1]))
