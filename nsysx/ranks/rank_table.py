@@ -182,8 +182,7 @@ class RankRow(TypedDict):
     late_spread: Annotated[
         str | None,
         Of(
-            "how that lies: in one kind, in every kind by a like share, in several kinds, or at lines that no other rank runs; null "
-            "likewise",
+            "where: one kind, every kind by a like share, several kinds, or lines that no other rank runs; null likewise",
             codes=True,
         ),
     ]
