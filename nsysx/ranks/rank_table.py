@@ -181,10 +181,7 @@ class RankRow(TypedDict):
     ]
     late_spread: Annotated[
         str | None,
-        Of(
-            "where: one kind, every kind by a like share, several kinds, or lines that no other rank runs; null likewise",
-            codes=True,
-        ),
+        Of("in one kind, in every kind alike, in several, or at lines that only it runs; null likewise", codes=True),
     ]
     late_lines: Annotated[
         Sequence[Mapping[str, Any]] | None,
