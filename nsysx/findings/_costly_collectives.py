@@ -20,7 +20,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _late_gradients, _line_remedies, _waited_early, _widened_messages
-from nsysx.findings._case import Case, Saving, calls_of, ops_of
+from nsysx.findings._case import Case, Saving, calls_of, ops_of, way
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
@@ -35,6 +35,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._sizes_received import RECEIVES, receiving_sizes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -227,10 +228,11 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
     source = lines.texts(profile)
     text = {n: lines.text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height)}
     often = {n: int((place_of_op == n).sum()) for n in np.unique(place_of_op[place_of_op >= 0]).tolist()}
+    of_sizes = receiving_sizes(profile, code, [n for n in often if RECEIVES.search(text[n])])
     meets = [
         n
         for n, count in often.items()
-        if count >= steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
+        if count >= steps and (n in of_sizes or (_COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])))
     ]
     met = [code.places.row(n) for n in meets]
     met += [code.places.row(n) for n in _callers(code, comm, place_of_op, meets)]
@@ -289,12 +291,14 @@ def metrics_often(case: Case) -> float:
 
 
 def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and remedy for what these lines exchange: what metrics are made of is counted on each rank."""
+    """Return title and remedy for what these lines exchange: what metrics are made of is counted on each rank, sizes are agreed on."""
     meets, code = case.profile.once(_meeting_lines), case.profile.code()
     if meets is None or code is None:
         return title, remedy
     source, among = lines.texts(case.profile), frozenset({"counted-apart"})
-    made = (lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.collectives)
+    made = [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.collectives]
+    if all(map(RECEIVES.search, made)):
+        return "Sizes are sent before each message, and read on the host", way("sizes-agreed-once")
     fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
     return (
         (title, remedy)

@@ -37,6 +37,8 @@ GATHERED_OFTEN_TIMES = 3
 CORES_PER_RANK, WAITS_FOR_CORES_SHARE = 2, 0.2
 #: A value that a line reduces is read by one of the next lines, at most so far behind it.
 LINES_TO_A_READ = 10
+#: A shape, a type and a number of dimensions have no more bytes.
+SIZES_BYTES = 256
 # ---- _costly_exchanges ------------------------------------------------------------------------------------------
 #: Exchanges that hold the host for this share of the step lead.
 HELD_BY_GROUP_SHARE = 0.1

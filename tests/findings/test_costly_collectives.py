@@ -17,6 +17,7 @@ from nsysx.inject.nsysx_probe import settings_state
 from nsysx.model import Finding
 from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
+from tests.ranks.test_rank_table import noted
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 SOURCE = {
@@ -296,3 +297,35 @@ def test_hosts_that_tracing_made_late_do_not_hide_what_early_reductions_take(
     saving = _costly_when.reduced_once(case, None)
     assert (saving.likely_ns, saving.most_ns) == (likely_ms * ms, most_ms * ms)
     assert not saving.bound
+
+
+@pytest.mark.parametrize(
+    ("size", "reads", "told"),
+    [(32, True, True), (32, False, False), (1 << 20, True, False)],  # the message itself, and what follows it
+)
+def test_sizes_that_are_received_and_read_before_each_message_are_agreed_on_once(
+    size: int, reads: bool, told: bool, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        if not number:
+            noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=1)
+        for _ in range(4):
+            with program.line(30):
+                start = program.t
+                program.launch(100, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)")
+                noted(program.main, "ncclRecv", start, program.t, comm=5, size=size, peer=0)
+            with program.line(31):
+                if reads:
+                    program.copy(2, "DtoH", bytes=8)
+                program.host(100)
+            with program.line(20), program.range("forward"), program.range("net:Net"):
+                program.launch(300)
+        program.sync()
+
+    source = {30: "dist.recv(shape, src=0)", 31: "rows, width = shape.tolist()", 20: "y = net(x)"}
+    named = {f.evidence[0]["setting"]: f for f in Lined(source).run(body).found(tmp_path, "NSX127")}
+    assert ("metrics in each step" in named) is told
+    if told:
+        finding = named["metrics in each step"]
+        assert finding.title.startswith("Sizes are sent before each message") and finding.where["line"] == 30
+        assert [way.name for way in finding.remedies] == ["sizes-agreed-once"]

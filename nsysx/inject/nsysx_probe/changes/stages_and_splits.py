@@ -79,4 +79,12 @@ UNTRIED = (
         "saving = dcp.async_save({\"model\": state}, checkpoint_id=path)",
         "The copy of the shards needs as much memory of the CPU.", untried=_ALL_RANKS,
     ),
+    Remedy(
+        "sizes-agreed-once",
+        "Agree on sizes and types once, before the loop, and receive into buffers that are kept: here the host waits for each before it "
+        "can post the message itself",
+        "buffer = torch.empty(micro, tokens, width, dtype=torch.bfloat16, device=device)  # once, by the first exchange of shapes\n"
+        "dist.irecv(buffer, src=0)  # in the loop; no shape before it",
+        "Sizes must stay the same; else send those of the next message along with this one.", untried=_ALL_RANKS,
+    ),
 )  # fmt: skip
