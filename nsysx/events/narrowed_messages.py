@@ -10,8 +10,8 @@ import math
 import re
 from typing import NamedTuple
 
-from nsysx.events.collective_operators import WAITS, CollectiveOperator, collective_operators
 from nsysx.events.event_bounds import MOST_OF_SENT_SHARE
+from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.narrowed_operators import kept_of_tensors
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
@@ -39,18 +39,13 @@ class NarrowedMessage(NamedTuple):
 
 def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMessage]:
     """Return the collectives of whose result no more than a part is read."""
-    operators = collective_operators(flow, profile)
-    if not operators:
-        return []
-    kept, narrowed = kept_of_tensors(flow), list[NarrowedMessage]()
-    waited = {each.given[0]: each.number for each in operators if each.name == WAITS and each.given}
-    for each in operators:
-        sums, tensors = bool(_REDUCES.match(each.name)), _results(each, waited)
-        if not tensors or not all(each.sizes[:1]):
-            continue
-        read = [kept[number] for number in tensors if number in kept]
+    messages = [each for each in messages_in(flow, profile) if each.name == _GATHERS or _REDUCES.match(each.name)]
+    kept, narrowed = kept_of_tensors(flow) if messages else {}, list[NarrowedMessage]()
+    for each in messages:
+        sums = each.name != _GATHERS
+        read = [kept[number] for number in each.results if number in kept]
         share = sum(part.share for part in read if part is not None)
-        if not read or None in read or not 0 < share <= MOST_OF_SENT_SHARE:
+        if not read or None in read or not all(each.sizes[:1]) or not 0 < share <= MOST_OF_SENT_SHARE:
             continue
         by = frozenset[int]().union(*(part.by for part in read if part is not None))
         ranks = 0 if sums else _ranks(each)
@@ -59,30 +54,18 @@ def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMess
     return narrowed
 
 
-def _ranks(each: CollectiveOperator) -> int:
+def _ranks(each: FlowMessage) -> int:
     """Return of how many ranks a collective gathers, by the sizes of its result and of a rank's part; 0 where these are not noted."""
     whole, part = (math.prod(size) if size else 0 for size in (*each.sizes[:2], (), ())[:2])
     return whole // part if part else 0
 
 
-def _results(each: CollectiveOperator, waited: dict[int, int | None]) -> list[int]:
-    """Return the names that the result of a collective may have: of what was reduced in place, of the buffer, of the collective."""
-    if each.number is None or not each.given:
-        return []
-    functional = each.name.startswith("_c10d")
-    behind = waited.get(each.number, each.number)
-    returned = [] if behind is None else [behind]
-    if _REDUCES.match(each.name):
-        return returned if functional else [number for number in each.given[:1] if number >= 0]
-    return [*returned, *(number for number in each.given[:1] if number >= 0)] if each.name == _GATHERS else []
-
-
-def picked_gathers(flow: OperatorFlow, profile: Profile) -> tuple[list[CollectiveOperator], int]:
+def picked_gathers(flow: OperatorFlow, profile: Profile) -> tuple[list[FlowMessage], int]:
     """Return the gathers of rows all of whose readers take rows by number, and of how many gathers in all.
 
     Which rows are needed is known before they are sent.
     """
-    gathers = [each for each in collective_operators(flow, profile) if each.name == _GATHERS]
+    gathers = [each for each in messages_in(flow, profile) if each.name == _GATHERS]
     if not gathers:
         return [], 0
     readers: dict[int, set[int]] = {}
@@ -99,4 +82,4 @@ def picked_gathers(flow: OperatorFlow, profile: Profile) -> tuple[list[Collectiv
 
     rows_of = [each for each in gathers if len(each.sizes) > 1 and len(each.sizes[0]) > 1]
     # The buffer, or the gather, is what readers name.
-    return [each for each in rows_of if any(map(only_picked, _results(each, {})))], len(gathers)
+    return [each for each in rows_of if any(map(only_picked, each.results))], len(gathers)
