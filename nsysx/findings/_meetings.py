@@ -23,6 +23,7 @@ from nsysx.findings import (
     _line_remedies,
     _roles_in_turn,
     _synchronized_norms,
+    _tables_of_ranks,
     _waited_early,
 )
 from nsysx.findings._case import Case, Fix, Saving, way
@@ -83,7 +84,9 @@ def meeting(case: Case) -> CommunicationCause | None:
         case.ops["cls"] == DeviceActivity.COMM.value
     )
     of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
-    elsewhere = _in_turn(case) or _behind_backward(case) or _in_line(case) or _picked(case) or _early(case)
+    elsewhere = (
+        _in_turn(case) or _of_tables(case) or _behind_backward(case) or _in_line(case) or _picked(case) or _early(case)
+    )
     return of_program or elsewhere or _of_links(case)
 
 
@@ -191,6 +194,18 @@ def _in_turn(case: Case) -> CommunicationCause | None:
         return None
     fix, title = Fix.by_name("roles-at-once"), _roles_in_turn.title(turns)
     return CommunicationCause(fix, _roles_in_turn.place(case), _roles_in_turn.worth(case, turns), title)
+
+
+def _of_tables(case: Case) -> CommunicationCause | None:
+    """Return that whole tables are reduced of which few rows are looked up; else None."""
+    tables = _tables_of_ranks.reduced_whole(case)
+    if tables is None:
+        return None
+    remedy = way("rows-of-tables")
+    title = "Gradients of whole tables are reduced, of which a step looks up few rows"
+    return CommunicationCause(
+        Fix.by_name(remedy, text=f"{remedy.text}: {tables.text}"), tables.where, tables.saving, title
+    )
 
 
 def _early(case: Case) -> CommunicationCause | None:

@@ -123,6 +123,9 @@ PADDED_CLASSES_TIMES = 1.03
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
 #: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
 ONE_SIZE_SHARE = 0.5
+# ---- _tables_of_ranks ----------------------------------------------------------------------------------------------
+#: Of a table of which a step looks up more of the rows than this, sparse gradients are no shorter. Chosen.
+LOOKED_UP_SHARE = 0.1
 # ---- _late_gradients -----------------------------------------------------------------------------------------------
 #: Gradients may be reduced in half of the bytes of their parameters; messages of fewer carry a part of them. A twentieth less is padding.
 HALVED_GRADIENTS_SHARE = 0.45

@@ -169,6 +169,16 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "rows-of-tables",
+        "Keep the table out of DistributedDataParallel and send only the rows that a step looked up, with their gradients (sparse=True and "
+        "SparseAdam); or divide its rows over the ranks, with all_to_all_single of what each looks up",
+        "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ['table.weight'])  # before it is wrapped\n"
+        "grad = table.weight.grad.coalesce()  # table: sparse=True\n"
+        "rows, values = all_gathered(grad.indices()[0]), all_gathered(grad.values())  # of all ranks, padded to one length\n"
+        "table.weight.grad = torch.sparse_coo_tensor(rows[None], values / world, grad.shape)",
+        "Moments of rows that a step does not look up stay as they are.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "asynchronous-hook",
         "Let the communication hook of DDP only start its reduction and return the future of it, or leave it out",
         "def hook(state, bucket):\n"
