@@ -87,8 +87,8 @@ HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
 # ---- _layer_messages --------------------------------------------------------------------------------------------
 #: Exposed communication is what layers need at once if this share of it is. Layers are small whose messages have no more bytes (40 us over
-#: NVLink) and take this share of the step.
-AT_ONCE_SHARE, SMALL_LAYER_BYTES, SMALL_LAYERS_SHARE = 0.8, 16 << 20, 0.25
+#: NVLink) and take this share of the step; a loss of the samples of all ranks sends fewer in a step.
+AT_ONCE_SHARE, SMALL_LAYER_BYTES, SMALL_LAYERS_SHARE, FEWEST_LAYER_MESSAGES = 0.8, 16 << 20, 0.25, 8
 # ---- _line_causes -----------------------------------------------------------------------------------------------
 #: Lines of the program's own Python that run in one step, from which they are a loop over single items; one call of numpy over all
 #: of them takes less than so many lines do (about 50 ns a line, 20 us a call). A line of such a loop runs at least so often.

@@ -21,6 +21,7 @@ from nsysx.findings._costly_jobs import sharded
 from nsysx.findings._exposed_transfer import exposed_share, transfer_of_ops_ns
 from nsysx.findings._finding_bounds import (
     AT_ONCE_SHARE,
+    FEWEST_LAYER_MESSAGES,
     MOST_SHARE,
     SMALL_LAYER_BYTES,
     SMALL_LAYERS_SHARE,
@@ -201,15 +202,21 @@ def needed_at_once(case: Case) -> str:
 def split_for_little(case: Case, finding: Finding) -> Finding | None:
     """Return the finding where small layers are split over the ranks although each GPU has room for the whole network; else None.
 
-    Their messages take much of a step then: with a whole network on each GPU only gradients are reduced, beside backward.
+    Their messages take much of a step then: with a whole network on each GPU only gradients are reduced, beside backward. A wrapper's
+    ranks have whole networks, and a rank that comes late is waited for in any message.
     """
     layers, settings, rows = of_layers(case), settings_of(case.profile), (case.ranks.rows if case.ranks else None) or ()
     memory = settings.record.get("memory") if settings is not None else None
     trains = (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False).any()
     exposed = round(exposed_share(case, layers.at_once) * case.taken_by((StepPart.COMM,))) if layers.at_once else 0
+    wrapped = settings is None or settings.rows("wrappers") != ()
+    late = any(row.get("straggler") or row.get("turn_even_ns") or row.get("bubble_ns") is not None for row in rows)
     if (
         not isinstance(memory, Mapping)
         or len(rows) < 2
+        or wrapped
+        or late
+        or len(layers.at_once) < FEWEST_LAYER_MESSAGES * case.steps
         or not trains
         or exposed < SMALL_LAYERS_SHARE * case.step_ns
         or not 0 < layers.most_bytes <= SMALL_LAYER_BYTES

@@ -199,30 +199,48 @@ GB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("peak", "size", "share", "trains", "told"),
+    ("changed", "told"),
     [
-        (4, 1 << 20, 0.5, True, True),
-        (40, 1 << 20, 0.5, True, False),  # two of it do not fit on one GPU
-        (4, 64 << 20, 0.5, True, False),  # wide layers
-        (4, 1 << 20, 0.1, True, False),
-        (4, 1 << 20, 0.5, False, False),  # each GPU would read all weights for half of the requests
+        ({}, True),
+        ({"peak": 40}, False),  # two of it do not fit on one GPU
+        ({"size": 64 << 20}, False),  # wide layers
+        ({"share": 0.1}, False),
+        ({"trains": False}, False),  # each GPU would read all weights for half of the requests
+        ({"wrappers": [{"kind": "DDP"}]}, False),  # features of all samples, for a loss
+        ({"late": True}, False),
+        ({"count": 2}, False),
     ],
 )
 def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
-    peak: int, size: int, share: float, trains: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+    changed: dict[str, object], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = {"total_bytes": 80 * GB, "reserved_peak_bytes": peak * GB}
+    usual: dict[str, object] = {
+        "peak": 4,
+        "size": 1 << 20,
+        "share": 0.5,
+        "trains": True,
+        "wrappers": [],
+        "late": False,
+        "count": 8,
+    }
+    kind = SimpleNamespace(**{**usual, **changed})
+    memory = {"total_bytes": 80 * GB, "reserved_peak_bytes": kind.peak * GB}
     monkeypatch.setattr(
-        _layer_messages, "of_layers", lambda case: LayerMessages(at_once=frozenset({1}), most_bytes=size)
+        _layer_messages,
+        "of_layers",
+        lambda case: LayerMessages(at_once=frozenset(range(kind.count)), most_bytes=kind.size),
     )
-    monkeypatch.setattr(_layer_messages, "settings_of", lambda profile: RecordedSettings({"memory": memory}))
+    monkeypatch.setattr(
+        _layer_messages, "settings_of", lambda profile: RecordedSettings({"memory": memory, "wrappers": kind.wrappers})
+    )
     monkeypatch.setattr(_layer_messages, "exposed_share", lambda case, ops: 1.0)
     case = SimpleNamespace(
-        ranks=SimpleNamespace(rows=({}, {})),
+        ranks=SimpleNamespace(rows=({"straggler": kind.late}, {})),
         profile=None,
-        ops=pl.DataFrame({"op": [1], "phase": ["backward" if trains else "forward"]}),
+        steps=1,
+        ops=pl.DataFrame({"op": [1], "phase": ["backward" if kind.trains else "forward"]}),
         step_ns=1000,
-        taken_by=lambda parts: round(1000 * share),
+        taken_by=lambda parts: round(1000 * kind.share),
         bound=lambda ns, why: Saving(ns, why, bound=True),
     )
     found = _layer_messages.split_for_little(cast("Case", case), Finding("NSX110", "exposed-comm", "found", "", ""))
