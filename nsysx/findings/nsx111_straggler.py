@@ -144,6 +144,7 @@ def of_ranks(table: Table | None) -> Finding:
     saving = Saving(
         late["price_ns"] if even_ns is None else even_ns,
         f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+        bound=late["late_by_work"],
         source="replay",
     )
     if fix == _EQUAL_ATTENTION and even_ns is not None:

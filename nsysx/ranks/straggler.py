@@ -294,15 +294,13 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     late, half = _late_by(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
     held = _of_its_gpu(ranks[group[r]], others, late)
-    if (
-        late < STRAGGLER_SHARE * times.step
-        or late - half <= 0
-        or not busy
-        or not (held or uneven.is_uneven(ranks[group[r]], others))
-    ):
+    small = late < STRAGGLER_SHARE * times.step or late - half <= 0
+    if small or not busy or not (held or uneven.is_uneven(ranks[group[r]], others)):
         return None
     like_peers, without, alone = _shares(times.gpu_ns, r)
-    price = like_peers if held else times.even_ns(without_host=True)
+    # GPU work that is longer than the measured step was slower where it was recorded, and so was that of its peers.
+    held_ns = like_peers * min(times.real / float(times.gpu_ns[r].mean()), 1.0)
+    price = held_ns if held else times.even_ns(without_host=True)
     if price < STRAGGLER_SHARE * times.real:
         return None
     return Straggler(

@@ -134,19 +134,27 @@ def test_waiting_names_the_kind_of_work_and_its_line() -> None:
     ]  # fmt: skip
 
 
-def straggler(spread: Surplus | None, kind: str | None = "attention", *, by_work: bool = False) -> Any:
+def straggler(
+    spread: Surplus | None, kind: str | None = "attention", *, by_work: bool = False, cause: str = "compute"
+) -> Any:
     """Return the finding about rank 1, which is late in GPU work that lies so."""
     work = [
         {"kind": kind, "ns": 84_000_000, "others_ns": 16_000_000, "how": None, "file": FILE, "line": 83, "text": "f(x)"}
     ]
     late: Row = {
         "rank": 1, "straggler": True, "wait_ns": 0, "late_ns": 68_000_000, "late_low_ns": 67_000_000, "late_high_ns": 69_000_000,
-        "late_cause": "compute", "late_drift_ns": 0, "price_ns": 60_000_000, "price_share": 1.0, "alone_share": 1.0,
+        "late_cause": cause, "clock_mhz": 345, "most_clock_mhz": 1980, "late_drift_ns": 0, "price_ns": 60_000_000, "price_share": 1.0, "alone_share": 1.0,
         "even_ns": 30_000_000, "replay_error": 0.0, "late_by_work": by_work, "late_because": {}, "late_kernels": None,
         "late_lines": None, "late_work": work if kind else None, "late_spread": spread,
     }  # fmt: skip
     rows = (late | {"rank": 0, "straggler": False}, late)
     return nsx111_straggler.of_ranks(Table("ranks", "", (), rows))
+
+
+@pytest.mark.parametrize("by_work", [False, True])
+def test_what_tracing_hides_of_a_slow_gpu_is_a_bound(by_work: bool) -> None:
+    found = straggler(None, None, by_work=by_work, cause="held_clock")
+    assert "nvidia-smi" in found.paste and found.saving.bound == by_work
 
 
 @pytest.mark.parametrize("by_work", [False, True])

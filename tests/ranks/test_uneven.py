@@ -57,6 +57,16 @@ def test_a_rank_whose_work_is_as_long_as_the_step_is_late() -> None:
     assert late.even_ns == late.price_ns == pytest.approx(8.5 * MS, rel=0.01)
 
 
+def test_a_gpu_that_was_slower_where_it_was_recorded_saves_no_more_than_its_peers_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As recorded rank 1 works for 40 ms and rank 0 for 10; a step was measured at 36: like rank 0 at that speed it would take 9."""
+    monkeypatch.setattr(straggler, "_of_its_gpu", lambda *_: straggler.Late.HELD_CLOCK)
+    late = found((10.0, 40.0), 36.0, EVEN)
+    assert late is not None and late.by_work and late.even_ns is None and late.cause == "held_clock"
+    assert late.price_ns == pytest.approx(27 * MS, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("gpu_ms", "measured_ms", "late"),
     [
