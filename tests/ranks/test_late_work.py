@@ -143,7 +143,8 @@ def straggler(
     ]
     late: Row = {
         "rank": 1, "straggler": True, "wait_ns": 0, "late_ns": 68_000_000, "late_low_ns": 67_000_000, "late_high_ns": 69_000_000,
-        "late_cause": cause, "clock_mhz": 345, "most_clock_mhz": 1980, "late_drift_ns": 0, "price_ns": 60_000_000, "price_share": 1.0, "alone_share": 1.0,
+        "late_cause": cause, "late_drift_ns": 0, "clock_mhz": 345, "most_clock_mhz": 1980,
+        "price_ns": 60_000_000, "price_share": 1.0, "alone_share": 1.0,
         "even_ns": 30_000_000, "replay_error": 0.0, "late_by_work": by_work, "late_because": {}, "late_kernels": None,
         "late_lines": None, "late_work": work if kind else None, "late_spread": spread,
     }  # fmt: skip
