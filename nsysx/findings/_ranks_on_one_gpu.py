@@ -29,7 +29,7 @@ class _Elsewhere(NamedTuple):
 
 
 def _elsewhere(profile: Profile) -> _Elsewhere | None:
-    """Return the rank of the report that computes longest on a GPU that another rank computes on, too; None where each has its own."""
+    """Return the rank that computes longest on a GPU that another rank computes on, besides the one that it computes on most; else None."""
     ranks, (start, end) = peers.ranks(profile), profile.window
     if len(ranks) < 2 or end <= start:
         return None
@@ -40,12 +40,15 @@ def _elsewhere(profile: Profile) -> _Elsewhere | None:
         .group_by("process", "device")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )
+    longest = sums.sort("ns", "process", descending=[True, False]).select("process", "device").rows()
     owners: dict[int, int] = {}  # of each GPU the rank that computes most there
-    for process, device, _ in (
-        sums.sort("ns", "process", descending=[True, False]).select("process", "device", "ns").iter_rows()
-    ):
+    main: dict[int, int] = {}  # of each rank the GPU on which it computes most
+    for process, device in longest:
         owners.setdefault(device, process)
-    away = [_Elsewhere(*row) for row in sums.select("process", "device", "ns").iter_rows() if owners[row[1]] != row[0]]
+        main.setdefault(process, device)
+    # A process numbers the GPUs that it sees: ranks that see one each (CUDA_VISIBLE_DEVICES) all call it 0.
+    rows = sums.select("process", "device", "ns").iter_rows()
+    away = [_Elsewhere(*row) for row in rows if row[1] != main[row[0]] and owners[row[1]] != row[0]]
     return max(away, key=lambda each: each.ns, default=None)
 
 

@@ -160,6 +160,7 @@ CPU_STEPS = (
     column("warmup", "Boolean", "", "comes before the steady steps"),
     column("steady", "Boolean", "", "averages are taken over it"),
     column("cut", "Boolean", "", "the last step, whose end was not recorded"),
+    column("parts", "Int64", "", "number of proposed steps that it is made of"),
 )
 GPU_STEPS = (PROCESS, DEVICE, _INDEX, *_span("device"))
 BETWEEN_STEPS = (

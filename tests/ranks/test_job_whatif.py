@@ -191,6 +191,7 @@ def test_what_makes_a_rank_late_is_told_of_that_rank_by_its_cause_alone(
     monkeypatch.setattr(behind_columns.uneven, "rows", lambda _: list(found))
     monkeypatch.setattr(behind_columns.late_lines, "rows_per_step", lambda _: list(found))
     monkeypatch.setattr(behind_columns.late_work, "kinds", lambda *_: ())
+    monkeypatch.setattr(behind_columns.late_work, "at_own_lines", lambda *_: ())
     late = Straggler(
         1,
         (0, 1, 3),
