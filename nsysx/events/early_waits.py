@@ -42,13 +42,13 @@ def early_waits(flow: OperatorFlow, profile: Profile) -> list[EarlyWait]:
     bring = [each for each in operators if _BRINGS.match(each.name)]
     if not bring:
         return []
-    readers = ResultReaders(flow)
+    readers, given = ResultReaders(flow), _makers_of_arguments(flow)
     waited = {each.given[0]: each.number for each in operators if each.name == WAITS and each.given}
     work = _WorkOfStep(flow, profile)
     waits = []
     for each in bring:
         brought = _brought(each, waited)
-        reader = _first_reader(flow, readers, each.end_ns, brought) if brought else -1
+        reader = _first_reader(readers, given, each.end_ns, brought) if brought else -1
         if reader >= 0:
             between_ns = work.between_ns(each.end_ns, int(flow.start_ns[reader]))
             waits.append(EarlyWait(each.start_ns, reader, between_ns))
@@ -65,12 +65,21 @@ def _brought(each: CollectiveOperator, waited: dict[int, int | None]) -> set[int
     return {each.number, each.given[0]} if each.given[0] >= 0 else set()
 
 
-def _first_reader(flow: OperatorFlow, readers: ResultReaders, since_ns: int, brought: set[int]) -> int:
+def _makers_of_arguments(flow: OperatorFlow) -> list[tuple[int, int, frozenset[int]]]:
+    """Return first and last row of each outermost operator, and what made the arguments of it and of those in it."""
+    return [
+        (row, end, frozenset(made for inner in range(row, end) for made in flow.made[inner]))
+        for row, end in flow.outermost_spans
+    ]
+
+
+def _first_reader(
+    readers: ResultReaders, given: list[tuple[int, int, frozenset[int]]], since_ns: int, brought: set[int]
+) -> int:
     """Return the first operator (row) behind a time that is given one of these tensors, or a view of what they are views of; -1: unseen."""
-    names = brought | {readers.base_of(number)[0] for number in brought}
-    for row, end in flow.outermost_spans:
-        given = {made for inner in range(row, end) for made in flow.made[inner]}
-        if names.isdisjoint(given):
+    flow, names = readers.flow, brought | {readers.base_of(number)[0] for number in brought}
+    for row, end, made in given:
+        if names.isdisjoint(made):
             continue
         view = is_view(flow.names[row]) or (flow.start_ns[row] < since_ns and readers.hands_on(row))
         if view:

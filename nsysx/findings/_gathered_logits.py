@@ -23,7 +23,7 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES
 from nsysx.model import Row
@@ -211,9 +211,8 @@ def _saved_ns(case: Case) -> int:
     gathered = case.profile.once(_find)
     if gathered is None:
         return 0
-    chosen = communication(case)["op"].is_in(list(gathered.gathers)).to_numpy()
     repeated_ns = case.per_step(gathered.work_ns) * (1 - 1 / gathered.ranks)
-    return exposed_transfer_ns(case, chosen) + round(repeated_ns) + case.per_step(gathered.moved_ns)
+    return transfer_of_ops_ns(case, gathered.gathers) + round(repeated_ns) + case.per_step(gathered.moved_ns)
 
 
 def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:

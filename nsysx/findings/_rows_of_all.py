@@ -18,7 +18,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
-from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._line_remedies import quoted
@@ -80,8 +80,7 @@ def _saved_ns(case: Case) -> int:
     to_all = case.profile.once(_to_all)
     if to_all is None or case.program.compiled:  # what a compiled program reads is not seen
         return 0
-    chosen = communication(case)["op"].is_in(list(to_all.ops)).to_numpy()
-    return round(to_all.needless * exposed_transfer_ns(case, chosen))
+    return round(to_all.needless * transfer_of_ops_ns(case, to_all.ops))
 
 
 def sent_to_all(case: Case, settings: RecordedSettings | None = None) -> str:

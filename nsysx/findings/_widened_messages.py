@@ -17,7 +17,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.events.widened_messages import OperatorsByBits, messages
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import MOST_SHARE, ROUNDED_FOR_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._line_remedies import quoted
@@ -97,9 +97,7 @@ def _widened(profile: Profile) -> _Widened | None:
 def _transfer_ns(case: Case) -> int:
     """Return the exposed transfer of these messages (ns a step); 0 without any."""
     widened = case.profile.once(_widened)
-    if widened is None:
-        return 0
-    return exposed_transfer_ns(case, communication(case)["op"].is_in(list(widened.ops)).to_numpy())
+    return 0 if widened is None else transfer_of_ops_ns(case, widened.ops)
 
 
 def sent_as_float32(case: Case, settings: RecordedSettings | None = None) -> str:

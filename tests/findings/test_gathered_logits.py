@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _gathered_logits
+from nsysx.findings import _exposed_transfer, _gathered_logits
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
@@ -80,11 +80,11 @@ def gathers(program: Lined, kind: str, size: int) -> None:
 
 def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Finding | None:
     def transfer(case: _gathered_logits.Case, chosen: object) -> int:
-        comm = _gathered_logits.communication(case).filter(chosen)  # type: ignore[arg-type]
+        comm = _exposed_transfer.communication(case).filter(chosen)  # type: ignore[arg-type]
         return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
 
     # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_gathered_logits, "exposed_transfer_ns", transfer)
+    monkeypatch.setattr(_exposed_transfer, "exposed_transfer_ns", transfer)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
     of_settings = program.found(folder, "NSX127")
     return next((f for f in of_settings if f.evidence[0]["setting"] == "gathered logits"), None)

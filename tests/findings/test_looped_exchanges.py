@@ -19,18 +19,23 @@ SOURCE = {
 TIMES, HOST_US = 32, 40
 
 
+def exchanged(program: Lined, line: int = 68) -> None:
+    """A line exchanges a tensor: 40 us of Python, a copy, and the message."""
+    with program.line(line):
+        program.host(HOST_US)
+        with program.line(31, "Exchange.forward"):
+            program.host(2)
+            program.launch(2, "copy_kernel")
+            program.launch(10, EXCHANGE)
+
+
 def step(program: Lined, *, times: int = TIMES, between: str = "", line: int = 68) -> None:
     """Exchanges of one function, each with 40 us of Python before it; ``between``: a kernel that runs before each of them."""
     for _ in range(times):
         if between:
             with program.line(20), program.range("forward"), program.range("net:Net"):
                 program.launch(20, between)
-        with program.line(line):
-            program.host(HOST_US)
-            with program.line(31, "Exchange.forward"):
-                program.host(2)
-                program.launch(2, "copy_kernel")
-                program.launch(10, EXCHANGE)
+        exchanged(program, line)
     with program.line(21), program.range("backward"):
         program.launch(400)
 
@@ -105,12 +110,7 @@ def layered(program: Lined, each: int, layers: int = 16) -> None:
         with program.line(20), program.range("forward"), program.range("net:Net"):
             program.launch(20, "sm90_xmma_gemm_f32f32")
             for _ in range(each):
-                with program.line(68):
-                    program.host(HOST_US)
-                    with program.line(31, "Exchange.forward"):
-                        program.host(2)
-                        program.launch(2, "copy_kernel")
-                        program.launch(10, EXCHANGE)
+                exchanged(program)
     with program.line(21), program.range("backward"):
         program.launch(400)
 

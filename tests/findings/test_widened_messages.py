@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _waited_early, _widened_messages
+from nsysx.findings import _exposed_transfer, _waited_early
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import GEMM, operator
@@ -114,12 +114,12 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def settings_told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> dict[str, Finding]:
-    def transfer(case: _widened_messages.Case, chosen: _widened_messages.Flags) -> int:
-        comm = _widened_messages.communication(case).filter(chosen)
+    def transfer(case: _exposed_transfer.Case, chosen: _exposed_transfer.Flags) -> int:
+        comm = _exposed_transfer.communication(case).filter(chosen)
         return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
 
     # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_widened_messages, "exposed_transfer_ns", transfer)
+    monkeypatch.setattr(_exposed_transfer, "exposed_transfer_ns", transfer)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
     return {str(f.evidence[0]["setting"]): f for f in program.found(folder, "NSX127")}
 
