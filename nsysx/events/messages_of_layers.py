@@ -242,13 +242,19 @@ class _LayerSearch(ResultReaders):
 
     def _is_for_product(self, row: int, message: FlowMessage) -> bool:
         """Return whether an operator is a product, or works on each number and what it makes is for products alone."""
-        name = self.flow.names[row]
-        if _PRODUCTS.match(name):
-            return True
-        if not (is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name)):
-            return False
-        readers = self._behind(self._made(row), message)
-        return bool(readers) and all(self._is_for_product(reader, message) for reader in readers)
+        waiting, seen = {row}, set[int]()
+        while waiting:
+            row = waiting.pop()
+            seen.add(row)
+            name = self.flow.names[row]
+            if _PRODUCTS.match(name):
+                continue
+            # What an operator reads of those in it is nothing that it is read by: a copy writes into what was made for it.
+            readers = {reader for reader in self._behind(self._made(row), message) if reader > row}
+            if not readers or not (is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name)):
+                return False
+            waiting |= readers - seen
+        return True
 
     def _is_given(self, row: int, numbers: Collection[int], size: int) -> bool:
         """Return whether an operator is given so many numbers of one of some tensors."""

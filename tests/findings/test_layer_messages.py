@@ -48,7 +48,7 @@ def layers(program: Lined, at: int, kind: str) -> None:
     """A product (300 us) whose result is sent (200 us), and what follows."""
     size = 512 if kind == "a metric" else 16_384
     operator(program, "linear", at, [-1, -1], f"{OWN}, {SQUARE}", 300)
-    if kind in ("cut", "attended", "worked on and cut", "read whole", "put together"):
+    if kind in ("cut", "attended", "worked on and cut", "copied into", "read whole", "put together"):
         came = message(program, "ncclAllGather", at + 1, at)
         if kind == "put together":  # the parts of all ranks, beside each other
             operator(program, "chunk", at + 2, [came], ALL)
@@ -59,7 +59,11 @@ def layers(program: Lined, at: int, kind: str) -> None:
             came = at + 4
         if kind != "put together":
             operator(program, "slice", at + 5, [came, -1], f"{ALL}, []")
-            operator(program, "clone", at + 9, [at + 5], OWN, 5, "copy")
+            begin = program.t
+            if kind == "copied into":  # what an operator makes for itself, and reads
+                operator(program, "empty_like", at + 11, [at + 5], OWN)
+                operator(program, "copy_", at + 12, [at + 11, at + 5], f"{OWN}, {OWN}", 5, "copy")
+            operator(program, "clone", at + 9, [at + 5], OWN, 5, "copy", begin=begin)
             name, sizes = (
                 ("scaled_dot_product_attention", f"{OWN}, {OWN}")
                 if kind == "attended"
@@ -150,7 +154,14 @@ def test_a_wrapper_that_gathers_parameters_sends_nothing_of_layers(
 
 @pytest.mark.parametrize(
     ("kind", "cut"),
-    [("cut", True), ("worked on and cut", True), ("read whole", False), ("put together", False), ("attended", False)],
+    [
+        ("cut", True),
+        ("worked on and cut", True),
+        ("copied into", True),
+        ("read whole", False),
+        ("put together", False),
+        ("attended", False),
+    ],
 )
 def test_outputs_that_are_gathered_and_cut_apart_again_stay_split(
     kind: str, cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,10 +23,21 @@ FP32_ATTENTION = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)"
 
 
 def operator(
-    program: Lined, name: str, number: int, made: list[int], sizes: str, us: float = 0, kernel: str = GEMM
+    program: Lined,
+    name: str,
+    number: int,
+    made: list[int],
+    sizes: str,
+    us: float = 0,
+    kernel: str = GEMM,
+    *,
+    begin: float | None = None,
 ) -> None:
-    """An operator with one kernel, or none; ``made``: what made its arguments, -1 for what is older than the step."""
-    begin = program.t
+    """An operator with one kernel, or none; ``made``: what made its arguments, -1 for what is older than the step.
+
+    ``begin``: when it began, for one that lies around those before.
+    """
+    begin = program.t if begin is None else begin
     program.host(5)
     if us:
         program.launch(us, kernel)
