@@ -80,6 +80,9 @@ SOLVER_KERNELS_SHARE = 0.2
 FLOAT32_PRODUCT_LEFT, FLOAT32_PRODUCT_LEFT_BEST = 0.18, 1 / 16
 #: All other kernels: half of the bytes, and less where they compute exponentials.
 FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
+#: What ranks send is float64 where so much of what they compute is (share); of a message that takes so long (ns) the bytes are what takes
+#: the time, and half of them half of it.
+ALL_FLOAT64_SHARE, LONG_MESSAGE_NS, HALF_OF_BYTES_LEFT = 0.9, 100_000, 0.5
 # ---- _held ------------------------------------------------------------------------------------------------------
 #: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.

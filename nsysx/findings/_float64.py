@@ -11,20 +11,25 @@ import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.catalogue import StepPart
+from nsysx.analyses.helpers import kernel_shapes
+from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Need, Saving, State, ops_of
 from nsysx.findings._finding_bounds import (
+    ALL_FLOAT64_SHARE,
     FLOAT32_OTHER_LEFT,
     FLOAT32_OTHER_LEFT_BEST,
     FLOAT32_PRODUCT_LEFT,
     FLOAT32_PRODUCT_LEFT_BEST,
+    HALF_OF_BYTES_LEFT,
+    LONG_MESSAGE_NS,
     MOST_SHARE,
     REPORTED_SHARE,
     SOLVER_KERNELS_SHARE,
 )
 from nsysx.findings._once import Takes
 from nsysx.findings._solvers import SOLVERS
+from nsysx.findings._work_bounds import SAME_SIZE_TIMES
 from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
 from nsysx.frames.intervals import interval_of
@@ -56,6 +61,8 @@ def _for_solvers(case: Case) -> bool:
     return bool(ns[np.isin(line_row, line_row[solves])].sum() >= MOST_SHARE * max(ns.sum(), 1))
 
 
+#: Why float64 of a simulation may be an oversight.
+_BEGUN = "what the steps compute with begins in float32 and meets float64"
 #: Kernels that transform, beside those that solve: simulations of physics are made of both.
 _TRANSFORMS = r"fft|bluestein"
 
@@ -71,6 +78,8 @@ def _not_meant(case: Case) -> tuple[State, str]:
         return "unknown", "no network was seen"
     if _promoted(case):
         return "unknown", "numbers of another format enter its arithmetic, and results go back to float32"
+    if _begun_in_float32(case):
+        return "unknown", _BEGUN
     return "violated", "no network was seen, and transforms or solvers run: simulations mostly need float64"
 
 
@@ -90,6 +99,50 @@ def _promoted(case: Case) -> bool:
         for pattern in (_DOUBLE, _CONVERTS, _COPIES, _INTO_FLOAT32)
     )
     return bool((doubles & converts & ~copies).any() and (copies & converts & into).any())
+
+
+#: Elementwise kernels of torch that compute in float32: their grid says how large their tensors are.
+_ELEMENTWISE, _SINGLE = r"elementwise_kernel", r"<float\b|\(float\b|c10::complex<float>"
+
+
+def _begun_in_float32(case: Case) -> bool:
+    """Return whether tensors as large as those of the steps were float32 until one of float64 met them, without a solver.
+
+    What is float64 on purpose is so from its beginning: arithmetic on tensors of that size is float64 before any that takes numbers of
+    two formats, and float32 is nothing that came before it.
+    """
+    of_steps = _sized(case.ops)
+    doubles = of_steps.filter(pl.col("double"))
+    if not doubles.height or lookup.matching(case.kernels["name"], SOLVERS).any():
+        return False
+    usual = float(doubles.sort("ns")["threads"][-1])
+    of_process = case.profile.attributed.gpu_ops.filter(pl.col("process") == case.process)
+    large = _sized(of_process).filter((pl.col("threads") >= usual / SAME_SIZE_TIMES) & ~pl.col("copies"))
+    single, double, meets = (
+        large.filter(chosen)["start_ns"].to_numpy()
+        for chosen in (
+            pl.col("single") & ~pl.col("double"),
+            pl.col("double"),
+            pl.col("double") & pl.col("converts"),
+        )
+    )
+    if not (len(single) and len(meets)):
+        return False
+    return bool(single.min() < meets.min() == double.min())
+
+
+def _sized(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the elementwise kernels among GPU ops: start_ns, ns, threads, and what their names say: double, single, converts, copies."""
+    ops = ops.filter((ops["op_kind"] == "kernel") & ops["grid"].is_not_null() & ops["block"].is_not_null())
+    ops = ops.filter(pl.Series(np.asarray(lookup.matching(ops["name"], _ELEMENTWISE), np.bool_), dtype=pl.Boolean))
+    patterns = {"double": _DOUBLE, "single": _SINGLE, "converts": _CONVERTS, "copies": _COPIES}
+    return ops.select("start_ns", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(
+        threads=kernel_shapes.threads(ops),
+        **{
+            name: pl.Series(np.asarray(lookup.matching(ops["name"], pattern), np.bool_), dtype=pl.Boolean)
+            for name, pattern in patterns.items()
+        },
+    )
 
 
 #: Numbers of a simulation are float64 on purpose.
@@ -124,6 +177,13 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     """Return title and remedy, those of complex numbers where the kernels have such, with the first line that computes with them."""
     line = _first_line(case)
     first = f", first at {PurePath(str(line['file'])).name}:{line['line']}" if line else ""
+    if case.program.torch and _not_meant(case) == ("unknown", _BEGUN):
+        text = (
+            "Make arrays of numpy float32 (complex64 if complex): they are float64 by default, and so is, from the first time on, what "
+            "was float32 and meets them"
+        )
+        paste = "x = torch.from_numpy(array).float().to(device)  # of complex numbers .to(torch.complex64)"
+        return f"Float32 becomes float64 on the GPU{first}", replace(remedy, text=text, paste=paste)
     if not _complex(case):
         return f"{title}{first}", remedy
     text = "Make this complex64 where it is made (numpy's default is complex128)"
@@ -171,14 +231,20 @@ def _first_line(case: Case) -> Row:
 
 
 def halved(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return what it is worth if kernels of float64 take half of the time, half of the bytes, and products less (see above)."""
+    """Return what it is worth if kernels of float64 take half of the time, half of the bytes, and products less (see above).
+
+    Where nearly all that is computed is float64, so are the numbers that ranks send each other: long messages take half of their time.
+    """
     doubles = _doubles(case)
     products = doubles["family"].cast(pl.String).is_in(["gemm", "convolution", "attention"])
     of_products, others = ops_of(doubles.filter(products)), ops_of(doubles.filter(~products))
+    sent = _messages(case, doubles)
+    parts = (StepPart.WORK, StepPart.COMM) if sent else (StepPart.WORK,)
 
     def worth(product: float, other: float) -> Saving:
-        edits = [ScaleOps(ops, by, less_work=True) for ops, by in ((of_products, product), (others, other)) if ops]
-        return case.worth(*edits, cause=(StepPart.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
+        factors = ((of_products, product), (others, other), (sent, HALF_OF_BYTES_LEFT))
+        edits = [ScaleOps(ops, by, less_work=True) for ops, by in factors if ops]
+        return case.worth(*edits, cause=parts, bound=True) if edits else Saving(None, "no kernel of float64")
 
     likely, best = (
         worth(FLOAT32_PRODUCT_LEFT, FLOAT32_OTHER_LEFT),
@@ -186,3 +252,17 @@ def halved(case: Case, settings: RecordedSettings | None) -> Saving:
     )
     most = max(likely.most_ns or 0, best.most_ns or 0)
     return likely if likely.likely_ns is None else replace(likely, most_ns=most)
+
+
+#: Messages of numbers that are not float64, by the names of NCCL's kernels; of copies between ranks these name no type.
+_OTHER_NUMBERS = r"_(f32|f16|bf16|f8\w*|[iu](8|32|64))_"
+
+
+def _messages(case: Case, doubles: pl.DataFrame) -> frozenset[int]:
+    """Return the long messages in which ranks send float64: those of a program whose computation nearly all is float64."""
+    computes = case.timed_ops(case.ops["cls"] == DeviceActivity.COMPUTE.value, "op")
+    if int(doubles["ns"].sum()) < ALL_FLOAT64_SHARE * int(computes["ns"].sum()):
+        return frozenset()
+    sent = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name")
+    other = pl.Series(np.asarray(lookup.matching(sent["name"], _OTHER_NUMBERS), np.bool_), dtype=pl.Boolean)
+    return ops_of(sent.filter(~other & (sent["ns"] >= LONG_MESSAGE_NS)))

@@ -48,10 +48,8 @@ from nsysx.findings._work_bounds import (
     SAME_SIZE_TIMES,
 )
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64
 from nsysx.judging.program import program_of
 from nsysx.model import Finding
-from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import Fuse, RemoveOps
 
 RULE = Rule(
@@ -116,14 +114,8 @@ def _other_size(ops: pl.DataFrame) -> Flags:
     """
     by_size = lookup.matching(ops["name"], "elementwise_kernel")
     shaped = np.flatnonzero(by_size & (ops["grid"].is_not_null() & ops["block"].is_not_null()).to_numpy())
-    sides: list[I64] = []
-    for column, fields in (("grid", GRID), ("block", BLOCK)):
-        sides += kernel_shapes.unpacked(ops[column].gather(shaped), fields)[:3]
-    threads = np.ones(len(shaped))
-    for side in sides:
-        threads *= np.maximum(side, 1)
     sized = np.full(ops.height, np.nan)
-    sized[shaped] = threads
+    sized[shaped] = kernel_shapes.threads(ops[shaped])
     other = np.zeros(ops.height, np.bool_)
     ratio = sized[1:] / sized[:-1]
     other[1:] = (ratio > SAME_SIZE_TIMES) | (ratio < 1 / SAME_SIZE_TIMES)  # of an unknown size neither is true

@@ -11,6 +11,7 @@ from nsysx.events import kernel_math, occupancy
 from nsysx.events.event_bounds import MEMORY_BOUND_SHARE
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.reading import schema
 from nsysx.reading.trace import DeviceLimits
 
@@ -52,6 +53,15 @@ def unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I64
     """Return the values of each field of packed integers, as ``schema.unpack`` does for one."""
     # A copy: it is shifted in place.
     return list(schema.unpack(packed.to_numpy().astype(np.int64), fields))  # type: ignore[arg-type]
+
+
+def threads(ops: pl.DataFrame) -> F64:
+    """Return how many threads kernels (grid, block) are launched with."""
+    product = np.ones(ops.height)
+    for column, fields in (("grid", schema.GRID), ("block", schema.BLOCK)):
+        for side in unpacked(ops[column], fields)[:3]:
+            product *= np.maximum(side, 1)
+    return product
 
 
 def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
