@@ -128,6 +128,17 @@ def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
     return [(steps, ns) for steps, ns in given if ns < steps * LONGEST_STEP_NS] if whole else []
 
 
+def lead_ns(blocks: Sequence[tuple[int, int]]) -> float:
+    """Return how far the host may be ahead of the device at the end of some blocks of steps (ns), that `rest` has.
+
+    They are timed by the host, which begins beside a device at rest and ends wherever it is. What it gains on the device while it
+    fills its queue stands in the first block, whose steps are that much shorter than usual; a step may lie between two looks.
+    """
+    each = [ns / steps for steps, ns in blocks]
+    usual = float(np.median(each)) if each else 0.0
+    return max(usual - each[0], 0.0) * blocks[0][0] + usual if blocks else 0.0
+
+
 def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without.
 

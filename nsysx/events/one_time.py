@@ -14,7 +14,14 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.attribute import Attributed
-from nsysx.events.event_bounds import FEWEST_RETURNS, ONE_TIME_EXPLAINS_SHARE, UNEVEN_RETURNS_TIMES
+from nsysx.events.event_bounds import (
+    FEWEST_RETURNS,
+    LATE_START_SHARE,
+    LATE_START_STEPS,
+    LATE_START_TIMES,
+    ONE_TIME_EXPLAINS_SHARE,
+    UNEVEN_RETURNS_TIMES,
+)
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, coverage
@@ -55,8 +62,8 @@ def one_time_steps(
     attributed: Attributed,
     pauses: pl.DataFrame,
 ) -> tuple[Flags, Flags]:
-    """Return which steps are long because of one-time work, this process's or that of one that it waits for, and which because of such
-    work of its own that comes back.
+    """Return which steps are long because of one-time work, this process's or that of one that it waits for, or of a late start that
+    nothing recorded explains, and which because of such work of its own that comes back.
 
     ``windows``: start and end of each step, on the CPU and on the device: what the host does before the first launch of a step
     lies in the step before on the device. ``usual_ns``: the usual length for each, and the length from which a step is long.
@@ -69,7 +76,7 @@ def one_time_steps(
         chosen |= function.within(function.labels > 0, begin, finish) >= needed
     once, often = (none, chosen) if _come_back(chosen) else (chosen, none)
     behind = _behind_others(process, windows, usual_ns, attributed, pauses)
-    return (once if _come_back(behind) else once | behind), often
+    return _late_start(windows) | (once if _come_back(behind) else once | behind), often
 
 
 def _explained_by(
@@ -109,6 +116,22 @@ def _behind_others(
     paid = np.max([each.within(each.labels > 0, before, end) for each in once], axis=0)
     for step, needed in needed_of:
         chosen[step[np.minimum(end - start, paid) >= needed]] = True
+    return chosen
+
+
+def _late_start(windows: list[tuple[I64, I64]]) -> Flags:
+    """Return the one early step that takes many times as long as any other but the first; none of few steps.
+
+    Ranks that meet for the first time, or a library that sets itself up, stand still for seconds without a call that says so. Among
+    steps of several lengths the mean counts, and of over a thousand steps this one alone made it an eighth longer.
+    """
+    chosen = np.zeros(len(windows[0][0]), np.bool_)
+    early = int(LATE_START_SHARE * len(chosen))
+    for begin, end in windows if len(chosen) >= LATE_START_STEPS else ():
+        length = np.append(0, (end - begin)[1:])
+        longest = int(length.argmax())
+        if longest < early and length[longest] > LATE_START_TIMES * np.delete(length, longest).max():
+            chosen[longest] = True
     return chosen
 
 

@@ -28,6 +28,9 @@ IDLE_IN_PAUSES_SHARE = 0.5
 # ---- limit_words ------------------------------------------------------------------------------------------------
 #: From this share of the step on, a cause that could be removed limits it.
 LIMITING_SHARE = 0.15
+#: From this share of the step on, a sentence on what else limits it begins with the GPU's own work: readers took "communication-bound"
+#: at 17 % of a step beside 82 % of compute for a mistake. Chosen.
+MOSTLY_WORK_SHARE = 2 / 3
 #: A part below this share of the step, such as waiting for other ranks, is not worth a word.
 NOTABLE_PART_SHARE = 0.01
 #: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.

@@ -11,6 +11,7 @@ from nsysx.judging import gpu_work, limit_causes, line_of_most
 from nsysx.judging.judging_bounds import (
     ALL_IDLE_OF_CAUSE_SHARE,
     LIMITING_SHARE,
+    MOSTLY_WORK_SHARE,
     NOTABLE_PART_SHARE,
 )
 from nsysx.judging.limits import WindowLimits
@@ -49,7 +50,8 @@ def name_of(code: StepLimit) -> str:
 def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average: bool = False) -> str:
     """Return the sentence on what limits the step. ``average``: its mean is the length of no single step."""
     start_up = code == StepLimit.WARMUP and profile.steps.source == "capture"
-    begin = f"{'Start-up, not steady work' if start_up else name_of(code)}: {'on average ' if average else ''}"
+    name = "Start-up, not steady work" if start_up else _mostly_work(limits, code) or name_of(code)
+    begin = f"{name}: {'on average ' if average else ''}"
     if code == StepLimit.GPU:
         return _busy(profile, limits, begin)
     if code in _WORKING:
@@ -74,6 +76,14 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
     return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
+
+
+def _mostly_work(limits: WindowLimits, code: StepLimit) -> str:
+    """Return how a sentence begins where a removable cause limits a step that is the GPU's own work for the most part, else ""."""
+    work = limits.parts[StepPart.WORK]
+    if limits.whole or code not in limits.lost or work < MOSTLY_WORK_SHARE * limits.real_ns:
+        return ""
+    return f"Mostly GPU work ({units.share(work, limits.real_ns)}), partly {code.label}"
 
 
 def unknown(limits: WindowLimits) -> str:

@@ -208,7 +208,7 @@ def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
 
 
 #: How the sentence of a limit begins: "Host-bound: ..."; a GPU keeps its capitals.
-_LIMIT = re.compile(r"(?:[A-Z][a-z]+|GPU)-bound: ")
+_LIMIT = re.compile(r"(?:Mostly GPU work \([^)]*\), partly [a-z]+|[A-Z][a-z]+|GPU)-bound: ")
 
 
 #: How the title of steps that are slower begins: "Every 10th step takes 304.2 ms".

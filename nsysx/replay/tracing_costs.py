@@ -294,10 +294,17 @@ def _pauses_ns(lengths: Sequence[int]) -> float:
 
 def _steps_of_rest(profile: Profile) -> tuple[int, int] | None:
     """Return how many steps followed all that were timed, and their mean (ns) with what ran between them; None without any."""
-    record, steps = _unrecorded(profile.trace.run, profile.steps.process), profile.steps
-    blocks = bare.rest(record, profile.trace.capture) if record is not None and steps.timed else []
+    record, steps, capture = _unrecorded(profile.trace.run, profile.steps.process), profile.steps, profile.trace.capture
+    blocks = bare.rest(record, capture) if record is not None and steps.timed else []
     counted = int(sum(count for count, _ in blocks) / max(steps.timed, 1))
-    return (counted, round(sum(ns for _, ns in blocks) / counted)) if counted else None
+    if record is None or not counted:
+        return None
+    timed = [*bare.lengths(record), *bare.after(record, capture)]
+    whole, usual = sum(ns for _, ns in blocks), float(np.mean(timed)) * steps.timed if timed else 0.0
+    # The device is that much behind where the host's clock stops: a mean that is shorter by no more is no other one.
+    if whole < usual * counted <= whole + bare.lead_ns(blocks):
+        return None
+    return counted, round(whole / counted)
 
 
 def _bare_loop(profile: Profile) -> tuple[list[int], list[int], bool]:

@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.events import bare
 from nsysx.model import Capture
+from nsysx.replay import tracing_costs
 
 MS = 1_000_000
 
@@ -83,3 +84,30 @@ def test_a_stretch_that_never_came_to_wait_tells_nothing_where_the_other_one_did
     assert bare.lengths(turned) == bare.lengths(record)
     both = _noted(stock=50, every=8, later=60)
     assert len(bare.after(both, CAPTURE)) == 24
+
+
+def test_the_lead_of_the_host_stands_in_the_first_block() -> None:
+    """The host launches 7 steps in 126 ms whose work takes 27.6 ms each: 67 ms of it are still to come, and a step more at the end."""
+    assert bare.lead_ns([(7, 126 * MS), (4, 110 * MS), (4, 110 * MS)]) == pytest.approx((27.5 * 7 - 126 + 27.5) * MS)
+    assert bare.lead_ns([(7, 210 * MS), (4, 110 * MS), (4, 110 * MS)]) == pytest.approx(27.5 * MS)
+    assert bare.lead_ns([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "mean_ms"),
+    [
+        (
+            [[7, 126 * MS], [4, 110 * MS], [4, 110 * MS]],
+            None,
+        ),  # 23.1 ms a step on the host's clock, whose device is 100 ms behind
+        ([[7, 140 * MS], [4, 80 * MS], [4, 80 * MS]], 20),  # really faster: it lost nothing in its first block
+        ([[7, 210 * MS], [4, 120 * MS], [4, 120 * MS]], 30),  # slower
+    ],
+)
+def test_a_mean_that_the_lead_of_the_host_explains_is_not_told(blocks: list[list[int]], mean_ms: float | None) -> None:
+    record = _noted(stock=50, every=0) | {"pid": 7, "rest": {"blocks": blocks}}
+    record["unrecorded_steps"] = {"lengths_ns": [27_500_000] * 30, "detached": True}
+    steps = SimpleNamespace(process=7, timed=1, in_rounds=True)
+    trace = SimpleNamespace(run={"probe": [record]}, capture=CAPTURE)
+    measured = tracing_costs.beside(SimpleNamespace(steps=steps, trace=trace))  # type: ignore[arg-type]
+    assert (measured["rest_ns"], measured["rest_steps"]) == ((None, 0) if mean_ms is None else (mean_ms * MS, 15))

@@ -51,6 +51,25 @@ def test_a_compilation_in_the_middle_is_in_no_steady_step(tmp_path: Path, load: 
     assert table.coverage.parts["steps with a one-time cost"] == 1580 * MS + PERIOD
 
 
+@pytest.mark.parametrize(
+    ("count", "long", "left_out"),
+    [
+        (220, {4: 900}, [4]),  # an early one, alone
+        (220, {60: 900}, []),  # in the middle: it may come back
+        (220, {4: 900, 150: 300}, []),  # not alone
+        (120, {4: 900}, []),  # of few steps nothing says that it does not come back
+    ],
+)
+def test_a_late_start_without_a_call_is_in_no_steady_step(
+    tmp_path: Path, count: int, long: dict[int, int], left_out: list[int]
+) -> None:
+    """Every 12th step takes 5 ms more, so the mean counts: one that stands still for 900 ms once would make each step 4 ms longer."""
+    table = read(training(count, {i: 4 for i in range(11, count, 12)} | long), tmp_path)
+    assert table.coverage is not None
+    once = table.coverage.parts.get("steps with a one-time cost", 0)
+    assert once == sum(long[i] * MS + PERIOD for i in left_out)
+
+
 def two_ranks(paused: dict[int, str], meets: tuple[int, ...]) -> Report:
     """Steps of 1 ms of two processes that meet in a collective in some of them; the second pauses 60 ms in others, and may load code then.
 

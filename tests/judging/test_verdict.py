@@ -133,6 +133,20 @@ def test_the_sentence_has_two_numbers_and_the_cause(tmp_path: Path) -> None:
     assert "after host syncs in cudaStreamSynchronize" in said
 
 
+def mostly_work(main: Thread, t: int) -> None:
+    kernel(main, t, 10, 20, 700)
+    kernel(main, t, 20, 720, 250, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+
+
+def test_a_step_that_is_mostly_compute_is_not_called_communication_bound(tmp_path: Path) -> None:
+    found = judged(loop(mostly_work), tmp_path)
+    assert found.code == "comm_bound"
+    said = (
+        "Mostly GPU work (70 %), partly communication-bound: exposed communication (all-reduce) takes 0.25 of 1.00 ms."
+    )
+    assert found.sentence == said
+
+
 def test_what_the_gpu_works_on_is_said_where_it_is_the_limit(tmp_path: Path) -> None:
     found = judged(loop(gpu_bound), tmp_path)
     assert found.sentence.startswith("GPU-bound: GPU busy 95 % of 1.00 ms")
