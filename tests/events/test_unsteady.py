@@ -64,7 +64,7 @@ def test_a_late_start_without_a_call_is_in_no_steady_step(
     tmp_path: Path, count: int, long: dict[int, int], left_out: list[int]
 ) -> None:
     """Every 12th step takes 5 ms more, so the mean counts: one that stands still for 900 ms once would make each step 4 ms longer."""
-    table = read(training(count, {i: 4 for i in range(11, count, 12)} | long), tmp_path)
+    table = read(training(count, dict.fromkeys(range(11, count, 12), 4) | long), tmp_path)
     assert table.coverage is not None
     once = table.coverage.parts.get("steps with a one-time cost", 0)
     assert once == sum(long[i] * MS + PERIOD for i in left_out)
