@@ -19,7 +19,7 @@ def repeated_constants(
 
     Nothing that is trained, drawn, copied from the host (``copied``), written into a tensor that is older than the step, or from a tensor
     that an operator of another step or thread made. Into what memory an operator of that kind writes, or into which lists (FSDP gathers
-    parameters there), is no constant, nor are the views of it.
+    parameters there), is no constant, nor are the views of it. What calls make of other tensors each, as of columns, is not the same.
     """
     constant: list[bool] = []
     filled: list[int] = []
@@ -36,16 +36,17 @@ def repeated_constants(
         _changing(flow, constant, row)
     for row, given in enumerate(flow.makers):
         constant[row] = constant[row] and all(constant[maker] for maker in given)
-    alike: dict[tuple[str, frozenset[tuple[str, str]]], list[list[int]]] = {}
+    alike: dict[tuple[str, frozenset[tuple[str, str]], frozenset[int]], list[list[int]]] = {}
     for call in flow.calls:
         rows = [row for row in range(call.first, call.last) if constant[row]]
         if rows and any(
             trained[call.first : call.last]
         ):  # without gradients (checkpoints) trained weights look constant
             what = frozenset((flow.names[row], flow.size[row]) for row in rows)
-            alike.setdefault((call.cls, what), []).append(rows)
+            given = frozenset(maker for row in rows for maker in flow.makers[row] if maker < call.first)
+            alike.setdefault((call.cls, what, given), []).append(rows)
     repeated: dict[str, list[int]] = {}
-    for (cls, _), calls in alike.items():
+    for (cls, _, _), calls in alike.items():
         if len(calls) >= least:
             repeated.setdefault(cls, []).extend(row for rows in calls for row in rows)
     return {cls: sorted(set(rows)) for cls, rows in repeated.items()}

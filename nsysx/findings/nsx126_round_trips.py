@@ -43,6 +43,8 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
@@ -161,7 +163,10 @@ class _Loop(NamedTuple):
 
 
 def _loops(case: Case) -> list[_Loop]:
-    """Return the modules whose forward waits for the GPU four times a step or more, those of one class and path as one."""
+    """Return the modules whose forward waits for the GPU four times a step or more, those of one class and path as one.
+
+    An operator that waits several times, as ``bincount`` does for the least and the largest number, asks once.
+    """
     api = case.profile.attributed.api_calls
     waited = case.profile.once(waiting.waits).calls.select("call", "asks", "index")
     for constants in calls_for_constants(case).values():  # no loop: the same is asked in each layer
@@ -177,8 +182,15 @@ def _loops(case: Case) -> list[_Loop]:
         & module.is_not_null()
         & ~module.is_in(without)
     )
-    each = inside.group_by("module").agg(
-        pl.len(), pl.col("index").n_unique().alias("steps"), pl.col("asks").mode().sort().first(), pl.col("call")
+    each = (
+        inside.with_columns(asking=_asking(case, inside["call"]))
+        .group_by("module")
+        .agg(
+            pl.struct("index", "asking").n_unique().alias("len"),
+            pl.col("index").n_unique().alias("steps"),
+            pl.col("asks").mode().sort().first(),
+            pl.col("call"),
+        )
     )
     often = each.filter((pl.col("len") >= FEWEST_ROUNDS * case.steps) & (2 * pl.col("steps") >= case.steps))
     often = often.with_columns(module.map_elements(folded, pl.String).alias("name")).sort("module")
@@ -189,6 +201,16 @@ def _loops(case: Case) -> list[_Loop]:
         )
         for (name,), rows in often.group_by("name", maintain_order=True)
     ]  # fmt: skip
+
+
+def _asking(case: Case, calls: pl.Series) -> pl.Series:
+    """Return a number for each call that those of one run of an operator share; where no operators were recorded each has its own."""
+    flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
+    own = -1 - calls.cast(pl.Int64)
+    if flow is None or of_calls is None:
+        return own
+    operator = pl.Series(of_calls.within(flow)[calls.to_numpy()], dtype=pl.Int64)
+    return pl.select(pl.when(operator >= 0).then(operator).otherwise(own)).to_series()
 
 
 def _in_modules(case: Case) -> list[Finding]:

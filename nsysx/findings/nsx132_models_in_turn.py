@@ -5,7 +5,8 @@ What it means
     each frame, crop or request: each call is small, and the GPU waits for the launches of every one of them. Where no call needs what
     another one computes, one batched operation serves all: inputs in one batch, one table with an offset for each column, stacked
     parameters (torch.func.stack_module_state and vmap). The saving keeps the launches of as many calls as have to come one after the
-    other, and the GPU's work as it is: larger kernels may save some of that, too.
+    other, and the GPU's work as it is: larger kernels may save some of that, too. Where each call exchanges something with other ranks,
+    as tables do whose rows are divided over them, all ranks meet for each: one exchange for all is one meeting and one wait.
 
 In the trace
     The same launches again and again, for modules of one class that are no part of each other. The operators of an X-ray say which
@@ -27,6 +28,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +36,13 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.catalogue import Call, DeviceActivity, StepLimit, StepPart
 from nsysx.events.event_bounds import UNSEEN_READERS_SHARE
 from nsysx.events.layers import bare
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of, signature
-from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.events.needs_of_calls import depth, looks_up, signature
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._finding_bounds import TINY_KERNEL_NS
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
@@ -52,6 +56,7 @@ from nsysx.findings._work_bounds import (
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Finding, Row
+from nsysx.replay.engine import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 RULE = Rule(
     "NSX132",
@@ -76,6 +81,7 @@ class _Turns(NamedTuple):
     networks: bool
     modules: frozenset[str]
     calls: Sequence[ModuleCall] = ()
+    looks_up: bool = False
 
     @property
     def goes(self) -> float:
@@ -107,28 +113,62 @@ def check(case: Case) -> list[Finding]:
     saved = round(cost * best.goes)
     if not case.notable(saved, CALLS_IN_TURN_SAVING_SHARE) or (best.networks and cost < lost):
         return case.clear(RULE, f"calls in turn make the GPU idle {case.share(cost)} of the step waiting for launches")
-    stays = "one call" if best.deep == 1 else f"{best.deep} calls"
-    worth = Saving(
-        saved,
-        f"the launches of {stays} stay, and the GPU's work as it is",
-        error_ns=round(STACKED_MODELS_MAY_STAY_SHARE * saved),
-        most_ns=round(best.goes * case.step_ns),
-        source="time",
-    )
+    exchanges = _exchanges(case, best)
+    worth = _exchanged_once(case, best) if exchanges else None
+    if worth is None or worth.likely_ns is None:
+        stays = "one call" if best.deep == 1 else f"{best.deep} calls"
+        worth = Saving(
+            saved,
+            f"the launches of {stays} stay, and the GPU's work as it is",
+            error_ns=round(STACKED_MODELS_MAY_STAY_SHARE * saved),
+            most_ns=round(best.goes * case.step_ns),
+            source="time",
+        )
     detail = (
         f"{_described(best)} They make {launches(best) / case.steps:.0f} of {calls.height / case.steps:.0f} launches {case.per}; the GPU "
         f"idles {units.duration(cost)} ({case.share(cost)}) waiting for these."
     )
+    if exchanges:
+        detail += (
+            f" Each makes {units.several(exchanges, 'exchange')} with the other ranks of its own, where all ranks meet."
+        )
     theirs = case.ops["module"].cast(pl.String).is_in(list(best.modules))
     takes = Takes(frozenset(case.ops.filter(theirs.fill_null(value=False))["op"].to_list()))
     where = _calling(case, best) or calling_line(case.profile, takes, of_one=1.1) or {"module": best.cls}
     what = f"{best.times} {'models' if best.networks else 'modules'} of class {best.cls} run one after the other"
     if not best.several:
         what = f"{best.cls} is called {best.times} times in turn"
-    title = f"{what}; the GPU idles {units.duration(cost)} for launches"
-    return [
-        Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(best), where=where, takes=takes).as_finding(case)
-    ]
+    each = f", each with {units.several(exchanges, 'exchange')}" if exchanges else ""
+    title = f"{what}{each}; the GPU idles {units.duration(cost)} for launches"
+    fix = _fix(best, exchanges)
+    return [Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, takes=takes).as_finding(case)]
+
+
+def _exchanges(case: Case, turns: _Turns) -> int:
+    """Return how many collectives each of some modules makes in a step, with those of its backward; 0 for calls of one module."""
+    of_modules = case.ops["module"].cast(pl.String).is_in(list(turns.modules)).fill_null(value=False)
+    sends = case.ops.filter(of_modules & (case.ops["cls"] == DeviceActivity.COMM.value)).height
+    return round(sends / case.steps / turns.times) if turns.several else 0
+
+
+def _exchanged_once(case: Case, turns: _Turns) -> Saving:
+    """Return what it saves if only the first ones of some modules launch, wait and exchange, with the work of all.
+
+    Kernels of a few microseconds take as long for the work of all of them; at best all kernels do.
+    """
+    first = [bare(call.path) for call in sorted(turns.calls, key=lambda call: call.start_ns)[: turns.deep]]
+    later = [each for each in turns.modules if not any(f"{bare(each)}.".startswith(f"{path}.") for path in first)]
+    gone = calls_of(case.calls.filter(case.calls["module"].cast(pl.String).is_in(later).fill_null(value=False)))
+    ops = case.ops.filter(case.ops["call"].is_in(list(gone)).fill_null(value=False))
+    short = ops.filter(ops["end_ns"] - ops["start_ns"] <= TINY_KERNEL_NS)
+    once = (RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone, leading=True))
+    least, most = case.worth(*once), case.worth(*once, RemoveOps(ops_of(ops)), bound=True)
+    told = case.worth(*once, RemoveOps(ops_of(short)))
+    if told.likely_ns is None or least.likely_ns is None or most.most_ns is None:
+        return told
+    why = "one call waits, exchanges and launches for all; how much of the GPU's work goes is not known"
+    error = max(told.error_ns or 0, told.likely_ns - least.likely_ns)
+    return replace(told, confidence=why, error_ns=error, most_ns=max(most.most_ns, told.likely_ns))
 
 
 def _described(turns: _Turns) -> str:
@@ -143,11 +183,23 @@ def _described(turns: _Turns) -> str:
 
 #: Classes of torch whose work for several of them is one operator.
 _TABLES, _LAYERS = ("Embedding", "EmbeddingBag"), ("Linear", "Conv1d", "LayerNorm")
+_LOOKED_UP_AT_ONCE = "rows = table((ids + offsets).flatten()).view(*ids.shape, -1)  # all columns of ids in one call"
+#: Of tables that are divided over the ranks.
+_ONE_EXCHANGE = (
+    "Look all {times} tables up at once, with one exchange and one wait for all: one table that holds the rows of all, with an offset for "
+    "each column"
+)
 
 
-def _fix(turns: _Turns) -> Fix:
+def _fix(turns: _Turns, exchanges: int) -> Fix:
     if not turns.several:
         return Fix.by_name("inputs-in-one-call")
+    if exchanges and turns.looks_up:
+        paste = f"table = {turns.cls}(sum(sizes), dim)  # offsets: where the rows of each begin\n{_LOOKED_UP_AT_ONCE}"
+        return Fix.by_name("one-table", text=_ONE_EXCHANGE.format(times=turns.times), paste=paste)
+    if exchanges:
+        text = f"Exchange for all {turns.times} {turns.cls} at once: put together what each of them sends, and take it apart behind"
+        return Fix.by_name("packed-exchange", text=text)
     remedies = {**dict.fromkeys(_TABLES, "one-table"), **dict.fromkeys(_LAYERS, "layers-at-once")}
     return Fix.by_name(remedies.get(turns.cls, "stacked-models"))
 
@@ -176,7 +228,11 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
         alike = 0 if call.cls in _TABLES else signature(flow, call)
         kinds["" if root else _unnumbered(call.path), call.cls, alike].append(call)
     api = case.profile.attributed.api_calls
-    launches = api.filter((api["thread"] == flow.thread) & api["kind"].is_in(Call.LAUNCHES))["start_ns"].to_numpy()
+    ops = case.profile.attributed.gpu_ops
+    sends = ops.filter(ops["cls"] == DeviceActivity.COMM.value)["call"].drop_nulls()
+    launches = api.filter(
+        (api["thread"] == flow.thread) & api["kind"].is_in(Call.LAUNCHES) & ~api["call"].is_in(sends.implode())
+    )["start_ns"].to_numpy()
     turns = []
     for (path, cls, _), calls in kinds.items():
         paths = {call.path for call in calls}
@@ -196,6 +252,7 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
                     networks=several and not path,
                     modules=_alike(case, path, cls),
                     calls=calls,
+                    looks_up=looks_up(flow, calls[0]),
                 )
             )
     return turns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth
+from nsysx.events.needs_of_calls import depth, signature
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 from nsysx.events.recorded_beside import recorded_beside
 
 Op = tuple[str, int, tuple[int, ...], str]
@@ -42,11 +43,16 @@ MADE: list[Op] = [
     ("aten::select", 5, (1,), "[9, 4, 8]"),
     linear(6, 5),
 ]
+#: The second call is given what a collective of the first one brought (2), which is no operator; that of before both (9) is none's.
+SENT: list[Op] = [("aten::to", 0, (-1,), "[8, 8]"), linear(1, 0), linear(3, 2)]
+SENT_BEFORE: list[Op] = [("aten::to", 0, (-1,), "[8, 8]"), linear(11, 0), linear(12, 9)]
 
 
 @pytest.mark.parametrize(
     ("ops", "calls", "deep"),
     [
+        (SENT, [(1, 2), (2, 3)], 2),
+        (SENT_BEFORE, [(1, 2), (2, 3)], 1),
         (INDEPENDENT, [(1, 2), (2, 3), (3, 4)], 1),
         (CHAIN, [(0, 1), (2, 3), (3, 4)], 3),
         (BUFFER, [(0, 1), (4, 5)], 2),
@@ -58,6 +64,21 @@ def test_a_call_comes_after_those_whose_results_it_needs(
     ops: list[Op], calls: list[tuple[int, int]], deep: int
 ) -> None:
     assert flow(ops, calls) == deep
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "alike"),
+    [
+        ("aten::embedding", ("[1000, 64], [128]", "[20, 64], [131]"), True),
+        ("aten::embedding", ("[1000, 64], [128]", "[1000, 32], [128]"), False),
+        ("aten::linear", ("[1000, 64], [128]", "[20, 64], [131]"), False),
+    ],
+    ids=["rows", "columns", "layers"],
+)
+def test_tables_are_alike_whatever_rows_they_have(name: str, sizes: tuple[str, str], alike: bool) -> None:
+    calls = [ModuleCall(f"m.{i}", "M", 1, i, i + 1, i, i + 1) for i in range(2)]
+    of = OperatorFlow([name, name], [1, 2], [(-1, -1), (-1, -1)], sizes, tuple(calls))
+    assert (signature(of, calls[0]) == signature(of, calls[1])) is alike
 
 
 @pytest.mark.parametrize(

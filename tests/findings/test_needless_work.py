@@ -81,20 +81,24 @@ def layers(
     count: int = 5,
     checkpointed: bool = False,
     gathered: bool = False,
+    columns: bool = False,
 ) -> None:
     """``count`` layers that each normalize the graph (4 kernels with a pause before each) and multiply.
 
     ``of_input``: of the input; ``checkpointed``: what has gradients runs elsewhere; ``gathered``: the four copy lists into memory, as
-    FSDP does with the parameters of a layer.
+    FSDP does with the parameters of a layer; ``columns``: each has a column of what is older than the step.
     """
     first = 1000 * step + 10
     operator(program, "rand", first, [-1], 10)
     for layer in range(count):
         at = first + 20 * layer
+        if columns:
+            operator(program, "select", at + 15, [-1], 5)
         with program.line(LAYER), program.range("forward"), program.range(f"layers.{layer}:GCNConv"):
             for each in range(4):
                 program.host(40)
                 name, given = ("_foreach_copy_", -1) if gathered else ("ne", first if of_input else -1)
+                given = at + 15 if columns else given
                 operator(program, name, at + 1 + each, [given], 5)
             if not checkpointed:
                 trained(program, at + 9, first, 100 * step + layer + 1, 50)
@@ -116,7 +120,7 @@ def test_constants_that_each_layer_makes_are_made_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [{"of_input": True}, {"count": 2}, {"checkpointed": True}, {"gathered": True}], ids=str
+    "kind", [{"of_input": True}, {"count": 2}, {"checkpointed": True}, {"gathered": True}, {"columns": True}], ids=str
 )
 def test_what_depends_on_the_step_or_stands_in_few_layers_is_no_constant(
     kind: dict[str, object], tmp_path: Path

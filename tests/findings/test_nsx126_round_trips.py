@@ -164,3 +164,21 @@ def test_a_copy_to_pinned_memory_that_nobody_waits_for_ends_no_round(
         update(program)
 
     assert verdict(Program().steps(body, 12).summary(tmp_path)) == found
+
+
+@pytest.mark.parametrize(("operators", "found"), [(2, "clear"), (6, "found")])
+def test_an_operator_that_waits_several_times_asks_once(operators: int, found: str, tmp_path: Path) -> None:
+    """Of 6 waits in a forward each is a question of its own where as many operators wait, as ``bincount`` does three times."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("counts:Counts"):
+            for turn in range(operators):
+                begin = program.t
+                for _ in range(6 // operators):
+                    program.host(40)
+                    program.launch(6)
+                    program.copy(2, "DtoH", bytes=8)
+                text = f"aten::bincount, op_id = {100 * (number + 1) + turn}, sizes = [[64]], input_op_ids = [(0,-1)]"
+                program.main.add_range(text, begin, program.t)
+
+    assert verdict(Program().steps(body, 12).summary(tmp_path)) == found

@@ -99,3 +99,51 @@ def test_calls_that_need_nothing_of_each_other_are_one(name: str, remedy: str, t
 @pytest.mark.parametrize("kind", [{"chained": True}, {"busy": True}, {"compiled": True}], ids=str)
 def test_calls_that_may_need_the_one_before_and_a_busy_gpu_are_clear(kind: dict[str, bool], tmp_path: Path) -> None:
     assert finding(tmp_path, called("blocks.{}:Block", **kind)).verdict == "clear"
+
+
+SENDS = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def divided(*, table: bool = True, chained: bool = False, ranks: bool = True) -> Callable[[Program, int], None]:
+    """Eight modules that each look up rows (or multiply), and send (``ranks``) what the next one is given (``chained``)."""
+
+    def body(program: Program, number: int) -> None:
+        first = 1_000 * (number + 1)
+        with program.range("forward"), program.range("(Net):Net"):
+            for turn in range(8):
+                with program.range(f"tables.{turn}:Divided"):
+                    begin = program.t
+                    for _ in range(6):
+                        program.host(20)
+                        program.launch(4)
+                    rows = 100 * (turn + 1) if table else 100
+                    made = first + 10 * turn - 9 if chained and turn else 1
+                    text = f"aten::{'embedding' if table else 'linear'}, op_id = {first + 10 * turn}, sizes = [[{rows}, 8], [16]]"
+                    program.main.add_range(f"{text}, input_op_ids = [(0,-1), ({made},0)]", begin, program.t)
+                    if ranks:  # it brings what has the number behind the operator's
+                        program.host(20)
+                        program.launch(10, SENDS)
+
+    return body
+
+
+@pytest.mark.parametrize(("table", "remedy"), [(True, "one-table"), (False, "packed-exchange")])
+def test_modules_that_each_exchange_can_do_so_once_for_all(table: bool, remedy: str, tmp_path: Path) -> None:
+    found = finding(tmp_path, divided(table=table))
+    assert (
+        found.verdict == "found"
+        and "8 modules of class Divided run one after the other, each with 1 exchange" in found.title
+    )
+    assert [way.name for way in found.remedies] == [remedy]
+    assert ("Divided(sum(sizes), dim)" in found.paste) is table and "8" in found.fix and "exchange" in found.fix.lower()
+    # Seven of eight calls go: 20 us of Python and 5 us for the launch, seven times each.
+    assert found.saving_ns_per_step == pytest.approx(7 * 7 * 25_000, rel=0.2)
+
+
+def test_modules_that_need_what_the_one_before_brought_are_clear(tmp_path: Path) -> None:
+    assert finding(tmp_path, divided(chained=True)).verdict == "clear"
+
+
+def test_tables_that_exchange_nothing_are_one_model_for_all(tmp_path: Path) -> None:
+    found = finding(tmp_path, divided(ranks=False))
+    assert [way.name for way in found.remedies] == ["stacked-models"] and "exchange" not in found.title

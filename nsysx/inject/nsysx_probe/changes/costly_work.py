@@ -117,7 +117,7 @@ UNTRIED = (
         "y = model(torch.cat(inputs)).split([len(x) for x in inputs])", "Inputs of one batch need one shape.", untried=_OWN_CODE,
     ),
     Remedy(
-        "one-table", "Look all of these tables up at once: one nn.Embedding that holds them all, with an offset for each column",
+        "one-table", "Look all of these tables up at once: one table that holds the rows of all, with an offset for each column",
         "table = nn.Embedding(sum(sizes), dim)  # offsets: where each column begins\ny = table(columns + offsets).flatten(1)",
         "The tables must have one width.", untried=_OWN_CODE,
     ),
