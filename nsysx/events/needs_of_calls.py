@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -37,7 +36,6 @@ def depth(flow: OperatorFlow, calls: Sequence[ModuleCall]) -> int:
         reached.until(following, call.first, 0)
         above = 1 + max((reached.of_arguments(row, call.first) for row in range(call.first, call.last)), default=0)
         reached.until(call.first, call.last, above)
-        reached.of_call(call, above)
         deepest, following = max(deepest, above), call.last
     return deepest
 
@@ -57,19 +55,11 @@ class _Reached:
         self.flow = flow
         self.of: dict[int | str, int] = {}
         self.viewed: dict[int, int | str] = {}
-        self._begins, self._of_call = [0], [0]
 
-    def of_call(self, call: ModuleCall, most: int) -> None:
-        """Note what other operators of a call made needs, such as its collectives: they are no operators of the flow."""
-        if call.first < call.last:
-            numbers = self.flow.number
-            self._begins += [numbers[call.first], numbers[call.last] if call.last < len(numbers) else sys.maxsize]
-            self._of_call += [most, 0]
-
-    def _of(self, number: int) -> int:
-        """Return what the tensor of a number needed."""
-        within = self._of_call[bisect_right(self._begins, number) - 1]
-        return self.of.get(number, within)
+    def of_tensor(self, number: int) -> int:
+        """Return what a tensor needed. What no operator of the flow made, as what a collective brings, needs what came right before it."""
+        before = bisect_right(self.flow.number, number) - 1
+        return self.of.get(number, self.of.get(self.flow.number[before], 0) if before >= 0 else 0)
 
     def of_arguments(self, row: int, before: int = -1) -> int:
         """Return what the arguments of an operator needed; ``before``: only those made before that row."""
@@ -79,9 +69,8 @@ class _Reached:
         for number in flow.made[row]:
             if number >= 0 and (before < 0 or number < flow.number[before]):
                 viewed = self.viewed.get(number, number)
-                most = max(
-                    most, self._of(number), self.of.get(viewed, 0) if isinstance(viewed, str) else self._of(viewed)
-                )
+                of_viewed = self.of.get(viewed, 0) if isinstance(viewed, str) else self.of_tensor(viewed)
+                most = max(most, self.of_tensor(number), of_viewed)
         return most
 
     def until(self, first: int, last: int, least: int) -> None:

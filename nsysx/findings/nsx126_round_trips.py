@@ -206,11 +206,11 @@ def _loops(case: Case) -> list[_Loop]:
 def _asking(case: Case, calls: pl.Series) -> pl.Series:
     """Return a number for each call that those of one run of an operator share; where no operators were recorded each has its own."""
     flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
-    own = -1 - calls.cast(pl.Int64)
+    each = -1 - calls.cast(pl.Int64)
     if flow is None or of_calls is None:
-        return own
+        return each
     operator = pl.Series(of_calls.within(flow)[calls.to_numpy()], dtype=pl.Int64)
-    return pl.select(pl.when(operator >= 0).then(operator).otherwise(own)).to_series()
+    return pl.select(pl.when(operator >= 0).then(operator).otherwise(each)).to_series()
 
 
 def _in_modules(case: Case) -> list[Finding]:
