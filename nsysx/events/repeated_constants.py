@@ -43,8 +43,8 @@ def repeated_constants(
             trained[call.first : call.last]
         ):  # without gradients (checkpoints) trained weights look constant
             what = frozenset((flow.names[row], flow.size[row]) for row in rows)
-            given = frozenset(maker for row in rows for maker in flow.makers[row] if maker < call.first)
-            alike.setdefault((call.cls, what, given), []).append(rows)
+            outside = frozenset(maker for row in rows for maker in flow.makers[row] if maker < call.first)
+            alike.setdefault((call.cls, what, outside), []).append(rows)
     repeated: dict[str, list[int]] = {}
     for (cls, _, _), calls in alike.items():
         if len(calls) >= least:

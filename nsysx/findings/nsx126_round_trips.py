@@ -206,11 +206,9 @@ def _loops(case: Case) -> list[_Loop]:
 def _asking(case: Case, calls: pl.Series) -> pl.Series:
     """Return a number for each call that those of one run of an operator share; where no operators were recorded each has its own."""
     flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
-    each = -1 - calls.cast(pl.Int64)
-    if flow is None or of_calls is None:
-        return each
-    operator = pl.Series(of_calls.within(flow)[calls.to_numpy()], dtype=pl.Int64)
-    return pl.select(pl.when(operator >= 0).then(operator).otherwise(each)).to_series()
+    numbers = calls.to_numpy().astype(np.int64)
+    operators = np.full(len(numbers), -1) if flow is None or of_calls is None else of_calls.within(flow)[numbers]
+    return pl.Series(np.where(operators < 0, -1 - numbers, operators), dtype=pl.Int64)
 
 
 def _in_modules(case: Case) -> list[Finding]:
