@@ -16,11 +16,15 @@ from nsysx.events import micro_steps
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
 from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP
 from nsysx.replay.slowed_kernels import slowed_by_communication
+
+#: The kernel with which torch joins tensors into one.
+_FLATTENS = r"CatArrayBatchedCopy"
 
 
 def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
@@ -73,7 +77,7 @@ def _reduced_once(profile: Profile) -> frozenset[int]:
 
 def _in_phase(profile: Profile, phase: str) -> pl.DataFrame:
     """Return op, kind (of collective, "" for others) and copy_kind of the steady GPU work that a phase launches."""
-    ops = profile.steady_ops.select("op", "name", "cls", "phase", "copy_kind")
+    ops = profile.steady_ops.select("op", "name", "cls", "phase", "module", "copy_kind")
     ops = ops.filter(ops["phase"].cast(pl.String) == phase)
     names = ops["name"].cast(pl.String)
     comm = ops["cls"] == DeviceActivity.COMM.value
@@ -124,9 +128,24 @@ def _copied_out(profile: Profile) -> frozenset[int]:
 
 
 def _sent_buffers(profile: Profile) -> frozenset[int]:
-    """Return the broadcasts in forward, with which a wrapper makes the buffers of all ranks those of the first one."""
-    forward = _in_phase(profile, "forward").filter(pl.col("kind") == "broadcast")
-    return frozenset(forward["op"].to_list()) if forward.height >= (profile.scope.steps or 1) else frozenset()
+    """Return the broadcasts in forward, with which a wrapper makes the buffers of all ranks those of the first one, and the copies into
+    and out of what they send: buffers are sent together, as one flat tensor of each type.
+
+    What a wrapper launches itself in a forward, and not the network in it, is these copies; inputs come from the host.
+    """
+    forward = _in_phase(profile, "forward")
+    sent = forward.filter(pl.col("kind") == "broadcast")
+    if sent.height < (profile.scope.steps or 1):
+        return frozenset()
+    wrappers = set(sent["module"].cast(pl.String).drop_nulls().to_list()) & profile.attributed.roots
+    copies = forward.filter(
+        forward["module"].cast(pl.String).is_in(list(wrappers)).fill_null(value=False)
+        & (
+            pl.Series(lookup.matching(forward["name"], _FLATTENS), dtype=pl.Boolean)
+            | (pl.col("copy_kind") == ON_DEVICE_KIND).fill_null(value=False)
+        )
+    )
+    return frozenset([*sent["op"].to_list(), *copies["op"].to_list()])
 
 
 #: Remedy -> the GPU work of the shown process that it removes.
