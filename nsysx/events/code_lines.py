@@ -24,6 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events import thread_roles
 from nsysx.events.attribute import Attributed, capture_calls
@@ -129,6 +130,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
         like = np.where(ranges.repeats.of >= 0, ranges.repeats.of, like)
     noted_call, call = call, np.where(call >= 0, call, call[like])
     _between(xray, thread, like, noted_call, call)
+    _without_new_messages(xray, attributed, noted_call, call)
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, xray, attributed)
     if captured is not None:
@@ -154,6 +156,20 @@ def _between(xray: CodeLines, thread: I64, like: I64, noted_call: I64, call: I64
     within = (thread[first] == thread[free]) & (thread[last] == thread[free])
     within &= (run[like[first]] == run[like[last]]) & (like[first] < like[last])
     call[free[within]] = line[like[first[within]]]
+
+
+def _without_new_messages(xray: CodeLines, attributed: Attributed, noted_call: I64, call: I64) -> None:
+    """Take back from ``call`` what `_between` filled in for calls of communication at lines that call none in the X-ray.
+
+    How often a line launches may depend on its data, what it is for does not: a message of every so many steps that no step of the
+    X-ray holds is another line's.
+    """
+    comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)["call"].drop_nulls()
+    calls = np.unique(comm.to_numpy())
+    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
+    sending = np.unique(innermost[noted_call[calls]])
+    filled = calls[(noted_call[calls] < 0) & (call[calls] >= 0)]
+    call[filled[~np.isin(innermost[call[filled]], sending)]] = -1
 
 
 def noted(ranges: Ranges, roles: Mapping[int, str]) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Steps of a job that only infers: forward passes up to the collective in which its ranks meet.
+"""Steps of a job that only infers, or of one whose ranks infer and train: forward passes up to the collective in which its ranks meet.
 
 Where no optimizer ends a step, each call of the network is proposed as one. Ranks that share the samples of a query or of a batch call it
 several times, each as often as its share asks for, and meet once behind all of them, to gather what they found:
@@ -37,12 +37,13 @@ def up_to_meetings(
     behind the last collective are a step that is cut. ``seams``: where the later parts of the capture begin.
     """
     inferring = [_Inferring.of_process(steps, ops, seams) for _, steps in cpu.group_by("process", maintain_order=True)]
+    in_rounds = _in_rounds(inferring)
     # A rank that has a single pass of each query meets as often as one that has several.
-    if not any(rank.meets and rank.passes > 1 for rank in inferring):
+    if not in_rounds and not any(rank.meets and rank.passes > 1 for rank in inferring):
         return cpu, {}
     made, passes = [], {}
     for rank in inferring:
-        if not rank.meets:
+        if not rank.meets and not in_rounds:
             made.append(rank.steps)
             continue
         whole = pl.concat([_in_wholes(window, met, rank.size) for window, met in rank.windows])
@@ -51,6 +52,17 @@ def up_to_meetings(
         ended = whole.filter(~pl.col("cut"))["parts"].to_numpy()
         passes[process] = float(rank.size or ended.mean())
     return pl.concat(made), passes
+
+
+def _in_rounds(ranks: Sequence[_Inferring]) -> bool:
+    """Return whether some ranks infer and others train, each with as many passes or updates from one meeting to the next as always.
+
+    What all of them wait for is a round, as of an actor that plays and a learner that learns from it: no update is a step of the job.
+    """
+    meetings = {sum(len(met) for _, met in rank.windows) for rank in ranks}
+    alike = all(rank.size is not None for rank in ranks) and max(meetings) - min(meetings) <= 1
+    often = min(meetings) >= FEWEST_MEETINGS and any(rank.passes > 1 for rank in ranks)
+    return len({rank.infers for rank in ranks}) > 1 and alike and often
 
 
 class _Inferring:
@@ -62,7 +74,7 @@ class _Inferring:
     def __init__(
         self, steps: pl.DataFrame, windows: list[tuple[pl.DataFrame, I64]], *, infers: bool, behind: bool
     ) -> None:
-        self.steps, self.windows = steps, windows
+        self.steps, self.windows, self.infers = steps, windows, infers
         apart = np.concatenate([np.diff(met) for _, met in windows])
         self.size = int(apart[0]) if len(apart) and (apart == apart[0]).all() else None
         self.passes = float(apart.mean()) if len(apart) else 0.0

@@ -6,6 +6,7 @@ that it sends its answers to. Where results may be one step older, both work at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from nsysx.findings._names import mostly
 from nsysx.findings._work_bounds import LEAST_IN_TURN_SHARE, MOST_AT_ONCE_SHARE
 from nsysx.frames.intervals import I64, coverage
 from nsysx.model import Row
-from nsysx.replay import peers
+from nsysx.replay import peers, rank_alone
 
 
 class RolesInTurn(NamedTuple):
@@ -66,9 +67,32 @@ def _in_turn(profile: Profile) -> RolesInTurn | None:
 
 
 def worth(case: Case, turns: RolesInTurn) -> Saving:
-    """Return the most that it saves if both ranks work at once: a step is then as long as the longer work."""
+    """Return the most that it saves if both ranks work at once: a step is then as long as the longer work.
+
+    What a rank does while the other one waits holds what tracing adds to its host. Without that the step is shorter by as much, too, and
+    what is saved of it is a larger share. So the longer work counts with the least that is left of it without tracing.
+    """
+    ns = [round((1 - share) * case.step_ns) for share in turns.shares]
+    least = _least_without_tracing(case.profile, ns)
+    longer = ns.index(max(ns))
+    shared, other = sum(ns) - case.step_ns, ns[1 - longer]
+    work = max(min(least[longer] + max(shared, 0), ns[longer]), other)
+    whole = work + other - shared
     why = "both ranks work at once, and a step takes as long as the longer of the two"
-    return case.bound(min(turns.shares) * case.step_ns, why)
+    return case.bound((1 - work / whole) * case.step_ns if whole > 0 else 0, why)
+
+
+def _least_without_tracing(profile: Profile, recorded_ns: Sequence[int]) -> list[int]:
+    """Return the least that the work of each rank takes in a step of the shown one without tracing (ns), as recorded where not known."""
+    ranks = [profile, *peers.others(profile)]
+    cpu, (start, end) = profile.steps.cpu, profile.window
+    begun = cpu.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))["process"]
+    often = [int((begun == rank.process).sum()) for rank in ranks]
+    models = [rank_alone.by_itself(rank) for rank in ranks]
+    return [
+        ns if model is None or not often[0] else round(model.at(0.0).low_ns * count / often[0])
+        for ns, model, count in zip(recorded_ns, models, often, strict=True)
+    ]
 
 
 def place(case: Case) -> Row:

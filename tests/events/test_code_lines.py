@@ -25,6 +25,9 @@ PACKAGE = "/env/lib/python3.12/site-packages/pkg/net.py"
 SOURCE = {"/job/train.py": {"12": "    batch = load(rows)\n", "13": "loss = net(batch)"}}
 
 
+SENDS = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
 class Program:
     """Training steps on two threads; the X-rayed ones have lines, operators and modules.
 
@@ -220,6 +223,21 @@ def test_what_lies_between_calls_of_one_line_has_that_line(tmp_path: Path) -> No
     assert [place for name, place in found if name == "new"] == ["/job/model.py:5"] * 12
     assert all(place == wanted[name] for name, place in found)
     sums(profile)
+
+
+@pytest.mark.parametrize(("noted", "line"), [((), None), ((SENDS,), "/job/model.py:5")])
+def test_a_message_between_calls_of_a_line_that_sends_none_has_no_line(
+    noted: tuple[str, ...], line: str | None, tmp_path: Path
+) -> None:
+    """It comes in every other step: no X-rayed step holds it, or one does."""
+    made = Program()
+    for number in range(8):
+        made.step(within=("first", *[SENDS] * (number % 2), "last"))
+    for number in range(3):
+        made.step(True, within=("first", *noted * (number == 1), "last"))
+    found = of_ops(made.profile(tmp_path))
+    assert [place for name, place in found if name == SENDS][:4] == [line] * 4
+    assert {place for name, place in found if name in ("first", "last")} == {"/job/model.py:5"}
 
 
 def test_a_step_is_divided_among_lines(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from nsysx.catalogue import Surplus
@@ -33,7 +34,7 @@ def job(
     passes: Sequence[int] = (4, 4),
     work_ns: tuple[int, int] = (LONG, SHORT),
     host_ns: tuple[int, int] = (HOST, HOST),
-    phase: str = "evaluation",
+    phase: str | tuple[str, str] = "evaluation",
     more: Sequence[Sequence[int]] = ((0,), (0,)),
     inside: bool = False,
     xrayed: Sequence[int] = (),
@@ -60,7 +61,8 @@ def job(
                 last = k == count[r] - 1
                 begin = at + host_ns[r]
                 until = begin + work_ns[r]
-                _forward(thread, begin, work_ns[r], phase, r, (done if inside and last else until) - 5 * US)
+                own = phase if isinstance(phase, str) else phase[r]
+                _forward(thread, begin, work_ns[r], own, r, (done if inside and last else until) - 5 * US)
                 if last:
                     thread.launch(
                         until + 10 * US,
@@ -126,6 +128,18 @@ def test_passes_are_steps_where_the_ranks_do_not_meet_behind_them(
     path = job(tmp_path / "j.sqlite", passes=passes, phase=phase, queries=queries, more=(more, more), inside=inside)
     table = steps(path)
     assert table.parts == 1 and "meet" not in table.rule
+
+
+def test_a_round_of_a_rank_that_infers_and_one_that_trains_is_a_step(tmp_path: Path) -> None:
+    """An actor of 20 passes and a learner of 3 updates a round; without a number that is always the same, an update is a step."""
+    table = steps(job(tmp_path / "j.sqlite", passes=(3, 20), phase=("backward", "evaluation"), queries=6))
+    shown = table.cpu.filter(pl.col("process") == table.process)
+    assert shown["parts"].to_list() == [3] * 6 and table.timed == 3 and table.in_rounds
+    assert table.cpu.filter(pl.col("process") != table.process)["parts"].to_list() == [20] * 6
+    unlike = job(
+        tmp_path / "u.sqlite", passes=(3, 20), phase=("backward", "evaluation"), queries=6, more=((0, 1), (0,))
+    )
+    assert steps(unlike).parts == 1
 
 
 def test_queries_of_unlike_numbers_of_passes_are_a_step_each(tmp_path: Path) -> None:
