@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -78,7 +79,7 @@ def _not_meant(case: Case) -> tuple[State, str]:
         return "unknown", "no network was seen"
     if _promoted(case):
         return "unknown", "numbers of another format enter its arithmetic, and results go back to float32"
-    if _begun_in_float32(case):
+    if _meetings(case):
         return "unknown", _BEGUN
     return "violated", "no network was seen, and transforms or solvers run: simulations mostly need float64"
 
@@ -105,38 +106,48 @@ def _promoted(case: Case) -> bool:
 _ELEMENTWISE, _SINGLE = r"elementwise_kernel", r"<float\b|\(float\b|c10::complex<float>"
 
 
-def _begun_in_float32(case: Case) -> bool:
-    """Return whether tensors as large as those of the steps were float32 until one of float64 met them, without a solver.
+#: What an elementwise kernel of torch does, by its functor: CUDAFunctor_add, MulFunctor.
+_FUNCTOR = re.compile(r"CUDAFunctor(?:OnSelf\w*?)?_(\w+)|(\w+)Functor\b")
+_OF_NUMBERS = ("binary", "aunary", "bunary")
 
-    What is float64 on purpose is so from its beginning: arithmetic on tensors of that size is float64 before any that takes numbers of
-    two formats, and float32 is nothing that came before it.
+
+def _meetings(case: Case) -> tuple[str, ...]:
+    """Return what first makes float64 of tensors as large as those of the steps that were float32 until one of float64 met them.
+
+    What it does is lower case, as far as its name tells: add, mul. Empty where nothing does, and where a solver runs. What is float64 on
+    purpose is so from its beginning: arithmetic on tensors of that size is float64 before any that takes numbers of two formats, and
+    float32 is nothing that came before it.
     """
     of_steps = _sized(case.ops)
     doubles = of_steps.filter(pl.col("double"))
     if not doubles.height or lookup.matching(case.kernels["name"], SOLVERS).any():
-        return False
+        return ()
     usual = float(doubles.sort("ns")["threads"][-1])
     of_process = case.profile.attributed.gpu_ops.filter(pl.col("process") == case.process)
     large = _sized(of_process).filter((pl.col("threads") >= usual / SAME_SIZE_TIMES) & ~pl.col("copies"))
-    single, double, meets = (
-        large.filter(chosen)["start_ns"].to_numpy()
-        for chosen in (
-            pl.col("single") & ~pl.col("double"),
-            pl.col("double"),
-            pl.col("double") & pl.col("converts"),
-        )
-    )
-    if not (len(single) and len(meets)):
-        return False
-    return bool(single.min() < meets.min() == double.min())
+    single, double = large.filter(pl.col("single") & ~pl.col("double")), large.filter(pl.col("double"))
+    meets = double.filter(pl.col("converts"))
+    if not (single.height and meets.height):
+        return ()
+    first_ns = int(meets["start_ns"].to_numpy().min())
+    if single["start_ns"].to_numpy().min() >= first_ns or double["start_ns"].to_numpy().min() < first_ns:
+        return ()
+    does = [part.lower() for name in meets["name"].cast(pl.String).to_list() for part in _does(name)]
+    return tuple(dict.fromkeys(does)) or ("an operator",)
+
+
+def _does(kernel: str) -> list[str]:
+    """Return what the functors of a kernel are called but those that only say how many numbers they take."""
+    parts = [a or b for a, b in _FUNCTOR.findall(kernel)]
+    return [part for part in parts if part.lower() not in _OF_NUMBERS]
 
 
 def _sized(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the elementwise kernels among GPU ops: start_ns, ns, threads, and what their names say: double, single, converts, copies."""
+    """Return the elementwise kernels among GPU ops: start_ns, name, ns, threads, and what names say: double, single, converts, copies."""
     ops = ops.filter((ops["op_kind"] == "kernel") & ops["grid"].is_not_null() & ops["block"].is_not_null())
     ops = ops.filter(pl.Series(np.asarray(lookup.matching(ops["name"], _ELEMENTWISE), np.bool_), dtype=pl.Boolean))
     patterns = {"double": _DOUBLE, "single": _SINGLE, "converts": _CONVERTS, "copies": _COPIES}
-    return ops.select("start_ns", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(
+    return ops.select("start_ns", "name", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(
         threads=kernel_shapes.threads(ops),
         **{
             name: pl.Series(np.asarray(lookup.matching(ops["name"], pattern), np.bool_), dtype=pl.Boolean)
@@ -179,8 +190,8 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     first = f", first at {PurePath(str(line['file'])).name}:{line['line']}" if line else ""
     if case.program.torch and _not_meant(case) == ("unknown", _BEGUN):
         text = (
-            "Make arrays of numpy float32 (complex64 if complex): they are float64 by default, and so is, from the first time on, what "
-            "was float32 and meets them"
+            "Make arrays of numpy float32 (complex64 if complex) before they meet the state: they are float64 by default, and what was "
+            "float32 and meets one is float64 from then on"
         )
         paste = "x = torch.from_numpy(array).float().to(device)  # of complex numbers .to(torch.complex64)"
         return f"Float32 becomes float64 on the GPU{first}", replace(remedy, text=text, paste=paste)
@@ -210,9 +221,17 @@ def place(case: Case) -> Row:
     """
     settings = settings_of(case.profile)
     if settings is None:
-        return _first_line(case)
+        return _first_line(case) or _first_meeting(case)
     wide = any("float64" in (row.get("dtypes") or ()) for row in settings.rows("networks") or ())
-    return settings.place("float64", *(["double"] if wide else [])) or _first_line(case)
+    of_settings = settings.place("float64", *(["double"] if wide else []))
+    return of_settings or _first_line(case) or _first_meeting(case)
+
+
+def _first_meeting(case: Case) -> Row:
+    """Return in words which operators first make float64 of what was float32, empty where that is not known."""
+    if _not_meant(case) != ("unknown", _BEGUN):
+        return {}
+    return {"near": f"float32 first meets float64 in {' and '.join(_meetings(case)[:2])}"}
 
 
 def _first_line(case: Case) -> Row:

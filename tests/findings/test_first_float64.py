@@ -87,6 +87,7 @@ def test_what_begins_in_float32_is_float64_by_oversight(
     finding = of_float64(whole)
     assert [c.state for c in finding.conditions] == (["violated"] if meant else [])
     assert ("meets" in finding.fix) == (not meant)
+    assert finding.where.get("near") == (None if meant else "float32 first meets float64 in add")
     assert (whole.answer.do[0].code == "NSX127") == (not meant)
 
 
