@@ -16,6 +16,11 @@ def communication(case: Case) -> pl.DataFrame:
     return case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
 
 
+def in_passes(ops: pl.DataFrame) -> pl.Series:
+    """Return which GPU ops run in a forward pass, be it of a step that trains or of one that does not."""
+    return ops["phase"].cast(pl.String).is_in(["forward", "evaluation"]).fill_null(value=False)
+
+
 def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
     """Return the exposed transfer of some of the `communication` (ns a step); 0 where the ranks do not tell it from waiting."""
     comm = communication(case)

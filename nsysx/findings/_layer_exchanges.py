@@ -23,7 +23,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import hidden_beside
-from nsysx.findings._exposed_transfer import communication, exposed_ns, exposed_transfer_ns
+from nsysx.findings._exposed_transfer import communication, exposed_ns, exposed_transfer_ns, in_passes
 from nsysx.findings._finding_bounds import MOST_SHARE, OWN_REMEDY_SHARE
 from nsysx.findings._work_bounds import ALONE_IN_LINE_SHARE
 from nsysx.frames import lookup
@@ -41,7 +41,7 @@ _ATTENDS = re.compile(r"^aten::(\w*attention\w*|matmul|bmm|baddbmm|einsum|mm|lin
 def _messages(case: Case) -> tuple[pl.DataFrame, Flags]:
     """Return all `communication`, and which of it sends and receives within the calls of several layers."""
     comm = communication(case)
-    inside = comm["module"].is_not_null() & (comm["phase"].cast(pl.String) == "forward").fill_null(value=False)
+    inside = comm["module"].is_not_null() & in_passes(comm)
     chosen = lookup.matching(comm["name"], _SENDS) & inside.to_numpy()
     several = comm.filter(pl.Series(chosen, dtype=pl.Boolean))["module"].n_unique() > 1
     return comm, chosen if several else np.zeros(len(chosen), np.bool_)

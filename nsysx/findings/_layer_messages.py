@@ -18,7 +18,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._costly_jobs import sharded
-from nsysx.findings._exposed_transfer import exposed_share, transfer_of_ops_ns
+from nsysx.findings._exposed_transfer import exposed_share, in_passes, transfer_of_ops_ns
 from nsysx.findings._finding_bounds import (
     AT_ONCE_SHARE,
     FEWEST_LAYER_MESSAGES,
@@ -48,7 +48,7 @@ def of_layers(case: Case) -> LayerMessages:
 def _forward_of_layers(case: Case) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the communication (op, ns, module) of layers in the forward, and what of it gathers."""
     comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module", "phase")
-    forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
+    forward = comm.filter(in_passes(comm) & comm["module"].is_not_null())
     return forward, forward.filter(pl.Series(lookup.matching(forward["name"], GATHERED), dtype=pl.Boolean))
 
 

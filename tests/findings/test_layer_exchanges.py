@@ -33,9 +33,12 @@ def attends(program: Lined, number: int, q: int, k: int) -> None:
 
 
 def step(program: Lined, number: int, *, kind: str) -> None:
-    """Two layers: q and k (100 us), an exchange of k (200 us), and attention to the k that was there, and to the one that came."""
+    """Two layers: q and k (100 us), an exchange of k (200 us), and attention to the k that was there, and to the one that came.
+
+    ``scored``: as before, with no backward.
+    """
     at = 1000 * number + 10
-    with program.range("forward"), program.line(20):
+    with program.range("evaluation" if kind == "scored" else "forward"), program.line(20):
         for layer in range(2):
             with program.range("net:Stage" if kind == "stage" else f"net.layers.{layer}:Ring"):
                 first = at + 100 * layer
@@ -55,8 +58,9 @@ def step(program: Lined, number: int, *, kind: str) -> None:
                     attends(program, first + 6, first, first + 1 if kind != "needed" else first + 2)
                 attends(program, first + 7, first, first + 2)
                 operator(program, "sum", first + 8, [first + 7], Q, 5)
-    with program.line(21), program.range("backward"):
-        program.launch(200)
+    if kind != "scored":
+        with program.line(21), program.range("backward"):
+            program.launch(200)
     program.sync()
 
 
@@ -71,7 +75,7 @@ def exposed(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding
     return found
 
 
-@pytest.mark.parametrize("kind", ["before", "behind"])
+@pytest.mark.parametrize("kind", ["before", "behind", "scored"])
 def test_an_exchange_that_attention_could_hide_is_started_ahead(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
