@@ -6,6 +6,7 @@ messages as can be, and the GPU waits for every byte.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +14,23 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.behind_backward import behind_backward
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings._case import Case, Saving
+from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._costly_jobs import hidden_beside
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES
 from nsysx.findings._sharded_models import parameter_bytes
 from nsysx.findings._work_bounds import HALVED_GRADIENTS_SHARE
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
+from nsysx.replay.engine import RemoveOps
+
+#: Copies on the device: of kernels, and others.
+_COPIES = r"(?i)copy|CatArray|^DtoD$"
 
 
 class LateGradients(NamedTuple):
@@ -48,7 +56,9 @@ def reduced_late(case: Case) -> LateGradients | None:
     # Gradients that add up over several backwards are complete in the last one.
     backward = case.kernels["phase"].cast(pl.String) == "backward"
     each = case.per_step(int(case.kernels.filter(backward)["ns"].sum())) / max(settings.number("backwards") or 1, 1)
-    saving = hidden_beside(min(transfer, each), "all but the last bucket is reduced beside backward")
+    hidden = hidden_beside(min(transfer, each), "all but the last bucket is reduced beside backward")
+    moved = _moved_ns(case, code, line_of_op[late])
+    saving = replace(hidden, likely_ns=(hidden.likely_ns or 0) + moved)
     if not case.notable(saving.likely_ns or 0):
         return None
     often = round(int(late.sum()) / case.steps)
@@ -56,8 +66,28 @@ def reduced_late(case: Case) -> LateGradients | None:
         f"{units.several(often, 'message')} of a step {'carries' if often == 1 else 'carry'} the gradients of all parameters behind "
         f"backward: {units.duration(transfer)} of transfer that nothing hides"
     )
+    if case.notable(moved):
+        text += f", and {units.duration(moved)} of copies into the message and out of it, which gradient_as_bucket_view=True leaves out"
     ns = (comm["end_ns"] - comm["start_ns"]).to_numpy()
     return LateGradients(saving, code.where_most(line_of_op[late], ns[late]), text)
+
+
+def _moved_ns(case: Case, code: CodeLines, line_rows: I64) -> int:
+    """Return how long a step takes to put gradients together for messages of some lines, and to take them apart (ns).
+
+    That are copies which the same functions launch behind backward. Where gradients lie in their buckets there is none.
+    """
+    functions = code.places.select("file", "function")
+    theirs = functions.with_row_index("place").join(
+        functions[np.unique(line_rows)], on=["file", "function"], how="semi"
+    )
+    ops = case.ops.filter(case.ops["call_start_ns"].is_not_null())
+    copies = ops.filter(ops["phase"].is_null() & pl.Series(lookup.matching(ops["name"], _COPIES), dtype=pl.Boolean))
+    copies = copies.filter(pl.Series(behind_backward(ops, copies), dtype=pl.Boolean))
+    copies = code.made_at(copies, theirs["place"].to_list())
+    ns = case.per_step(int((copies["end_ns"] - copies["start_ns"]).sum()))
+    replayed = case.worth(RemoveOps(ops_of(copies))).likely_ns if ns else 0
+    return ns if replayed is None else min(ns, replayed)
 
 
 def late_reductions(case: Case) -> Flags:

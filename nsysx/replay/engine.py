@@ -28,7 +28,7 @@ from nsysx import units
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
-from nsysx.replay import no_comm, real_idle, unprofiled
+from nsysx.replay import no_comm, real_idle, run_ahead, unprofiled
 from nsysx.replay.edits import (
     Edit,
     Fixed,
@@ -77,7 +77,8 @@ class Replay:
     """The replay of a report's steady steps. ``build`` makes it; ``saving`` tells what an edit is worth.
 
     ``recorded_ns`` is the recorded step and ``unchanged_ns`` its replay, both with tracing; ``real_ns`` is the step without tracing,
-    from which savings are counted. ``error`` is the relative error of the unchanged replay.
+    from which savings are counted. ``error`` is the relative error of the unchanged replay, beside which ``trusted`` knows of hosts that
+    ran ahead while the steps were recorded (``run_ahead``).
     """
 
     def __init__(self, profile: Profile, window: ReplayedWindow) -> None:
@@ -87,7 +88,7 @@ class Replay:
         model = unprofiled.Model(profile, window)
         self.unchanged_ns = model.step(0.0)
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
-        self.trusted = self.error <= TRUSTED_ERROR
+        self.trusted = min(self.error, self._missed(profile)) <= TRUSTED_ERROR
         self.items = len(model.chain.items)
         self._fixed = Fixed.from_chain(model.chain)
         self.unprofiled, self._columns, self._seen = unprofiled.unprofiled(profile, model)
@@ -99,6 +100,11 @@ class Replay:
         self.bar_ns = round(max(self.error, VALIDATED_ERROR_SHARE) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
         self._ran: dict[tuple[tuple[str, Any], ...], ReplayResult] = {}
+
+    def _missed(self, profile: Profile) -> float:
+        """Return by which part of the recorded step the unchanged replay misses what is left of that where steps repeat."""
+        gone_ns = run_ahead.gone_in_repeats_ns(profile, self.window) // self.steps
+        return abs(self.unchanged_ns - (self.recorded_ns - gone_ns)) / self.recorded_ns
 
     @cached_property
     def steady(self) -> SteadyStep:

@@ -32,8 +32,8 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         program.launch(1500)
         if kind == "in backward, too":
             program.reduce(BYTES, 100, 20)
-    with program.line(30):
-        program.launch(10, "CatArrayBatchedCopy")
+    with program.line(30, "elsewhere" if kind == "copied elsewhere" else "step"):
+        program.launch(400 if kind.startswith("copied") else 10, "CatArrayBatchedCopy")
     with program.line(REDUCES):
         for _ in range(30 if kind == "one by one" else 1):
             program.reduce(4_096 if kind == "a few numbers" else BYTES, 500 / (30 if kind == "one by one" else 1), 7)
@@ -65,6 +65,16 @@ def test_gradients_in_one_message_behind_backward(tmp_path: Path, monkeypatch: p
     assert "1 message of a step carries the gradients of all parameters behind backward" in finding.fix
     assert (finding.where["file"], finding.where["line"]) == (FILE, REDUCES)
     assert not finding.saving.bound and 100_000 <= (finding.saving_ns_per_step or 0) <= 350_000
+
+
+@pytest.mark.parametrize(("kind", "moved"), [("copied", True), ("copied elsewhere", False)])
+def test_copies_into_the_message_go_with_it(
+    kind: str, moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (finding,) = found(tmp_path, kind, "NSX110", monkeypatch)
+    assert ("400 us of copies into the message" in finding.fix) is moved
+    least = 400_000 if moved else 0
+    assert least + 100_000 <= (finding.saving_ns_per_step or 0) <= least + 350_000
 
 
 @pytest.mark.parametrize("kind", ["wrapped", "in backward, too", "a few numbers"])
