@@ -18,7 +18,8 @@ def communication(case: Case) -> pl.DataFrame:
 
 def in_passes(ops: pl.DataFrame) -> pl.Series:
     """Return which GPU ops run in a forward pass, be it of a step that trains or of one that does not."""
-    return ops["phase"].cast(pl.String).is_in(["forward", "evaluation"]).fill_null(value=False)
+    passes: pl.Series = ops["phase"].cast(pl.String).is_in(["forward", "evaluation"]).fill_null(value=False)
+    return passes
 
 
 def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
