@@ -168,7 +168,7 @@ def _exchanged_once(case: Case, turns: _Turns) -> Saving:
         return told
     why = "one call waits, exchanges and launches for all; how much of the GPU's work goes is not known"
     error = max(told.error_ns or 0, told.likely_ns - least.likely_ns)
-    return replace(told, confidence=why, error_ns=error, most_ns=max(most.most_ns, told.likely_ns))
+    return replace(told, confidence=why, error_ns=error, most_ns=max(most.most_ns, told.likely_ns), source="limits")
 
 
 def _described(turns: _Turns) -> str:
