@@ -109,9 +109,9 @@ UNTRIED = (
     ),
     Remedy(
         "paired-splits",
-        "Keep what lies between two split layers split: ColwiseParallel for the first of a pair and RowwiseParallel for the second, with "
-        "their default layouts, need one all-reduce for both; gathered outputs are sent after every layer, and what follows is computed "
-        "on every rank",
+        "Keep what lies between two split layers split: ColwiseParallel for the first and RowwiseParallel for the second (own layers: no "
+        "gather and no cut between them) need one all-reduce for both; gathered outputs are sent after every layer, and what follows is "
+        "computed on every rank",
         'plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}  # and q, k, v with o',
         "Between the two only what works on each part alone may stand, such as attention by heads or an activation.",
         untried=_ALL_RANKS,
