@@ -173,7 +173,9 @@ def _noted_texts(profile: Profile, name: str) -> Mapping[str, Any]:
     merged: dict[str, Any] = {}
     for record in (run, *(run.get("probe") or ())):
         source = record.get(name) if isinstance(record, dict) else None
-        merged |= {k: v for k, v in source.items() if isinstance(v, dict)} if isinstance(source, dict) else {}
+        for file, lines in source.items() if isinstance(source, dict) else ():
+            if isinstance(lines, dict):  # each rank notes the lines of a file that it runs
+                merged[file] = {**merged.get(file, {}), **lines}
     return merged
 
 

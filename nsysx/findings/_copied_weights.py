@@ -24,6 +24,8 @@ ON_GPU = Fix.by_name("weights-on-gpu")
 _WEIGHTS = re.compile(
     r"\b(named_)?parameters\(\)|\bstate_dict\(|(?<!autograd)\.grad\b|\b(ema|shadow|swa|teacher|averages?|avg)\w*\b"
 )
+#: What takes a tensor to the CPU.
+_TO_CPU = re.compile(r"\.cpu\(|\.to\(\s*[\"']cpu")
 _SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -35,6 +37,11 @@ def of_weights(case: Case, count: int, moved: int, text: str = "") -> bool:
     if not sizes:
         return count >= FEWEST_WEIGHT_COPIES * case.steps and _WEIGHTS.search(text) is not None
     return any(_all_of(count / case.steps, moved / case.steps, *each) for each in sizes)
+
+
+def kept_on_cpu(text: str) -> bool:
+    """Return whether a line takes to the CPU, by its text, what it calls weights or what is kept of them."""
+    return _WEIGHTS.search(text) is not None and _TO_CPU.search(text) is not None
 
 
 def _all_of(count: float, moved: float, parameters: int, size: int) -> bool:

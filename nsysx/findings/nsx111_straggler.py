@@ -26,14 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
-from nsysx.findings import _line_remedies, _loop_worth
+from nsysx.findings import _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE, RUN_ON_PEERS_SHARE
+from nsysx.findings._finding_bounds import RANK_WORK_LEADS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
@@ -136,11 +135,11 @@ def of_ranks(table: Table | None) -> Finding:
             f"{units.duration(late['price_ns'])}."
         )
     why = list((late["late_because"] or {}).items())
-    line = _holds(late)
+    line = _late_rank_lines.holds(late)
     if line is not None:
-        detail += f" {_line_in_words(line)} takes {_line_by_ranks(line)}."
+        detail += f" {_late_rank_lines.line_in_words(line)} takes {_late_rank_lines.line_by_ranks(line)}."
     detail += _kinds_in_words(late)
-    fix = _more_of(late, cause) if line is None else _fix_of(line, late)
+    fix = _more_of(late, cause) if line is None else _late_rank_lines.fix_of(line, late)
     saving = Saving(
         late["price_ns"] if even_ns is None else even_ns,
         f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
@@ -163,7 +162,7 @@ def of_ranks(table: Table | None) -> Finding:
             *({"part": part.replace("_", " "), "more than others_ns": ns} for part, ns in why[:5]),
             *_kinds(late),
             *_kernels(late),
-            *_lines(late),
+            *_late_rank_lines.lines_as_evidence(late),
         ),
     )
 
@@ -183,20 +182,6 @@ def _clocks(late: Row, rows: Sequence[Row]) -> str:
     there = [r["clock_mhz"] for r in rows if r is not late and r["clock_mhz"] is not None]
     span = f"{min(there):.0f}" + (f" to {max(there):.0f}" if max(there) - min(there) >= 1 else "")
     return f"Its GPU worked at {rank_waiting.gpu_clock(late)}, the others at {span} MHz."
-
-
-def _holds(late: Row) -> Row | None:
-    """Return the line that holds a rank longer than its peers, else the first of its lines in one function that do together; None where
-    none does, or all take longer by a like share. ``lines``: how many they are.
-    """
-    lines = late["late_lines"] or ()
-    first: Row = next(iter(lines), {})
-    together = [x for x in lines if x.get("function") and all(x[k] == first[k] for k in ("file", "function"))]
-    for held in (list(lines[:1]), together):
-        ns, there = (sum(x[column] for x in held) for column in ("ns", "others_ns"))
-        if held and ns >= 2 * there and ns - there >= MOST_SHARE * late["late_ns"]:
-            return {**first, "ns": ns, "others_ns": there, "lines": len(held)}
-    return None
 
 
 def _place(late: Row, line: Row | None) -> Row:
@@ -234,7 +219,7 @@ def _more_of(late: Row, cause: Late) -> Fix:
     if kind is None:
         return _FIXES[cause]
     if late["late_spread"] == Surplus.LONE:
-        line = _line_in_words({**kind, "lines": 1})
+        line = _late_rank_lines.line_in_words({**kind, "lines": 1})
         return Fix(
             f"Only rank {late['rank']} runs {line}: do it less often, share it between the ranks, or take it out of the step"
         )
@@ -249,47 +234,6 @@ def _kinds(late: Row) -> tuple[Row, ...]:
     return tuple(
         {"work": late_kinds.with_kernels(kind), "in a step_ns": kind["ns"], "on its peers_ns": kind["others_ns"]}
         for kind in late["late_work"] or ()
-    )
-
-
-def _line_in_words(line: Row) -> str:
-    """Return a line as people write it, with what stands there, and with how many more of its function."""
-    text = _line_remedies.quoted(str(line["text"] or ""))
-    more = f" with {units.several(line['lines'] - 1, 'more line')} of {line['function']}" if line["lines"] > 1 else ""
-    return f"{PurePath(str(line['file'])).name}:{line['line']}" + (f" `{text}`" if text else "") + more
-
-
-def _line_by_ranks(line: Row) -> str:
-    """Return how long a line takes on the late rank and on the others."""
-    others = units.duration(line["others_ns"]) if line["others_ns"] else "nothing"
-    return f"{units.duration(line['ns'])} per step there and {others} on its peers"
-
-
-def _fix_of(line: Row, late: Row) -> Fix:
-    """Return what can be done about a line that one rank waits in, or that takes it longer than its peers, which run it, too."""
-    if line["others_ns"] >= RUN_ON_PEERS_SHARE * line["ns"]:
-        return Fix.by_name(
-            "equal-host-work",
-            text=f"Give every rank as much to do in {_line_in_words(line)}: it takes rank {late['rank']} {units.duration(line['ns'])} a "
-            f"step, and its peers {units.duration(line['others_ns'])}",
-        )
-    remedy = _line_remedies.fix_of(_line_remedies.Seen(str(line["text"] or "")))
-    alone = f"Only rank {late['rank']} is held by {_line_in_words(line)}"
-    if remedy is None:
-        return Fix(f"{alone}: take it out of the step, do it beside the steps, or share it between the ranks")
-    return remedy.but(text=f"{alone}: {units.uncapitalized(remedy.text)}")
-
-
-def _lines(late: Row) -> tuple[Row, ...]:
-    """Return at which lines the host of a straggler is longer, as evidence."""
-    return tuple(
-        {
-            "line": f"{PurePath(str(line['file'])).name}:{line['line']}",
-            "text": line["text"],
-            "in a step_ns": line["ns"],
-            "on its peers_ns": line["others_ns"],
-        }
-        for line in late["late_lines"] or ()
     )
 
 

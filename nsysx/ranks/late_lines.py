@@ -89,6 +89,11 @@ def own(rows: Sequence[Longer]) -> float:
     return sum(row.more for row in rows if row.own)
 
 
+def alone(rows: Sequence[Longer]) -> float:
+    """Return the time (ns) of a step that a rank is at lines which none of its peers runs, of ``longer``."""
+    return sum(row.ns for row in rows if not row.ns_there)
+
+
 def rows_per_step(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
     """Return the lines as they stand in the table of ranks: per step."""
     return [

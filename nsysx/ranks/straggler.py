@@ -29,13 +29,13 @@ import numpy as np
 
 from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.frame_bounds import PROCESS_DRIFT
-from nsysx.frames.statistics import F64, block_length, mean_error, t_quantile
+from nsysx.frames.statistics import F64
 from nsysx.ranks import late_lines, late_work, uneven
+from nsysx.ranks.behind import behind_peers, half_of_all, late_by, median_of_others
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import OwnTimes, own_times
 from nsysx.ranks.rank_bounds import (
-    FALSE_ALARM_CHANCE,
     FEWEST_COLLECTIVES_BEFORE,
     LAST_BEFORE_SHARE,
     LATE_BY_CLOCK_SHARE,
@@ -103,24 +103,8 @@ def excesses(ranks: Sequence[Rank], peers: Sequence[int]) -> dict[int, dict[str,
     more = {}
     for key in keys:
         of_rank = np.array([step.get(key, 0.0) for step in steps], np.float64)
-        more[key] = (of_rank - _median_of_others(of_rank)).tolist()
+        more[key] = (of_rank - median_of_others(of_rank)).tolist()
     return {r: dict(sorted(((k, more[k][i]) for k in keys), key=lambda item: -item[1])) for i, r in enumerate(peers)}
-
-
-def _median_of_others(values: F64) -> F64:
-    """Return for each value the median of all others, 0 if there are none."""
-    if len(values) < 2:
-        return np.zeros(len(values))
-    order = np.argsort(values, kind="stable")
-    ordered, position = values[order], np.empty(len(values), np.int64)
-    position[order] = np.arange(len(values))
-
-    def without(k: int) -> F64:
-        result: F64 = np.where(k < position, ordered[k], ordered[k + 1])
-        return result
-
-    count = len(values) - 1
-    return (without((count - 1) // 2) + without(count // 2)) / 2
 
 
 def groups(costs: Sequence[CollectiveCosts]) -> list[tuple[int, ...]]:
@@ -151,7 +135,7 @@ def _without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], gr
 
 def _ideal(step_ns: F64) -> F64:
     """Return own times in which no rank takes longer than the median of its peers."""
-    result: F64 = np.minimum(step_ns, np.apply_along_axis(_median_of_others, 0, step_ns))
+    result: F64 = np.minimum(step_ns, np.apply_along_axis(median_of_others, 0, step_ns))
     return result
 
 
@@ -288,10 +272,10 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     """
     if times.measured is None:
         return None
-    behind = _behind_peers(times.gpu_ns)
+    behind = behind_peers(times.gpu_ns)
     r = int(behind.mean(axis=1).argmax())
     others = [ranks[x] for x in group if x != group[r]]
-    late, half = _late_by(behind, r)
+    late, half = late_by(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
     held = _of_its_gpu(ranks[group[r]], others, late)
     small = late < STRAGGLER_SHARE * times.step or late - half <= 0
@@ -332,19 +316,6 @@ def _even_ns(step_ns: F64, times: OwnTimes | None, *, more_data: bool) -> int:
     return round(max(times.even_ns(), shared))
 
 
-def _behind_peers(step_ns: F64) -> F64:
-    """Return by how much each rank exceeds the median of its peers in each step (ns)."""
-    result: F64 = step_ns - np.apply_along_axis(_median_of_others, 0, step_ns)
-    return result
-
-
-def _late_by(behind: F64, r: int) -> tuple[float, float]:
-    """Return by how much a rank is behind (ns), and half the width of the interval, corrected for the number of ranks."""
-    error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
-    half = float(error[0]) * t_quantile(1 - 2 * FALSE_ALARM_CHANCE / len(behind), max(df, 1.0)) if df else float("inf")
-    return float(behind[r].mean()), half
-
-
 def _by_own_time(
     aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...], times: OwnTimes | None
 ) -> Straggler | None:
@@ -353,20 +324,24 @@ def _by_own_time(
     step_ns = times.step_ns if times is not None else _without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
-    behind = _behind_peers(step_ns)
+    behind = behind_peers(step_ns)
     r = int(behind.mean(axis=1).argmax())
-    late, half = _late_by(behind, r)
+    late, half = late_by(behind, r)
     beyond = _replayed(times, r) if times is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
+    others = [ranks[x] for x in group if x != group[r]]
+    longer = late_lines.longer(ranks[group[r]], others)
+    if late - half <= 0 and late_lines.alone(longer) >= STRAGGLER_SHARE * beyond.step:
+        # What only this rank runs, in each 4th step, say, makes its steps differ, and few are replayed: all that were recorded tell.
+        half = half_of_all(_without_waiting(ranks, costs, group), r, late)
     if late < STRAGGLER_SHARE * beyond.step or late - half <= 0:
         return None
     compute = beyond.cause is Late.COMPUTE
-    others = [ranks[x] for x in group if x != group[r]]
     held = _of_its_gpu(ranks[group[r]], others, late) if compute else None
     slower = _slower(ranks[group[r]], others) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
     # Lines that only this rank runs are no drift, nor are calls that only it makes.
     calls_ns = beyond.code * late_lines.more_calls(ranks[group[r]], others)
-    alone_ns = min(max(late_lines.own(late_lines.longer(ranks[group[r]], others)), calls_ns), late)
+    alone_ns = min(max(late_lines.own(longer), calls_ns), late)
     # The delay beyond drift has to be notable too.
     drift = min(beyond.drift, late - alone_ns)
     unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < STRAGGLER_SHARE * beyond.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.events import levels
 from nsysx.events.event_bounds import AS_GOOD_MEAN_SHARE, LEAST_RUN_SHARE
 from nsysx.events.profile import Profile
 from nsysx.events.step_work import gpu_work
@@ -252,17 +254,31 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     parts = profile.steps.parts  # a window holds few steps of several parts
     fewest = min(FEWEST_STEPS_OF_JOB * parts, int(MOST_OPS_OF_JOB // per_step))
     most = max(int(MOST_REPLAYED_OPS // per_step), fewest, 1)
-    apart = np.diff(numbers)  # by the first of its parts, or one by one
-    breaks = np.append(0, np.flatnonzero(apart != apart.min(initial=np.iinfo(np.int64).max)) + 1)
-    end = np.arange(1, len(numbers) + 1)
-    begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
     worked = tiles.select("process", "index", gpu_ns=pl.col("end_ns") - pl.col("start_ns"))
     both = profile.steps.cpu.join(worked, on=["process", "index"]).filter(number.is_in(numbers.tolist()))
     of_rank = both.sort("process", "number").partition_by("process", maintain_order=True)
     host_ns, gpu_ns = ([_host_ns(profile, each) for each in of_rank], [each["gpu_ns"].to_numpy() for each in of_rank])
+    every = _every(gpu_ns, numbers, int(MOST_OPS_OF_JOB // per_step))
+    most = max(most // every, 1) * every
+    apart = np.diff(numbers)  # by the first of its parts, or one by one
+    breaks = np.append(0, np.flatnonzero(apart != apart.min(initial=np.iinfo(np.int64).max)) + 1)
+    end = np.arange(1, len(numbers) + 1)
+    begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
+    if (periods := (end - begin) % every == 0).any():
+        begin, end = begin[periods], end[periods]
     run = _nearest_to_mean(*_level(begin, end, np.array(host_ns), np.array(gpu_ns)), length)
     index = dict(zip(cpu["number"].to_list(), cpu["index"].to_list(), strict=True))
     return index[int(numbers[run[0]])], index[int(numbers[run[1] - 1])]
+
+
+def _every(gpu_ns: Sequence[I64], numbers: I64, most: int) -> int:
+    """Return after how many steps long ones come again on a rank, ``most`` or fewer; 1 where they do not.
+
+    A run that is no whole number of these holds too many of what one rank does in them alone, or none. ``gpu_ns``: steps of each rank.
+    """
+    periods = {levels.period(levels.levels(ns, numbers)) for ns in gpu_ns if len(ns) == len(numbers)} - {None}
+    every = periods.pop() if len(periods) == 1 else None
+    return every if every is not None and every <= most else 1
 
 
 def _concurrency(calls: pl.DataFrame) -> float:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.findings import _late_rank_lines
 from nsysx.pipeline import summarize
 from nsysx.ranks import late_lines
 from nsysx.ranks.rank_places import HostLine
+from nsysx.replay import replayed_window
 from tests.builder import Report
 from tests.ranks.test_one_job import rank
 from tests.ranks.test_rank_table import ALL_REDUCE
@@ -29,11 +31,14 @@ def job(
     peer_ns: int = 0,
     held_at: Sequence[int] = (37,),
     text: Mapping[str, str] = TEXT,
+    plain: int = 10,
+    xray: int = 3,
+    every: int = 1,
 ) -> Path:
     """Write two ranks, 20 ms of work in a step; rank 1 sleeps before it, and is ``slower`` in all other lines of its host.
 
     With ``memsets`` it makes so many of them instead, in the line that its peers run, too. ``peer_ns``: how long rank 0 is at the lines
-    ``held_at``, which share the time.
+    ``held_at``, which share the time. Each ``every``-th step is held; lines are noted in the last ``xray``.
     """
     report = Report()
     threads = []
@@ -42,7 +47,7 @@ def job(
         thread = (process := report.process(100 + r)).thread(process.pid, "python3")
         process.context(device=r)
         threads.append(thread)
-    t, work, plain, xray = MS, 20 * MS, 10, 3
+    t, work = MS, 20 * MS
     for i in range(plain + xray):
         if i in (0, plain):
             for thread in threads:
@@ -50,7 +55,7 @@ def job(
                 row = report.rows["NVTX_EVENTS"][-1]
                 row["text"] = f"info {row['text']}"
             t += 10
-        held = [peer_ns, sleep_ns]
+        held = [peer_ns, sleep_ns if i % every == every - 1 else 0]
         host = [work // 5, round(work // 5 * slower)]
         done = t + max(h + 4 * each for h, each in zip(held, host, strict=True)) + work // 5 + 50 * US
         for r, thread in enumerate(threads):
@@ -66,7 +71,7 @@ def job(
             thread.sync("cudaDeviceSynchronize_v3020", at=at + 20 * US, dur=done - at - 10 * US, device=r)
             if i >= plain:
                 asleep = held[r] if memsets is None else 0
-                for k, line in enumerate(held_at):
+                for k, line in enumerate(held_at if asleep else ()):
                     part = asleep // len(held_at)
                     thread.line(f"{FILE}:{line} step", t + 1 + k * part, t + (k + 1) * part + (k == len(held_at) - 1))
                 thread.line(f"{FILE}:40 step", t + asleep + 3, done + 15 * US)
@@ -93,6 +98,57 @@ def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what
     assert found.verdict == "found" and found.where["line"] == 37
     assert "Only rank 1 is held by train.py:37" in found.fix and "remove this sleep" in found.fix
     assert any(r.get("line") == "train.py:37" for r in found.evidence)
+
+
+def test_a_line_that_one_rank_alone_runs_in_each_fourth_step_holds_the_others_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few steps are replayed, a whole number of fours: by these alone no delay is sure, by all that were recorded it is."""
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 33)
+    summary = summarize([job(tmp_path / "j.sqlite", 40 * MS, plain=40, xray=4, every=4)])
+    row = next(r for r in summary.rows("ranks") if r["straggler"])
+    assert (row["rank"], row["late_cause"], row["late_lines"][0]["line"]) == (1, "host", 37)
+    assert row["price_ns"] == pytest.approx(10 * MS, rel=0.1)
+    assert 0 < row["late_low_ns"] < row["late_ns"] < row["late_high_ns"]
+
+
+def test_a_line_that_all_ranks_run_in_some_steps_says_nothing_of_a_late_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 33)
+    path = job(tmp_path / "j.sqlite", 40 * MS, peer_ns=4 * MS, plain=40, xray=4, every=4)
+    assert not any(r["straggler"] for r in summarize([path]).rows("ranks"))
+
+
+WEIGHTS = {"37": "self.shadow[name].lerp_(value.cpu(), 0.1)", "20": "self.ema.update(model)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "copied_ns", "said"),
+    [
+        (WEIGHTS["37"], 3 * MS, "Keep on the GPU what rank 1 alone keeps of the weights"),
+        (WEIGHTS["37"], 0, "Only rank 1 is held by train.py:37"),  # a value that is read
+        ("rows.append(logits.cpu())", 3 * MS, "Only rank 1 is held by train.py:37"),
+    ],
+)
+def test_weights_that_one_rank_copies_to_the_cpu_stay_on_the_gpu(text: str, copied_ns: int, said: str) -> None:
+    line = {"file": FILE, "line": 37, "text": text, "function": "Ema.update", "ns": 20 * MS, "others_ns": 0, "lines": 1}
+    calls = {"file": FILE, "line": 20, "text": WEIGHTS["20"], "function": "step", "ns": MS, "others_ns": 0}
+    late = {"rank": 1, "late_ns": 20 * MS, "late_because": {"copy": copied_ns}, "late_lines": [line, calls]}
+    fix = _late_rank_lines.fix_of(line, late)
+    assert fix.text.startswith(said)
+    assert "called in train.py:20" in fix.text
+    assert (fix.ways[0].name == "weights-on-gpu") == said.startswith("Keep")
+
+
+def test_a_line_that_one_rank_alone_runs_is_read_beside_those_of_the_others(tmp_path: Path) -> None:
+    """Each rank notes what stands at the lines that it runs: those of the last one are not all."""
+    path = job(tmp_path / "j.sqlite", 2 * MS)
+    run = path.with_suffix(".run.json")
+    noted = json.loads(run.read_text())
+    noted["probe"].append({"pid": 99, "source": {FILE: {"40": TEXT["40"]}}})
+    run.write_text(json.dumps(noted))
+    assert summarize([path]).rows("ranks")[1]["late_lines"][0]["text"] == TEXT["37"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from nsysx.events.other_ranks import Modelled
 from nsysx.ranks import (
+    behind,
     collective_costs,
     communication_places,
     lone_work,
@@ -363,7 +364,7 @@ def test_the_median_of_all_others() -> None:
     for source in rounds():
         values = [float(source.randrange(6)) for _ in range(source.randrange(6))]
         told = [statistics.median(values[:i] + values[i + 1 :]) if len(values) > 1 else 0.0 for i in range(len(values))]
-        assert straggler._median_of_others(np.array(values)).tolist() == told
+        assert behind.median_of_others(np.array(values)).tolist() == told
 
 
 def test_what_a_rank_costs_synchronous_steps() -> None:

@@ -150,7 +150,7 @@ UNTRIED = (
     Remedy(
         "weights-on-gpu",
         "Keep on the GPU what is kept of the weights (averages, copies, the optimizer's state), and update all of it in one call: here "
-        "each tensor is copied between GPU and host in each step, and the CPU works on it",
+        "each tensor is copied between GPU and host, and the CPU works on it",
         "averages = [p.detach().clone() for p in model.parameters()]  # once, before the loop\n"
         "torch._foreach_lerp_(averages, [p.detach() for p in model.parameters()], 1 - decay)",
         "Each copy takes as much memory of the GPU as the weights.", untried=_OWN_CODE,
