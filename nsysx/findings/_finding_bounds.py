@@ -163,6 +163,10 @@ SHORT_FORWARD_STEP_NS, BATCHED_INPUTS = 5_000_000, 8
 # ---- _shared_factors --------------------------------------------------------------------------------------------
 #: Operations of Cholesky's factorization of a matrix, as a share of those of one with pivots (n^3 / 3 of 2 n^3 / 3).
 CHOLESKY_SHARE = 0.5
+# ---- _shares_of_ranks -------------------------------------------------------------------------------------------
+#: Ranks go through unlike batches at the same time if this share of the longest GPU work in each step goes with one order for all. Nine
+#: recorded jobs: 0.01 to 0.09; batches of like length that each rank shuffles by a seed of its own 0.22.
+UNLIKE_ORDERS_SHARE = 0.1
 # ---- _sharded_models --------------------------------------------------------------------------------------------
 #: Bytes of each number that a conversion reads (float32) and writes (16 bits); of weights, gradients and two moments of each parameter.
 BYTES_OF_A_CAST, BYTES_OF_TRAINING = 6, 16

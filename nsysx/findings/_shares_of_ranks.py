@@ -9,15 +9,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import polars as pl
+
 from nsysx import units
 from nsysx.analyses.lines import orders_of_ranks, text_of, texts, texts_of_ranks
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
+from nsysx.events.step_work import gpu_work
 from nsysx.findings._case import Case, Fix, Saving
-from nsysx.findings._finding_bounds import NAMED_RANKS
+from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row
+from nsysx.replay import peers
 
 _RANK = r"(?<!\w)(?:\w+\.)*\w*rank\b(?:\(\))?"
 #: What takes a share: a slice, a part of what was cut into parts, a stretch of numbers.
@@ -102,6 +108,41 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
             evidence=(*finding.evidence, in_turn),
         )
     )
+
+
+def in_like_order(case: Case, finding: Finding) -> Finding | None:
+    """Return a finding about ranks that come late in turn, with the seed by which each goes through its batches in an order of its own.
+
+    None without such a seed, and where the ranks have like amounts of GPU work in each step: then the order makes none of them late. How
+    much goes is known as a bound alone, where hosts take part in the waits.
+    """
+    order = order_by_rank(case.profile)
+    share = apart_in_each_step(case.profile) if order else 0.0
+    if share < UNLIKE_ORDERS_SHARE:
+        return None
+    detail = (
+        f"{finding.detail} The ranks have unlike amounts of GPU work in each step: {units.share(share, 1)} of the longest of each step "
+        f"goes where they come in one order. The rank is in the seed of the order in which it goes through its batches ({in_short(order)})."
+    )
+    return Fix.by_name("like-order").into(replace(finding, detail=detail, where=dict(order)))
+
+
+def apart_in_each_step(profile: Profile) -> float:
+    """Return which share of the longest GPU work in each step goes if all ranks have as much of their own in it; 0 for one rank."""
+    computes = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMPUTE.value)
+    rows = []
+    for each in (profile, *peers.others(profile)):
+        steps = each.steps
+        inside = (pl.col("process") == steps.process) & pl.col("index").is_between(*(steps.steady or (0, -1)))
+        cpu = steps.cpu.filter(inside).sort("number")
+        rows.append(dict(zip(cpu["number"].to_list(), gpu_work(cpu, steps.gpu.filter(inside), computes), strict=True)))
+    common = sorted(set[int].intersection(*(set(row) for row in rows)))
+    work = np.array([[row[number] for number in common] for row in rows], np.float64)
+    if not work.size or not work.sum(axis=1).all():
+        return 0.0
+    # What a rank has more of in all steps, and a slower clock, is no matter of its order.
+    like = work / work.mean(axis=1, keepdims=True)
+    return 1 - len(common) / float(like.max(axis=0).sum())
 
 
 def order_by_rank(profile: Profile) -> Row:

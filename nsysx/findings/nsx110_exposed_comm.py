@@ -62,7 +62,7 @@ from nsysx.findings._pipeline_stages import (
     uneven,
 )
 from nsysx.findings._sharded_models import fits_whole
-from nsysx.findings._shares_of_ranks import as_much_in_each_step, share_line
+from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
@@ -193,6 +193,8 @@ def check(case: Case) -> list[Finding]:
         told = _data_sooner(case, told, late, recorded)
     elif _by_hosts(case, told, case.ranks):
         told = _fewer_launches(case, told, recorded)
+    elif told.fix == UNEVEN:
+        told = in_like_order(case, told) or told
     return _unless_needed(case, told)
 
 

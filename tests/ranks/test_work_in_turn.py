@@ -93,6 +93,33 @@ def test_ranks_that_shuffle_by_their_number_are_told_to_shuffle_alike(
     assert exposed.where.get("line") == line
 
 
+@pytest.mark.parametrize(
+    ("own", "orders", "line"),
+    [
+        (TURNS, [ORDER], 74),
+        (TURNS, [], None),
+        ([[(31 if i % 3 == r else 30) * MS for i in range(12)] for r in range(3)], [ORDER], None),
+    ],
+    ids=["by a seed of its own", "no seed", "like amounts"],
+)
+def test_an_order_of_each_rank_s_own_is_named_where_hosts_take_part_in_the_waits(
+    own: list[list[int]],
+    orders: list[dict[str, Any]],
+    line: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps of a new length take a host long, too: then what is waited is not explained by the GPUs' work, and is a bound alone."""
+    monkeypatch.setattr(work_in_turn, "waits_for_work", lambda *_: None)
+    path = job(tmp_path / "j.sqlite", own, stream=COMPUTES)
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
+    rows, exposed, _ = read(path)
+    assert {row["turn_even_ns"] for row in rows} == {None}
+    assert ([way.name for way in exposed.remedies] == ["like-order"]) == (line is not None)
+    assert exposed.where.get("line") == line
+    assert ("25 % of the longest of each step" in exposed.detail) == (line is not None)
+
+
 def test_what_ranks_wait_for_step_by_step_is_certain(tmp_path: Path) -> None:
     """Steps of unlike lengths, and launches that no line is known of, are no doubt about it."""
     _, exposed, summary = read(job(tmp_path / "j.sqlite", TURNS, stream=COMPUTES))
