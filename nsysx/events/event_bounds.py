@@ -148,8 +148,8 @@ READ_GAP_NS = 20_000
 # ---- micro_steps ------------------------------------------------------------------------------------------------
 #: Rounds of an optimizer that have to be alike, as a share of all, and how many are needed.
 ALIKE_ROUNDS_SHARE, FEWEST_ROUNDS = 0.8, 2
-#: The kind of a copy within a device, as CUPTI numbers them.
-ON_DEVICE_KIND = 8
+#: The kinds of a copy within a device, to it and from it, as CUPTI numbers them.
+ON_DEVICE_KIND, TO_DEVICE_KIND, FROM_DEVICE_KIND = 8, 1, 2
 #: A wrapper that averages gradients divides each on its way into the bucket: a product with a number, for nearly all of those copied out.
 ALL_DIVIDED_SHARE = 0.95
 
@@ -368,20 +368,21 @@ WRITTEN_OUT_TIMES = 4
 # ---- attention_backends -----------------------------------------------------------------------------------------
 #: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
 FLASH_HEAD_SIZE = 256
-
 # ---- narrowed_operators ---------------------------------------------------------------------------------------------
 #: Of a tensor that is narrowed no more than this share is kept.
 MOST_KEPT_SHARE = 0.9
 # ---- narrowed_messages ----------------------------------------------------------------------------------------------
 #: Of what a message brings no more than this share is read. Chosen: of two ranks each one reads half.
 MOST_OF_SENT_SHARE = 0.75
-
+# ---- frozen_parameters ----------------------------------------------------------------------------------------------
+#: Sums of bytes are of the same parameters if they differ by less than this share (chosen: buckets are padded). Gradients that are zero
+#: are ready all at once: fewer fills and reductions in a row may be anything.
+SAME_PARAMETERS_SHARE, FEWEST_READY_AT_ONCE = 0.01, 4
 # ---- rounds_in_sequence ---------------------------------------------------------------------------------------------
 #: Fewer rounds of a line in a step are no loop. Chosen.
 FEWEST_ROUNDS_IN_SEQUENCE = 3
 #: Rounds need one another if this share of what the later ones run needs a round before. Chosen: a part of each may be independent.
 IN_SEQUENCE_SHARE = 0.5
-
 # ---- gathered_products ----------------------------------------------------------------------------------------------
 #: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics. More of them are
 #: sums by row and by column in turn, which need all of it.
@@ -393,7 +394,6 @@ MOST_SUMS_BY_HAND = 2
 #: So many meetings in a window, with as many passes from each to the next, are no accident: a metric that is reduced now and then comes
 #: behind far more passes.
 FEWEST_MEETINGS = 4
-
 # ---- messages_of_layers ---------------------------------------------------------------------------------------------
 #: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. Gradients
 #: go back in so many times as many all-reduces as activations: more than a layer or two at the ends explain. Chosen.

@@ -29,6 +29,10 @@ def file_and_line(noted: Any) -> Row:
     return {"file": file, "line": int(line)} if file and line.isdigit() else {}
 
 
+#: Bytes of numbers by their kind.
+BYTES_OF_KIND = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+
+
 @dataclass(frozen=True)
 class RecordedSettings:
     """What the probe's file holds under ``settings``. Every answer is None where the file does not tell."""
@@ -96,6 +100,15 @@ class RecordedSettings:
         """Return the objects of a kind: optimizers, scalers, networks, wrappers, loaders."""
         rows = self.record.get(name)
         return tuple(r for r in rows if isinstance(r, Mapping)) if isinstance(rows, list) else None
+
+    def trained_bytes(self, kind: str = "") -> int:
+        """Return the bytes of all parameters of the optimizers, as numbers of a kind ("": as they are); 0 where that is not known."""
+        whole = 0
+        for row in self.rows("optimizers") or ():
+            elements, kinds = whole_number(row.get("elements")) or 0, row.get("dtypes")
+            stored = str(next(iter(kinds), "float32")) if isinstance(kinds, Mapping) else "float32"
+            whole += elements * BYTES_OF_KIND.get(kind or stored, 4)
+        return whole
 
     def wrappers(self, kind: str) -> tuple[Row, ...] | None:
         """Return the wrappers of ranks of one kind: DDP, FSDP or fully_shard."""

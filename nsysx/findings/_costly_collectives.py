@@ -17,6 +17,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.frozen_parameters import USED_MAP, frozen_parameters
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _late_gradients, _line_remedies, _waited_early, _widened_messages
@@ -45,9 +46,6 @@ from nsysx.replay.edits import RemoveHost, RemoveOps
 
 # ---- unused parameters -----------------------------------------------------------------------------------------------
 
-#: The reduction of the map of used parameters, whose kind of number no gradient has.
-_USED_MAP = r"AllReduce_Sum_[ui](nt)?32"
-
 
 def unused_search(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that the search for unused parameters takes: the reduction of its map, and the host code behind each forward.
@@ -57,7 +55,7 @@ def unused_search(case: Case, settings: RecordedSettings | None) -> Saving | Non
     """
     comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "phase")
     backward = comm.filter(comm["phase"].cast(pl.String) == "backward")
-    maps = backward.filter(lookup.matching(backward["name"], _USED_MAP))
+    maps = backward.filter(lookup.matching(backward["name"], USED_MAP))
     calls = case.calls.sort("start_ns")
     forward = (calls["phase"].cast(pl.String) == "forward").fill_null(value=False).to_numpy()
     behind = calls.filter(pl.Series(~forward & np.append(False, forward[:-1]), dtype=pl.Boolean))
@@ -77,6 +75,7 @@ def searches_again(case: Case, settings: RecordedSettings) -> str:
         or wrapper.get("can_set_static_graph") is not True
         or not isinstance(unused, int)
         or not unused
+        or frozen_parameters(case.profile) is not None  # which then need not be wrapped
     ):
         return ""
     return (

@@ -11,6 +11,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import micro_steps
+from nsysx.events.frozen_parameters import bucket_bytes, frozen_parameters
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
@@ -22,6 +23,7 @@ from nsysx.findings._finding_bounds import (
     SMALL_UNIT_BYTES,
     USUAL_BUCKET_BYTES,
 )
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
@@ -73,7 +75,7 @@ def _removed(name: str) -> Callable[[Case, RecordedSettings | None], Saving | No
     return worth
 
 
-bucket_view, kept_gathered = map(_removed, ("ddp-bucket-view", "no-reshard"))
+bucket_view, kept_gathered, without_zeros = map(_removed, ("ddp-bucket-view", "no-reshard", "frozen-before-wrapping"))
 
 
 def own_buffers(case: Case, settings: RecordedSettings | None) -> Saving | None:
@@ -131,12 +133,28 @@ def sends_buffers(case: Case, settings: RecordedSettings) -> str:
     )
 
 
+def reduces_zeros(case: Case, settings: RecordedSettings) -> str:
+    """Return that gradients are reduced of parameters that nothing trains."""
+    frozen = frozen_parameters(case.profile)
+    if frozen is None:
+        return ""
+    return (
+        f"{units.size(frozen.bytes)} of the {units.size(frozen.of_bytes)} that DDP reduces in each backward are gradients of parameters "
+        "that get none and are in no optimizer: they require gradients when they are wrapped, and find_unused_parameters=True lets DDP "
+        f"send zeros for them, in {frozen.messages:.0f} messages a step"
+    )
+
+
+def of_zeros(case: Case) -> Takes:
+    """Return the zeros and their reductions."""
+    frozen = frozen_parameters(case.profile)
+    return Takes(frozenset() if frozen is None else frozen.ops)
+
+
 def _buckets(settings: RecordedSettings) -> list[int]:
     """Return the sizes of DDP's buckets (bytes), in their order; none where they are not known."""
     wrapper = ddp(settings)
-    listed = wrapper.get("bucket_bytes") if wrapper is not None else None
-    words = listed.replace(",", " ").split() if isinstance(listed, str) else []
-    return [int(word) for word in words if word.isdecimal()]
+    return [] if wrapper is None else bucket_bytes(wrapper)
 
 
 def _usual_count(whole: int) -> int:

@@ -45,6 +45,17 @@ OF_RANKS = (
         worth=collectives.unused_search,
     ),
     Costly(
+        "gradients of frozen parameters",
+        jobs.reduces_zeros,
+        "Gradients of parameters that nothing trains are reduced: all are zero",
+        way("frozen-before-wrapping"),
+        worth=jobs.without_zeros,
+        takes=jobs.of_zeros,
+        oversight=True,
+        set_by=("DDP",),
+        phase="backward",
+    ),
+    Costly(
         "no_sync unused",
         when.reduces_each,
         "Gradients are reduced in each micro-step",

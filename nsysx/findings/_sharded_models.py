@@ -10,7 +10,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
-from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import sharded
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
@@ -19,8 +19,6 @@ from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay import job_changes
 
-#: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 _GATHERS = r"AllGather"
 
 
@@ -61,18 +59,13 @@ def elements(settings: RecordedSettings) -> int:
 def has_room_for_gradients(settings: RecordedSettings) -> bool:
     """Return whether whole gradients, as float32, would fit beside what the card holds, as far as that is known."""
     unknown = not isinstance(settings.record.get("memory"), Mapping)
-    return unknown or spare_bytes(settings, _BYTES["float32"] * elements(settings)) is not None
+    return unknown or spare_bytes(settings, BYTES_OF_KIND["float32"] * elements(settings)) is not None
 
 
 def parameter_bytes(settings: RecordedSettings, wrappers: Sequence[Row] = ()) -> int:
     """Return the bytes of all parameters of the program's optimizers, as these wrappers gather them; 0 where that is not known."""
     kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
-    whole = 0
-    for row in settings.rows("optimizers") or ():
-        elements, kinds = row.get("elements"), row.get("dtypes")
-        stored = next(iter(kinds), "float32") if isinstance(kinds, Mapping) else "float32"
-        whole += elements * _BYTES.get(kind or stored, 4) if isinstance(elements, int) else 0
-    return whole
+    return settings.trained_bytes(kind)
 
 
 def offloads(case: Case, settings: RecordedSettings) -> str:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.frozen_parameters import reads_of_map
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in
@@ -106,11 +107,17 @@ def check(case: Case) -> list[Finding]:
     return findings
 
 
-def _of_ddp(row: Row) -> str:
+def _of_ddp(case: Case, row: Row, calls: frozenset[int]) -> str:
     """Return what to do about a wait that DistributedDataParallel itself makes; "" for any other.
 
-    DDP times some of its first steps, and then every hundredth, with events, and waits for them: the program asks for no value.
+    DDP times some of its first steps, and then every hundredth, with events, and waits for them: the program asks for no value. Nor does
+    it where DDP looks for unused parameters: behind each backward it reads which of them any rank has used.
     """
+    if 2 * len(calls & reads_of_map(case.profile)) > len(calls):
+        return (
+            "DistributedDataParallel reads here which parameters have been used (find_unused_parameters=True): leave that out where every "
+            "parameter that requires a gradient gets one, and freeze those that nothing trains before the module is wrapped"
+        )
     if "EventSynchronize" not in row["api"] or "DistributedDataParallel" not in str(row["module"]):
         return ""
     return (
@@ -137,7 +144,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving, at_once
     if harmless:
         detail += " A wait while the GPU is busy costs nothing: leave it."
         fix = Fix("Leave it: removing it is worth less than 1 % of the step")
-    elif own_statistics := _of_ddp(row):
+    elif own_statistics := _of_ddp(case, row, calls):
         fix = Fix(own_statistics)
     else:
         fix = at_once or _fix(case, row)

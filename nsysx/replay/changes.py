@@ -46,5 +46,9 @@ class JobChanges:
         bool, Option("Job: run transfer beside computation, which it slows; late ranks are still waited for.")
     ] = False
     on_all_ranks: Annotated[
-        str, Option("Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers).", "NAME")
+        str,
+        Option(
+            "Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers, frozen-before-wrapping).",
+            "NAME",
+        ),
     ] = ""

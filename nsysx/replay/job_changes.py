@@ -14,6 +14,7 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import micro_steps
 from nsysx.events.event_bounds import ON_DEVICE_KIND
+from nsysx.events.frozen_parameters import frozen_parameters
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.frames import lookup
@@ -148,10 +149,17 @@ def _sent_buffers(profile: Profile) -> frozenset[int]:
     return frozenset([*sent["op"].to_list(), *copies["op"].to_list()])
 
 
+def _reduced_zeros(profile: Profile) -> frozenset[int]:
+    """Return what is done for gradients that are zero, of parameters that nothing trains."""
+    frozen = frozen_parameters(profile)
+    return frozenset() if frozen is None else frozen.ops
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
     "no-reshard": _gathered_again,
     "ddp-bucket-view": _copied_out,
     "own-buffers": _sent_buffers,
+    "frozen-before-wrapping": _reduced_zeros,
 }

@@ -15,6 +15,14 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "frozen-before-wrapping",
+        "Leave find_unused_parameters out, and freeze what nothing trains before it is wrapped (requires_grad_(False)), or keep it out of "
+        "the wrapped module: DDP then neither keeps buckets for it nor reduces them",
+        "teacher.requires_grad_(False)  # before it is wrapped\n"
+        "model = DistributedDataParallel(module, gradient_as_bucket_view=True)",
+        "Every parameter that is left must get a gradient in every step.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "equal-work", "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
         "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
