@@ -14,7 +14,14 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import LEAST_LOAD_NS, LINE_MAY_STAY_SHARE, LOADED_FOR_OPS, REPORTED_SHARE
+from nsysx.findings._finding_bounds import (
+    BUILT_IN_STEPS_SHARE,
+    LEAST_LOAD_NS,
+    LINE_MAY_STAY_SHARE,
+    LOADED_FOR_OPS,
+    NEARLY_ALL_STEPS_SHARE,
+    REPORTED_SHARE,
+)
 from nsysx.findings._found import Found
 from nsysx.findings._needs import step_of
 from nsysx.findings._once import Takes
@@ -28,11 +35,14 @@ _OF_ATTENTION = re.compile(r"(?i)sdpa|fmha|flash|attention")
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
-    """Return a finding where kernels are loaded in most steps, and the GPU idles before their launches for 5 % of the step or more."""
+    """Return a finding where kernels are loaded in many steps, and the GPU idles before their launches for 5 % of the step or more.
+
+    Of a job each rank builds for its own batches, and the others wait for it: of all steps a rank builds in fewer than are long.
+    """
     ops, calls = case.ops.filter(case.ops["call"].is_not_null()).sort("call"), case.calls
     loads = calls.filter((calls["kind"] == Call.LOAD) & (calls["end_ns"] - calls["start_ns"] >= LEAST_LOAD_NS))
     steps = 0 if case.stepless else len(np.unique(step_of(case.profile, loads["start_ns"])))
-    if not loads.height or 2 * steps < case.steps:
+    if not loads.height or steps < BUILT_IN_STEPS_SHARE * case.steps:
         return []
     thread, launched = case.profile.attributed.api_calls["thread"].to_numpy(), ops["call"].to_numpy()
     behind = (np.flatnonzero((launched > call) & (thread[launched] == thread[call]))[:1] for call in loads["call"])
@@ -44,8 +54,9 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     near = np.unique(np.minimum(first[:, None] + np.arange(LOADED_FOR_OPS), ops.height - 1))
     attention = any(_OF_ATTENTION.search(name) for name in ops["name"].cast(pl.String).gather(near).to_list())
     module = ops["module"].cast(pl.String).gather(first).drop_nulls().mode().sort()
+    often = "each step" if steps >= NEARLY_ALL_STEPS_SHARE * case.steps else f"{steps} of {case.steps} steps"
     title = (
-        f"A library builds {'attention ' * attention}kernels in each step: the GPU idles {units.duration(cost)} for it"
+        f"A library builds {'attention ' * attention}kernels in {often}: the GPU idles {units.duration(cost)} for it"
     )
     detail = (
         f"{case.often(loads.height, 'kernel is', 'kernels are')} loaded, in {steps} of {case.steps} steps, right before a launch for which "

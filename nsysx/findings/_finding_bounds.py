@@ -22,6 +22,9 @@ SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE = 0.02, 0.1
 # ---- _built_kernels ---------------------------------------------------------------------------------------------
 #: What is built is launched by one of so many ops behind it: a workspace is filled first.
 LOADED_FOR_OPS = 3
+#: Kernels are built again and again if they are in this share of the steps: of a job whose batches have ever new lengths each of two ranks
+#: built in 9 and 8 of 24 steps. In so many of all it is each step.
+BUILT_IN_STEPS_SHARE, NEARLY_ALL_STEPS_SHARE = 1 / 3, 0.9
 # ---- _copied_weights --------------------------------------------------------------------------------------------
 #: Fewer copies may be of anything; those of weights have all of their bytes, but for so much (share): buffers are copied with them. An
 #: average reads itself and the weights, and is written.

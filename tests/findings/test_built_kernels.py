@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from tests.findings.test_line_remedies import first
 CALL, SOURCE = 12, {12: "hidden = self.model(ids, mask)"}
 
 
-def encoding(program: Lined, number: int, *, every: int, kernel: str, pause_us: int = 3_000) -> None:
-    """A network of 4 ms that reads whether its mask is full; in some steps a kernel is built for 3 ms before its attention."""
+def encoding(program: Lined, number: int, *, every: int, kernel: str, pause_us: int = 3_000, times: int = 1) -> None:
+    """A network of 4 ms that reads whether its mask is full; in ``times`` of ``every`` steps a kernel is built for 3 ms."""
     with program.line(CALL, "embed"):
         program.sync()
         with program.range("forward"), program.range("net:Net"):
             program.launch(100)
             with program.range("net.attention:Attention"):
-                if number % every == 0:
+                if number % every < times:
                     program.host(pause_us)
                     program.call("cuLibraryLoadData", 60)
                     program.memset(2)
@@ -48,6 +49,11 @@ def test_what_a_library_builds_in_each_step_is_told_with_its_module(kernel: str,
     assert [way.name for way in finding.remedies] == [remedy]
     assert finding.where["module"] == "net.attention" and finding.where["line"] == CALL
     assert finding.saving_ns_per_step == pytest.approx(2_900_000, rel=0.1)
+
+
+def test_what_each_of_several_ranks_builds_in_fewer_than_half_of_the_steps_is_told(tmp_path: Path) -> None:
+    (finding,) = built(tmp_path, every=5, times=2)
+    assert re.search(r"builds attention kernels in \d+ of \d+ steps: ", finding.title), finding.title
 
 
 @pytest.mark.parametrize("how", [{"every": 4}, {"every": 100}, {"pause_us": 100}], ids=str)

@@ -152,6 +152,23 @@ def test_events_of_the_wrapper_of_a_rank_are_no_clocks_of_the_program(tmp_path: 
         assert _rank(tmp_path / name.strip(":"), name).verdict == "clear"
 
 
+@pytest.mark.parametrize(
+    ("numbers", "verdict"), [((4, 5, 6, 7), "clear"), ((9, 99, 199, 299), "clear"), ((9, 10, 11, 12), "found")]
+)
+def test_passes_in_which_the_wrapper_times_itself_are_told_by_their_numbers(
+    tmp_path: Path, numbers: tuple[int, ...], verdict: str
+) -> None:
+    """Where modules are marked in few steps the wrapper's forward has no name in the others. It times ten passes and every hundredth."""
+    report = timed(300_000)
+    main = report.processes[0].thread(100)
+    for i, number in enumerate((*numbers, 300)):
+        at = 1_000_000 * i
+        main.add_range(f"step {number}", at, at + 950_000, domain="nsysx")
+        main.launch(at=at + 905_000, dur=2_000, kernel=ALL_REDUCE, gpu_start=at + 908_000, gpu_dur=20_000, stream=20)
+    main.add_range(":DistributedDataParallel", 4_001_000, 4_900_000, domain="nsysx")
+    assert of(report, tmp_path, "NSX107").verdict == verdict
+
+
 def test_equal_kernels_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX108").verdict == "clear"
     assert empty().finding(tmp_path, "NSX108").verdict == "cannot_tell"

@@ -22,6 +22,8 @@ TORCH, PROGRAM = "torch", "program"
 _OPERATOR = r"^(aten::|torch\.nn\.functional\.)"
 #: Classes whose instances make a module a part of a job.
 _WRAPPER = r"DistributedDataParallel|FullyShardedDataParallel|^FSDP"
+#: The class that times itself in its first passes, and then in every so many (PyTorch, kDDPRuntimeLoggingSampleRate).
+_SAMPLING, _FIRST_SAMPLED, _SAMPLED_EVERY = r"DistributedDataParallel", 10, 100
 
 
 def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -36,7 +38,29 @@ def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     unread = pl.col("paired_by") == "order"
     torchs = pl.col("process").is_in(ranks.implode()) & (wrapper | elsewhere | unread).fill_null(value=False)
     torchs |= pl.col("process").is_in(_reading_themselves(profile)) | _of_operators(profile, pairs)
-    return pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))
+    made = pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))
+    if not modules["cls"].str.contains(_SAMPLING).any():
+        return made
+    sampled = pl.col("process").is_in(ranks.implode()) & pl.col("process").is_in(_only_sampled(profile, made))
+    return made.with_columns(made_by=pl.when(sampled).then(pl.lit(TORCH)).otherwise("made_by"))
+
+
+def _only_sampled(profile: Profile, pairs: pl.DataFrame) -> list[int]:
+    """Return the processes all of whose pairs that seem the program's lie in steps in which DistributedDataParallel times itself.
+
+    In steps whose modules were not marked its own forward has no name. It times its first ten passes and then every hundredth.
+    """
+    cpu = profile.steps.cpu.sort("start_ns").select("process", "number", "start_ns", "end_ns")
+    begun = profile.attributed.api_calls["start_ns"].gather(pairs["call"])
+    of_program = (
+        pairs.select("process", "made_by", start_ns=begun).filter(pl.col("made_by") == PROGRAM).sort("start_ns")
+    )
+    step = of_program.join_asof(
+        cpu.rename({"start_ns": "begin_ns"}), left_on="start_ns", right_on="begin_ns", by="process"
+    )
+    number = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("number")
+    timed = ((number < _FIRST_SAMPLED) | ((number + 1) % _SAMPLED_EVERY == 0)).fill_null(value=False)
+    return step.group_by("process").agg(timed.all().alias("timed")).filter("timed")["process"].to_list()
 
 
 def _of_operators(profile: Profile, pairs: pl.DataFrame) -> pl.Series:

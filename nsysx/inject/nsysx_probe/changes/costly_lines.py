@@ -41,7 +41,7 @@ UNTRIED = (
     ),
     Remedy(
         "no-kernel-built-in-a-step",
-        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step until each has been seen",
+        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, until each has been seen",
         untried=_OWN_CODE,
     ),
     Remedy(

@@ -127,7 +127,7 @@ CHANGES = (
         "one-length-for-attention", "no attention by cuDNN", "torch.backends.cuda.enable_cudnn_sdp(False)",
         _held("cuDNN's attention is not allowed", _attention, _set_attention, lambda value: [*value[:2], False]),
         alters="numerics", needs="cuda", beware="another algorithm rounds in another order",
-        advice="Turn cuDNN's attention off: it builds a kernel for each new length, here in each step until each length has been seen; or "
-        "keep one length (a cache of fixed size with a mask)",
+        advice="Turn cuDNN's attention off: it builds a kernel for each new length, until each has been seen; or keep "
+        "one length (a cache of fixed size with a mask)",
     ),
 )  # fmt: skip
