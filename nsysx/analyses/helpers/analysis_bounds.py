@@ -35,6 +35,10 @@ ALLOCATOR_RETRY_NS = 100_000
 #: Freeing memory takes longer than this (ns); cudaFree(0), which libraries use to start the driver, does not.
 EMPTY_FREE_NS = 10_000
 
+# ---- helpers/event_makers ---------------------------------------------------------------------------------------
+#: DistributedDataParallel times itself in its first passes, and then in every so many (PyTorch, kDDPRuntimeLoggingSampleRate).
+FIRST_SAMPLED_PASSES, SAMPLED_EVERY = 10, 100
+
 # ---- helpers/event_rounds ---------------------------------------------------------------------------------------
 #: Most places in one loop that are told apart, and fewest whole rounds that this takes.
 MOST_LOOP_PLACES, FEWEST_LOOP_ROUNDS = 16, 3

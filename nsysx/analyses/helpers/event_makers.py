@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import FIRST_SAMPLED_PASSES, SAMPLED_EVERY
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 
@@ -22,8 +23,8 @@ TORCH, PROGRAM = "torch", "program"
 _OPERATOR = r"^(aten::|torch\.nn\.functional\.)"
 #: Classes whose instances make a module a part of a job.
 _WRAPPER = r"DistributedDataParallel|FullyShardedDataParallel|^FSDP"
-#: The class that times itself in its first passes, and then in every so many (PyTorch, kDDPRuntimeLoggingSampleRate).
-_SAMPLING, _FIRST_SAMPLED, _SAMPLED_EVERY = r"DistributedDataParallel", 10, 100
+#: The class that times itself in some of its passes.
+_SAMPLING = r"DistributedDataParallel"
 
 
 def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -56,10 +57,14 @@ def _only_sampled(profile: Profile, pairs: pl.DataFrame) -> list[int]:
         pairs.select("process", "made_by", start_ns=begun).filter(pl.col("made_by") == PROGRAM).sort("start_ns")
     )
     step = of_program.join_asof(
-        cpu.rename({"start_ns": "begin_ns"}), left_on="start_ns", right_on="begin_ns", by="process"
+        cpu.rename({"start_ns": "begin_ns"}),
+        left_on="start_ns",
+        right_on="begin_ns",
+        by="process",
+        check_sortedness=False,
     )
     number = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("number")
-    timed = ((number < _FIRST_SAMPLED) | ((number + 1) % _SAMPLED_EVERY == 0)).fill_null(value=False)
+    timed = ((number < FIRST_SAMPLED_PASSES) | ((number + 1) % SAMPLED_EVERY == 0)).fill_null(value=False)
     return step.group_by("process").agg(timed.all().alias("timed")).filter("timed")["process"].to_list()
 
 
