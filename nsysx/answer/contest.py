@@ -50,12 +50,17 @@ class Contest:
 
     def leading(self) -> Finding | None:
         """Return one that cannot be told apart and whose rule leads: a change that is named, with a known saving, before what a compiler
-        may make of lines.
+        may make of lines, or some other operation in place of a loop.
         """
         leader = next((f for f in self._alike if rule_of(f.code).leads), None)
-        if leader is None or not leader.saving.bound or subject.names_its_change(leader):
+        return None if leader is None else self._named_before(leader)
+
+    def _named_before(self, leader: Finding) -> Finding:
+        """Return a change that is named, with a known saving, before one for whatever stands there that saves at most twice as much."""
+        if subject.names_its_change(leader):
             return leader
-        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(leader) / COMPILER_LEADS_TIMES)
+        least = EXACT_CHANGE_SHARE if leader.saving.bound else LEAST_LEADING_SHARE
+        much = max(least * self._step, self._saves_ns(leader) / COMPILER_LEADS_TIMES)
         named = [
             f
             for f in self._worth
@@ -104,7 +109,7 @@ class Contest:
         exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
         if _unmeant(self.best):  # a compiler would only do faster what nobody meant
             exact = [f for f in exact if subject.names_its_change(f)]
-        return self._largest(exact) if exact else None
+        return self._named_before(self._largest(exact)) if exact else None
 
     def of_the_cause(self) -> Finding | None:
         """Return one about the cause that the sentence names; where the best is, the change for the whole program.

@@ -158,6 +158,26 @@ def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float 
     return [a.code for a in first_action.to_do(summary, first)], None if then is None else then / MS
 
 
+@pytest.mark.parametrize(
+    ("ms", "change", "whole_ms", "first"),
+    [
+        (2.6, "autocast-once", 12, "NSX137"),  # behind a bound for the whole: a loop's line is the exact one
+        (2.6, "autocast-once", 5, "NSX137"),
+        (2.4, "autocast-once", 12, "NSX123"),  # less than half as much
+        (2.6, "compile", 12, "NSX123"),  # for whatever stands there, too
+    ],
+)
+def test_a_named_change_goes_before_some_other_operation_in_place_of_a_loop(
+    ms: float, change: str, whole_ms: float, first: str
+) -> None:
+    whole = replace(
+        saves(finding("NSX102", whole_ms, bound=True), source="replay"), remedies=(Alternative("compile", ""),)
+    )
+    loop = replace(finding("NSX123", 5), remedies=(Alternative("batched-operation", ""),))
+    named = replace(finding("NSX137", ms), remedies=(Alternative(change, ""),))
+    assert led(StepLimit.GPU, whole, loop, named) == first
+
+
 def test_an_exact_line_that_is_part_of_a_bound_comes_before_it() -> None:
     """The optimizer's launches are among those that a graph would take: the worth is that of the graph."""
     graph, optimizer = finding("NSX102", 15, bound=True), finding("NSX113", 2)

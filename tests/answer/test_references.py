@@ -309,7 +309,14 @@ def leading(summary: Summary, worth: list[Finding]) -> Finding:
     much, rule, code = EXACT_CHANGE_SHARE * STEP, rule_of(best.code), summary.verdict.code
     least = saves[id(best)] - (best.saving.error_ns or 0)
     alike = [f for f in causes if f is best or saves[id(f)] >= least]
-    chosen = next((f for f in alike if rule_of(f.code).leads), None)
+
+    def named_before(f: Finding) -> Finding:
+        enough = (EXACT_CHANGE_SHARE if f.saving.bound else LEAST_LEADING_SHARE) * STEP
+        named = [g for g in causes if rule_of(g.code).leads and names_its_change(g) and not bounded(g)]
+        named = [g for g in named if saves[id(g)] >= max(enough, saves[id(f)] / COMPILER_LEADS_TIMES)]
+        return f if names_its_change(f) or not named else largest(named)
+
+    chosen = next((named_before(f) for f in alike if rule_of(f.code).leads), None)
     if chosen is None and rule.whole and rule.direct < RECORDED_DIRECTNESS and not best.saving.bound:
         placed = [
             f
@@ -321,7 +328,7 @@ def leading(summary: Summary, worth: list[Finding]) -> Finding:
     if chosen is None and best.saving.bound and best.saving.source != "steps":
         exact = [f for f in causes if not bounded(f) and saves[id(f)] >= max(much, saves[id(best)] / BOUND_LEADS_TIMES)]
         exact = [f for f in exact if (rule_of(f.code).leads if shows_likely(best) else f.paste)]
-        chosen = largest(exact) if exact else None
+        chosen = named_before(largest(exact)) if exact else None
     if chosen is None and rule.about != code:
         chosen = next((f for f in alike if rule_of(f.code).about == code), None)
     elif chosen is None:
