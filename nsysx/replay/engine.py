@@ -88,7 +88,7 @@ class Replay:
         model = unprofiled.Model(profile, window)
         self.unchanged_ns = model.step(0.0)
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
-        self.trusted = min(self.error, self._missed(profile)) <= TRUSTED_ERROR
+        self.trusted = self.error <= TRUSTED_ERROR or self._missed(profile) <= TRUSTED_ERROR
         self.items = len(model.chain.items)
         self._fixed = Fixed.from_chain(model.chain)
         self.unprofiled, self._columns, self._seen = unprofiled.unprofiled(profile, model)
