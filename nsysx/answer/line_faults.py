@@ -30,6 +30,7 @@ FAULTS: Mapping[str, str] = {
     "iterator-once": "a new iterator of the loader in each step",
     "kept-constant": "a constant is created in each step",
     "keep-on-gpu": "a value is read back in each step",
+    "logged-apart": "each logged value is reduced over the ranks in each step",
     "logged-rarely": "logging in each step",
     "made-on-gpu": "data is created on the CPU",
     "made-once": "it is created anew in each step",

@@ -34,6 +34,20 @@ def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
     return round(float(transfer * exposed[chosen].sum() / exposed.sum()))
 
 
+def longer_wait_ns(case: Case, chosen: Flags) -> int:
+    """Return for how long some of the `communication` waits (ns a step) beyond what the rank waits that waits least.
+
+    That rank sets the pace of the job. Where a collective goes, the others wait for it in the next one. 0 where the ranks do not tell.
+    """
+    rows = (case.ranks.rows if case.ranks else None) or ()
+    waits = {(r["process"], r["device"]): (r["exposed_wait_ns"] or 0) / max(r["steps"], 1) for r in rows}
+    here, exposed = waits.get((case.process, case.device)), exposed_ns(case, communication(case))
+    if here is None or not exposed.sum():
+        return 0
+    longer = min(here - min(waits.values()), case.taken_by((StepPart.COMM,)))
+    return round(float(longer * exposed[chosen].sum() / exposed.sum()))
+
+
 def exposed_share(case: Case, ops: frozenset[int]) -> float:
     """Return how much of the exposed communication is that of some ops (share)."""
     comm = communication(case)

@@ -71,6 +71,7 @@ _KINDS = tuple(
         ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
+        ("logged-apart", r"\bsync_dist\s*=\s*True"),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
         ("counted-apart", r"\ball_gather\w*\(.*(?i:pred|prob(s|abilit)|score|target|label|truth|\bmasks?\b)"),
         ("tensors-gathered", r"gather_object\("),

@@ -23,6 +23,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._costly_lines import Beside, CostlyLine
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._dispatched import dispatched_batches
+from nsysx.findings._exposed_transfer import communication, longer_wait_ns
 from nsysx.findings._finding_bounds import (
     LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
@@ -298,6 +299,12 @@ def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) ->
     called = set(code.places_of(code.call[calls["call"].to_numpy()]).tolist())
     silent = sum(line.cost for line in group if line.place not in called)
     likely = min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns)
+    theirs = communication(case)["call"].is_in(calls["call"].implode()).fill_null(value=False)
+    if later := longer_wait_ns(case, theirs.to_numpy()):
+        why = (
+            f"{worth.confidence}; {units.duration(later)} of waiting for a later rank comes back in the next collective"
+        )
+        return replace(worth, likely_ns=max(likely - later, 0), most_ns=likely, confidence=why)
     if not group[0].meets or any(line.row["waits"] for line in group):
         return replace(worth, likely_ns=likely)
     # The others wait for this rank while its host is there, in collectives on the GPU: no idle time holds that, and the replay of one rank

@@ -88,6 +88,8 @@ LINES = [
     ("counted-apart", "dist.all_gather_object(parts, {'pred': pred.cpu(), 'mask': mask.cpu()})"),
     ("collective-rarely", "dist.all_gather_into_tensor(table, counts)"),
     ("tensors-gathered", "dist.all_gather_object(everyone, mine)"),
+    ("logged-apart", "self.log_dict(metrics, on_step=True, sync_dist=True)"),
+    ("logged-rarely", "self.log_dict(metrics, on_step=True, sync_dist=False)"),
     ("shards-kept", "full = p.full_tensor()"),
     ("shards-kept", "with FSDP.summon_full_params(model):"),
     ("own-part-of-data", "dist.broadcast_object_list(batch, src=0)"),

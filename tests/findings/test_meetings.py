@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _meetings
+from nsysx.findings import _exposed_transfer, _meetings, _noted
 from nsysx.findings._case import Case
 from tests.findings.lined import FILE, Lined
 
@@ -253,6 +254,31 @@ def test_whole_weights_in_a_host_bound_step_are_kept_as_parts(text: str, remedy:
     if gone:  # no more than the host is there, which the others wait for, too
         assert found.saving.likely_ns is not None and found.saving.most_ns is not None
         assert found.saving.likely_ns <= found.saving.most_ns <= 1.1 * whole
+
+
+def test_waiting_for_a_later_rank_comes_back_in_the_next_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_noted, "longer_wait_ns", lambda case, chosen: 1_000_000)
+    (found,) = Lined({30: "full = p.full_tensor()"}).run(gathering).found(tmp_path, "NSX123")
+    likely, most = found.saving.likely_ns, found.saving.most_ns
+    assert likely is not None and most == likely + 1_000_000 and "1.00 ms of waiting" in found.saving.confidence
+
+
+@pytest.mark.parametrize(
+    ("waits", "chosen", "longer"), [([9, 2], 1, 7), ([9, 2], 0.5, 3.5), ([2, 9], 1, 0), ([99, 2], 1, 40)]
+)
+def test_only_what_a_rank_waits_longer_than_the_one_that_sets_the_pace(
+    waits: list[int], chosen: float, longer: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four steps, of which communication alone is 40 ns each."""
+    rows = [{"process": rank, "device": 0, "exposed_wait_ns": 4 * ns, "steps": 4} for rank, ns in enumerate(waits)]
+    case: Any = SimpleNamespace(process=0, device=0, ranks=SimpleNamespace(rows=rows), taken_by=lambda parts: 40)
+    monkeypatch.setattr(_exposed_transfer, "communication", lambda case: None)
+    monkeypatch.setattr(_exposed_transfer, "exposed_ns", lambda case, comm: np.array([10, 10]))
+    flags = np.array([True, chosen == 1])
+    assert _exposed_transfer.longer_wait_ns(case, flags) == pytest.approx(longer, abs=0.6)
+    assert not _exposed_transfer.longer_wait_ns(SimpleNamespace(**{**vars(case), "ranks": None}), flags)  # type: ignore[arg-type]
 
 
 def test_what_a_line_of_all_ranks_saves_at_most_is_no_wait_for_values(tmp_path: Path) -> None:

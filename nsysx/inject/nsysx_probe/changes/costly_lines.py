@@ -131,6 +131,13 @@ UNTRIED = (
         "if step % 100 == 0: log(step, loss.item())", untried=_OWN_CODE,
     ),
     Remedy(
+        "logged-apart",
+        "Log the values of a step without sync_dist=True (those of rank 0), or once an epoch: with it each value is all-reduced, with a "
+        "barrier that the CPU waits at, in each step",
+        "self.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True)  # reduced once, at the end of the epoch",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "counted-apart",
         "Let each rank count on the GPU what the metric needs of its own samples (sums, a confusion matrix, a histogram of scores), and "
         "all_reduce these counts once at the end: predictions need not be gathered, and no rank scores what another one has",
