@@ -260,6 +260,9 @@ TURNS_GAINED_SHARE, TURNS_ERROR_SHARE = 0.8, 0.4
 # ---- _dispatched -------------------------------------------------------------------------------------------------
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000
+# ---- _uneven_tables ---------------------------------------------------------------------------------------------
+#: Tables lie unevenly where a rank looks up this many times as much as its peers (chosen: tables that are dealt out by cost come nearer).
+LOOKED_UP_MORE_TIMES = 1.25
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first. Peers run a line, too, where
 #: it takes them this share of what it takes a late rank.

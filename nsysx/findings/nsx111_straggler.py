@@ -36,6 +36,7 @@ from nsysx.findings._finding_bounds import RANK_WORK_LEADS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
+from nsysx.findings._uneven_tables import placed_by_cost
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row, Table
@@ -50,7 +51,8 @@ def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
     if in_turn(case.profile) is not None:  # each rank has work of its own kind, and waits for the other's
         return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
-    late, alone = without_sampler(case, of_ranks(case.ranks)), _evaluating_alone(case)
+    late, alone = of_ranks(case.ranks), _evaluating_alone(case)
+    late = placed_by_cost(case, late) or without_sampler(case, late)
     return [late, *alone] if late.verdict == "found" or not alone else alone
 
 

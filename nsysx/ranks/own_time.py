@@ -15,7 +15,7 @@ import numpy as np
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
-from nsysx.ranks import late_lines, late_work, lone_work
+from nsysx.ranks import even_work, late_lines, late_work, lone_work
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
 from nsysx.ranks.rank_bounds import (
@@ -126,9 +126,14 @@ class OwnTimes:
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).
 
+        That is so between each two of their exchanges, see ``even_work``, else as a whole.
+
         ``without_host``: no host code limits that.
         """
         members = [m.without_host() for m in self.members] if without_host else list(self.members)
+        between = even_work.factors(members)
+        if between is not None:
+            return self._then(members, [m.lengthened(each) for m, each in zip(members, between, strict=True)])
         work = np.array([m.own_work_ns.sum() for m in members], np.float64)
         return self._with_work(members, work[:, None], work.mean())
 
@@ -140,8 +145,11 @@ class OwnTimes:
     def _with_work(self, members: Sequence[ReplayedRank], work: F64, then_work: F64 | np.floating[Any]) -> float:
         """Return what a step saves if the GPU work of each rank, of shape (ranks, steps or 1), takes as long as ``then_work`` (ns)."""
         factors = np.where(work > 0, then_work / np.maximum(work, 1), 1.0)
-        now = _job_step(members, self.transfer)
-        then = _job_step([m.scaled(factor) for m, factor in zip(members, factors, strict=True)], self.transfer)
+        return self._then(members, [m.scaled(factor) for m, factor in zip(members, factors, strict=True)])
+
+    def _then(self, members: Sequence[ReplayedRank], changed: Sequence[ReplayedRank]) -> float:
+        """Return what a step saves if ranks are changed to these (ns)."""
+        now, then = _job_step(members, self.transfer), _job_step(changed, self.transfer)
         if now is None or then is None or not now:
             return 0.0
         # A replay that is longer than the measured step is so in the GPU's work, too.

@@ -48,7 +48,7 @@ class ReplayedRank:
         return self.joint < 0
 
     @property
-    def _step_of_op(self) -> I64:
+    def step_of_op(self) -> I64:
         """The step, from 0, that each op is launched in."""
         first = self.cols.first_op[list(self.borders)]
         return np.maximum(np.searchsorted(first, np.arange(len(self.joint)), side="right") - 1, 0)
@@ -57,11 +57,14 @@ class ReplayedRank:
     def own_work_ns(self) -> F64:
         """How long the ops of its own take in each step (ns)."""
         ns = np.where(self.own, self.cols.op_duration, 0)
-        return np.bincount(self._step_of_op, ns, minlength=len(self.borders)).astype(np.float64)
+        return np.bincount(self.step_of_op, ns, minlength=len(self.borders)).astype(np.float64)
 
     def scaled(self, factor: float | F64) -> ReplayedRank:
         """Return this rank with so many times its own GPU work, in all of its steps or in each."""
-        of_op = np.broadcast_to(factor, len(self.borders))[self._step_of_op]
+        return self.lengthened(np.broadcast_to(factor, len(self.borders))[self.step_of_op])
+
+    def lengthened(self, of_op: F64) -> ReplayedRank:
+        """Return this rank with each op of its own so many times as long."""
         length = np.where(self.own, np.rint(self.cols.op_duration * of_op).astype(np.int64), self.cols.op_duration)
         return replace(self, cols=replace(self.cols, op_duration=length))
 

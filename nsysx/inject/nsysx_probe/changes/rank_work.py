@@ -45,6 +45,15 @@ UNTRIED = (
         "It must be the items that differ: masks, lengths, or what of each is computed.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "tables-by-cost",
+        "Place embedding tables by what they cost (ids a sample x width), not by their number, so that each rank looks up as much",
+        "owner, load = [0] * len(cost), [0] * world\n"
+        "for t in sorted(range(len(cost)), key=lambda t: -cost[t]):  # cost[t] = ids a sample x width\n"
+        "    owner[t] = load.index(min(load)); load[owner[t]] += cost[t]",
+        "A table that costs more than one rank's share must be split, by columns or rows; each rank needs room for its tables.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "like-batches",
         "Give every rank as much work in each step: batches of like length to all ranks at the same time (one order by length that all "
         "ranks share, dealt out in turn), or as many tokens in each batch, not as many samples",
