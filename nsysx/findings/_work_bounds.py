@@ -20,6 +20,12 @@ HAND_WRITTEN_KERNELS, HAND_WRITTEN_SHARE = 3, 0.2
 TENSOR_CORES_TIMES = 8
 #: The same of FP32 against BF16 on A100 (19.5 to 312 TFLOPS) and H100 (67 to 989), for work that a region of autocast takes in.
 BF16_CORES_TIMES = 15
+# ---- _without_autocast ------------------------------------------------------------------------------------------
+#: What is left of the time of products in 16 bits: most, likely, least. Tensor cores do twice as many as with TF32 (A100: 312 of 156
+#: TFLOPS, H100: 989 of 495; data sheets), under load at lower clocks; 15 times as many as FP32 without them, where memory does not limit.
+TF32_IN_HALVES_LEFT, FP32_IN_HALVES_LEFT = (0.7, 0.6, 0.5), (0.5, 0.2, 1 / 15)
+#: Of other kernels half of the bytes is left at best; some stay float32, and conversions come besides. Chosen: of a quarter it is likely.
+OTHERS_IN_HALVES_LEFT = (1.0, 0.75, 0.5)
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).

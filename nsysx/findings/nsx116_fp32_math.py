@@ -18,6 +18,9 @@ Good
     with torch.autocast("cuda", torch.bfloat16):           # or BF16
         loss = model(x).sum()
 
+    with torch.autocast("cuda", enabled=False):            # around the router alone, not around its experts
+        routing = router(x.float())
+
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
 Harmless when
@@ -34,6 +37,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
+from nsysx.findings import _without_autocast
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
@@ -79,7 +83,16 @@ _FP32_ATTENTION = r"fmha\w*_f32"
 
 
 def check(case: Case) -> list[Finding]:
-    """Return one finding where FP32 products and convolutions take 1 % of the step or more."""
+    """Return a finding for each region without autocast whose products take 5 % of the step or more, and one where other FP32 products and
+    convolutions take 1 %.
+    """
+    regions = _without_autocast.findings_of(case, RULE)
+    others = _elsewhere(case, frozenset[int]().union(*(ops for _, ops in regions)))
+    return [finding for finding, _ in regions] + [f for f in others if not regions or f.verdict == "found"]
+
+
+def _elsewhere(case: Case, outside: frozenset[int]) -> list[Finding]:
+    """Return what is found of all FP32 products but these GPU ops."""
     trace = case.profile.trace
     cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
     computes = {device: limits.compute for device, limits in trace.limits.items()}
@@ -90,6 +103,7 @@ def check(case: Case) -> list[Finding]:
     wide = kernel_math.fp32(kernels["name"])
     if _narrow_elsewhere(case, bool(tensor.any())) is not None:
         wide |= lookup.matching(kernels["name"], _FP32_ATTENTION)
+    wide &= ~kernels["op"].is_in(list(outside)).to_numpy()
     wide &= ~in_solvers(case)  # which number format these have no setting of torch decides
     fp32_kernels = kernels.filter(pl.Series(wide, dtype=pl.Boolean))
     taken = case.per_step(int(fp32_kernels["ns"].sum()))

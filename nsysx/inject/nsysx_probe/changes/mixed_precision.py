@@ -41,6 +41,15 @@ UNTRIED = (
         untried="a GradScaler is part of the program's own loop",
     ),
     Remedy(
+        "float32-where-needed",
+        "Switch autocast off only around what needs float32 (router, softmax, norms, losses): the rest of this region can run outside of "
+        "it, on tensors of bfloat16",
+        'with torch.autocast("cuda", enabled=False):\n    routing = self.route(x.float())  # float32 where it is needed\n'
+        "y = self.experts(x.to(torch.bfloat16), routing)  # outside: products, copies and messages in 16 bits",
+        "BF16 keeps 7 bits of the mantissa: the loss must still converge.",
+        untried="what needs float32, the program's own code says",
+    ),
+    Remedy(
         "converted-once",
         "Convert this once, where it is made, and give all that read it the result",
         "half = x.to(torch.bfloat16)  # once\nq, k, v = self.q(half), self.k(half), self.v(half)",

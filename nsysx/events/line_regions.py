@@ -1,0 +1,68 @@
+"""What an X-ray step runs within the ``with`` blocks of a line: Python comes back to the line of a ``with`` when its block ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.line_runs import begins
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+
+
+@dataclass(frozen=True)
+class Region:
+    """The blocks of one ``with`` line in the step of the flow: when each begins and ends (ns), and the stacks at work in them alone.
+
+    ``where``: file and line. ``backward``: rows of ``CodeLines.places`` in the backward of Functions whose forward runs in them.
+    """
+
+    where: Row
+    start_ns: I64
+    end_ns: I64
+    stacks: I64
+    backward: I64
+
+    def holds(self, t: I64) -> I64:
+        """Return for each instant the number of the block that it lies in, -1 for none."""
+        block = np.searchsorted(self.start_ns, t, side="right") - 1
+        inside: I64 = np.where((block >= 0) & (t < np.append(self.end_ns, 0)[block]), block, -1)
+        return inside
+
+
+def region_of(profile: Profile, code: CodeLines, flow: OperatorFlow, line_row: int) -> Region | None:
+    """Return the blocks of a ``with`` line on the flow's thread in its step; None where their borders are not seen."""
+    if flow.thread not in code.open or not len(flow.start_ns):
+        return None
+    begin, over = _step(profile, flow)
+    runs = begins(profile, line_row, flow.thread)
+    runs = runs[(runs >= begin) & (runs < over)]
+    if not len(runs) or len(runs) % 2:  # each block has two borders
+        return None
+    start, end = runs[::2], runs[1::2]
+    line = code.open[flow.thread]
+    stacks, times = line.labels.astype(np.int64), line.times[: len(line.labels)]
+    of_step = (stacks >= 0) & (times >= begin) & (times < over)
+    stacks, times = stacks[of_step], times[of_step]
+    block = np.searchsorted(start, times, side="right") - 1
+    inside = (block >= 0) & (times < np.append(end, 0)[block])
+    alone = np.setdiff1d(stacks[inside], stacks[~inside])
+    names = code.places["function"].cast(pl.String).to_list()
+    owners = {names[row].rpartition(".forward")[0] for row in code.places_of(alone).tolist() if row >= 0} - {""}
+    backward = [row for row, name in enumerate(names) if name in {f"{owner}.backward" for owner in owners}]
+    return Region(code.where(line_row), start, end, alone, np.array(backward, np.int64))
+
+
+def _step(profile: Profile, flow: OperatorFlow) -> tuple[int, int]:
+    """Return when the step that holds the flow begins and ends (ns)."""
+    first = int(flow.start_ns.min())
+    steps = profile.ranges.ranges.filter(
+        (pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process)
+    )
+    around = steps.filter((pl.col("start_ns") <= first) & (pl.col("end_ns") > first))
+    return int(around["start_ns"][0]), int(around["end_ns"][0])

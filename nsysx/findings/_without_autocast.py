@@ -1,0 +1,215 @@
+"""Products of float32 in a region that switches autocast off, where the rest of the step multiplies in 16 bits.
+
+Autocast is switched off for what needs all digits: routers, softmax, norms, losses. What else lies in the region runs in float32, too:
+its products at half the rate of 16 bits with TF32, less without, and all that it copies and sends at twice the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.lines import text_of, texts
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.kernel_math import number_format
+from nsysx.events.line_regions import Region, region_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.result_readers import ResultReaders
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._costly_jobs import sharded
+from nsysx.findings._finding_bounds import HALF_OF_BYTES_LEFT, LONG_MESSAGE_NS, REPORTED_SHARE
+from nsysx.findings._flow_work import in_short, work_of_operators
+from nsysx.findings._found import Found
+from nsysx.findings._once import Takes
+from nsysx.findings._solvers import in_solvers
+from nsysx.findings._work_bounds import FP32_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, TF32_IN_HALVES_LEFT
+from nsysx.frames.intervals import I64
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+from nsysx.roofline.element_types import types_of
+
+#: A region that is switched off by its own words, or by a variable.
+_OFF = re.compile(r"\bautocast\(.*(\benabled\s*=\s*(?!True\b)|[,(]\s*False\b)")
+_HALVES, _WIDE = ("bf16", "fp16"), ("tf32", "tf32x3", "fp32")
+#: What needs all digits of a product that it reads: the scores of a router, of an attention or of a loss.
+_SCORES = re.compile(r"softmax|logsumexp|cross_entropy|nll_loss|sigmoid|topk|argmax|sort|_loss(_|$)")
+_PRODUCTS = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|linear|matmul|einsum|conv\w*|_?convolution)$")
+
+
+class _Work(NamedTuple):
+    """GPU ops of a region: products with TF32 and without tensor cores, other kernels of float32, long messages; the products' time
+    in a step (ns) and the line that makes most of it, "" where that is not known.
+    """
+
+    tf32: frozenset[int]
+    fp32: frozenset[int]
+    others: frozenset[int]
+    messages: frozenset[int]
+    products_ns: int
+    line: str
+
+    @property
+    def products(self) -> frozenset[int]:
+        """All products."""
+        return self.tf32 | self.fp32
+
+
+def findings_of(case: Case, rule: Rule) -> list[tuple[Finding, frozenset[int]]]:
+    """Return a finding for each such region whose products take 5 % of the step, with the GPU ops of these."""
+    flow, code, settings = flow_of(case.profile), case.profile.code(), settings_of(case.profile)
+    if flow is None or code is None or settings is None or not _in_halves(case, settings):
+        return []
+    findings, products = [], frozenset[int]()
+    for region in sorted(_regions(case, code, flow), key=lambda each: int((each.end_ns - each.start_ns).sum())):
+        work = _work(case, code, flow, region, settings)
+        if work is None or not products.isdisjoint(work.products):  # a region around another one
+            continue
+        worth = _worth(case, work) if case.notable(work.products_ns, REPORTED_SHARE) else None
+        if worth is not None and case.notable(worth.likely_ns or 0, REPORTED_SHARE):
+            findings.append((_finding(case, rule, region, work, worth, settings), work.products))
+            products |= work.products
+    return findings
+
+
+def _in_halves(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether the step runs under autocast, and multiplies in 16 bits."""
+    if not settings.autocast("regions") or not settings.autocast("dtypes"):
+        return False
+    halves = number_format(case.kernels["name"], case.kernels["family"]).is_in(_HALVES).fill_null(value=False)
+    return case.notable(case.per_step(int(case.kernels["ns"].filter(halves).sum())))
+
+
+def _regions(case: Case, code: CodeLines, flow: OperatorFlow) -> Iterator[Region]:
+    """Yield the regions that switch autocast off."""
+    source = texts(case.profile)
+    for line_row in range(code.places.height):
+        if _OFF.search(text_of(source, *code.places.row(line_row)[:2]) or ""):
+            region = region_of(case.profile, code, flow, line_row)
+            if region is not None:
+                yield region
+
+
+def _scores(flow: OperatorFlow, region: Region) -> set[int]:
+    """Return the products in a region (rows of outermost operators) of which only scores are made, those of a loss or a router."""
+    readers = ResultReaders(flow)
+    inside = region.holds(flow.start_ns) >= 0
+    rows = [row for row in flow.outermost if inside[row] and _PRODUCTS.match(flow.names[row])]
+    return {row for row in rows if _only_scores(readers, row)}
+
+
+def _only_scores(readers: ResultReaders, row: int) -> bool:
+    """Return whether all that reads a result, past what hands it on, makes scores of it."""
+    waiting, seen = [row], {row}
+    while waiting:
+        read_by = readers.readers.get(readers.flow.number[waiting.pop()], set())
+        # What no operator reads goes to something that was not recorded with its arguments, such as a message.
+        if not read_by or -1 in read_by:
+            return False
+        for reader in read_by - seen:
+            if readers.hands_on(reader):
+                waiting.append(reader)
+            elif not _SCORES.search(readers.flow.names[reader]):
+                return False
+        seen |= read_by
+    return True
+
+
+def _work(case: Case, code: CodeLines, flow: OperatorFlow, region: Region, settings: RecordedSettings) -> _Work | None:
+    """Return what a region launches, itself or by its gradients, that 16 bits make shorter; None where autocast is on in it."""
+    ops = case.timed_ops(case.ops["op"].is_not_null(), "op", "name", "family", "phase", "cls", "op_kind")
+    stack = code.op[ops["op"].to_numpy()]
+    line_row = code.places_of(stack)
+    there = (np.isin(stack, region.stacks) & (stack >= 0)) | (np.isin(line_row, region.backward) & (line_row >= 0))
+    work = work_of_operators(case, flow)
+    scores = ops_of(work.filter(pl.col("row").is_in(list(_scores(flow, region)))))
+    solving = ops_of(case.kernels.filter(pl.Series(in_solvers(case), dtype=pl.Boolean)))
+    there &= ~(
+        ops["op"].is_in(list(scores | solving)) | (ops["phase"].cast(pl.String) == "optimizer").fill_null(value=False)
+    ).to_numpy()
+    ops = ops.with_columns(line_row=pl.Series(line_row)).filter(pl.Series(there, dtype=pl.Boolean))
+    comm = ops["cls"] == DeviceActivity.COMM.value
+    kernels = ops.filter((ops["op_kind"] == "kernel") & ~comm)
+    formats = number_format(kernels["name"], kernels["family"])
+    if formats.is_in(_HALVES).any():
+        return None
+    wide = kernels.filter(formats.is_in(_WIDE).fill_null(value=False))
+    tf32 = kernels.filter((formats == "tf32").fill_null(value=False))
+    named = kernels["name"].cast(pl.String).to_list()
+    floats = [types.size == 4 and not types.casts for types in map(types_of, named)]
+    others = kernels.filter(pl.Series(floats, dtype=pl.Boolean) & formats.is_null() & (kernels["family"] != "gemm"))
+    # What a wrapper gathers for the modules in the region has the type of its own policy.
+    sent = ops.clear() if sharded(settings) else ops.filter(comm & (ops["ns"] >= LONG_MESSAGE_NS))
+    return _Work(
+        ops_of(tf32),
+        ops_of(wide) - ops_of(tf32),
+        ops_of(others),
+        ops_of(sent),
+        case.per_step(int(wide["ns"].sum())),
+        in_short(code.where_most(_rows(wide), wide["ns"].to_numpy())),
+    )
+
+
+def _rows(work: pl.DataFrame) -> I64:
+    rows: I64 = work["line_row"].to_numpy()
+    return rows
+
+
+def _worth(case: Case, work: _Work) -> Saving:
+    """Return what 16 bits save: of products at least, of messages and other kernels besides."""
+
+    def edits(which: int) -> list[ScaleOps]:
+        factors = (
+            (work.tf32, TF32_IN_HALVES_LEFT[which]),
+            (work.fp32, FP32_IN_HALVES_LEFT[which]),
+            (work.others, OTHERS_IN_HALVES_LEFT[which]),
+            (work.messages, HALF_OF_BYTES_LEFT),
+        )
+        return [ScaleOps(ops, left, less_work=True) for ops, left in factors if ops and left < 1]
+
+    parts = (StepPart.WORK, StepPart.COMM) if work.messages else (StepPart.WORK,)
+    why = "if what the region computes and sends is of 16 bits, by the rates of tensor cores and by its bytes"
+    return case.worth_between(edits(0), edits(1), edits(2), why, cause=parts)
+
+
+def _finding(case: Case, rule: Rule, region: Region, work: _Work, worth: Saving, settings: RecordedSettings) -> Finding:
+    taken = case.timed_ops(case.ops["op"].is_in(list(work.others | work.messages)), "op")
+    whole = work.products_ns + case.per_step(int(taken["ns"].sum()))
+    multiplies, off = work.line, in_short(region.where)
+    title = (
+        f"{multiplies or off} multiplies in float32 for {units.duration(work.products_ns)}: {off} switches autocast off"
+    )
+    besides = ", and so does what it sends" if work.messages else ""
+    detail = (
+        f"The rest of the step multiplies in 16 bits. Products in this region take {units.duration(work.products_ns)} {case.per} "
+        f"({case.share(work.products_ns)}); other kernels of float32 in it move twice the bytes of 16 bits{besides}."
+    )
+    dtypes = settings.autocast("dtypes")
+    half = (
+        "float16" if dtypes and all("float16" in str(name) and "bfloat16" not in str(name) for name in dtypes) else ""
+    )
+    remedy = way("float32-where-needed")
+    if half:
+        remedy = way(
+            remedy.name,
+            remedy.text.replace("bfloat16", half),
+            remedy.paste.replace("bfloat16", half),
+            "Float16 keeps 10 bits of the mantissa, and no number above 65,504: the loss must still converge.",
+        )
+    ops = work.products | work.others | work.messages
+    return Found(
+        rule,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=whole,
+        fix=Fix.by_name(remedy),
+        where=region.where,
+        takes=Takes(ops),
+    ).as_finding(case)
