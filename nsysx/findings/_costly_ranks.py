@@ -12,6 +12,7 @@ from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _layer_messages as layers
 from nsysx.findings import _looped_exchanges as looped
+from nsysx.findings import _one_queue as one_queue
 from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
@@ -105,6 +106,18 @@ OF_RANKS = (
         worth=jobs.half_of_the_bytes,
         set_by=("DDP", "FSDP"),
         phase="backward",
+        worded=shards.rounded_in_its_words,
+    ),
+    Costly(
+        one_queue.VARIABLE,
+        one_queue.in_environment,
+        f"All streams share one queue ({one_queue.VARIABLE})",
+        way("usual-connections"),
+        worth=one_queue.hidden_at_best,
+        takes=one_queue.taken,
+        oversight=True,
+        place="the environment",
+        set_by=(one_queue.VARIABLE,),
     ),
     _in_fsdp(
         "float32 gathers",

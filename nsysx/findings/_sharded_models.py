@@ -12,7 +12,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._costly_jobs import sharded
+from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import BYTES_OF_A_CAST, BYTES_OF_TRAINING, SPARE_MEMORY_SHARE
 from nsysx.frames import lookup
@@ -145,3 +145,20 @@ def reduced_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[s
         text=text,
         paste="model.set_requires_gradient_sync(last)  # before each forward; last: of the step's micro-batches",
     )
+
+
+def rounded_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return the advice to reduce in 16 bits as the program's wrapper takes it: those that shard have a policy, and no hook of DDP."""
+    settings = settings_of(case.profile)
+    rows = [] if settings is None or ddp(settings) is not None else sharded(settings)
+    if settings is None or not rows:
+        return title, remedy
+    kept = "param_dtype=torch.bfloat16, " if all(r.get("parameter_dtype") == "bfloat16" for r in rows) else ""
+    precision = f"({kept}reduce_dtype=torch.bfloat16)"
+    if settings.wrappers("fully_shard"):
+        paste = f"policy = MixedPrecisionPolicy{precision}\nfully_shard(block, mp_policy=policy)  # each block, then the model"
+    else:
+        paste = (
+            f"precision = MixedPrecision{precision}\nmodel = FullyShardedDataParallel(model, mixed_precision=precision)"
+        )
+    return title, replace(remedy, paste=paste)

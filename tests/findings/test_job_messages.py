@@ -42,8 +42,9 @@ def reduced(
     exposed: int = EXPOSED,
     sent_us: int = 0,
     optimizer: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later.
+    """Return what is found of two ranks that reduce gradients behind backward; rank 1 comes ``late_us`` later. ``more``: settings.
 
     ``sent_us``: a broadcast before it takes so long, half of it beside computation; the reduction all behind it.
     """
@@ -77,7 +78,7 @@ def reduced(
                 device=rank,
             )
     kinds = {f"cuda:{computes}": 1}
-    given = {"wrappers": [wrapper], "optimizers": [optimizer] if optimizer else []}
+    given = {"wrappers": [wrapper], "optimizers": [optimizer] if optimizer else [], **(more or {})}
     probes(folder / "r.run.json", {**changed(CLEAN, given), "autocast": {"dtypes": kinds}}, (100, 101))
     return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
 
@@ -90,6 +91,61 @@ def test_gradients_reduced_as_float32_where_bfloat16_would_do(
     assert finding is not None and "8 significant bits" in finding.detail
     assert [r.name for r in finding.remedies] == ["bf16-reductions"]
     assert finding.saving.bound and finding.saving_ns_per_step == pytest.approx(EXPOSED / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kernel", "paste"),
+    [
+        (DDP, REDUCE, "model.register_comm_hook(None, bf16_compress_hook)"),
+        (SHARDED, SCATTER, "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)"),
+        ({**SHARDED, "parameter_dtype": None}, SCATTER, "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)"),
+        (
+            {**SHARDED, "kind": "FSDP"},
+            SCATTER,
+            "MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)",
+        ),
+    ],
+)
+def test_each_wrapper_has_its_own_way_to_reduce_in_16_bits(
+    tmp_path: Path, wrapper: dict[str, Any], kernel: str, paste: str
+) -> None:
+    finding = found(reduced(tmp_path, wrapper, kernel.format("f32")), "float32 reductions")
+    assert finding is not None and paste in finding.paste
+    assert ("register_comm_hook" in finding.paste) is (wrapper["kind"] == "DDP")
+
+
+ONE_QUEUE = {"environment": {"values": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}}
+ALL_RANKS = {"groups": [{"name": "0", "wrapper": "DDP", "ranks": [0, 1]}]}
+WITHIN_HOSTS = {
+    "groups": [{"name": "0", "wrapper": None, "ranks": [0, 1, 2, 3]}, {"name": "1", "wrapper": "DDP", "ranks": [0, 1]}]
+}
+SHARED_BY_TWO, NO_WRAPPER = {**SHARDED, "mesh": [2]}, {"groups": [{"name": "0", "wrapper": None, "ranks": [0, 1]}]}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "more", "exposed", "costs"),
+    [
+        (DDP, {**ONE_QUEUE, **ALL_RANKS}, EXPOSED, True),
+        (SHARED_BY_TWO, {**ONE_QUEUE, **NO_WRAPPER}, EXPOSED, True),
+        (DDP, {**ONE_QUEUE, **WITHIN_HOSTS}, EXPOSED, False),  # layers may be split over the other ranks
+        (SHARED_BY_TWO, {**ONE_QUEUE, **WITHIN_HOSTS, **{"groups": WITHIN_HOSTS["groups"][:1]}}, EXPOSED, False),
+        (DDP, {**ONE_QUEUE, **NO_WRAPPER}, EXPOSED, False),
+        (DDP, ONE_QUEUE, EXPOSED, False),
+        (DDP, ALL_RANKS, EXPOSED, False),
+        (DDP, {"environment": {"values": {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}}, **ALL_RANKS}, EXPOSED, False),
+        (DDP, {**ONE_QUEUE, **ALL_RANKS}, 10 * US, False),  # under 1 % of a step
+    ],
+)
+def test_one_queue_for_all_streams_of_a_job_whose_wrapper_spans_all_ranks(
+    tmp_path: Path, wrapper: dict[str, Any], more: dict[str, Any], exposed: int, costs: bool
+) -> None:
+    """Where layers may be split, their order may be what is wanted. What computing hides at best is all of the exposed transfer."""
+    kernel = (REDUCE if wrapper is DDP else SCATTER).format("f32")
+    finding = found(reduced(tmp_path, wrapper, kernel, exposed=exposed, more=more), "CUDA_DEVICE_MAX_CONNECTIONS")
+    assert (finding is not None) is costs
+    if finding is not None:
+        assert [r.name for r in finding.remedies] == ["usual-connections"]
+        assert finding.saving.bound and finding.saving_ns_per_step == pytest.approx(exposed, rel=0.1)
 
 
 @pytest.mark.parametrize(

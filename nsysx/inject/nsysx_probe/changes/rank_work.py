@@ -106,8 +106,15 @@ UNTRIED = (
         "bf16-reductions",
         "Reduce gradients as bfloat16: half of the bytes move",
         "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
-        "model.register_comm_hook(None, bf16_compress_hook)  # FSDP: MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)",
+        "model.register_comm_hook(None, bf16_compress_hook)",
         "Each gradient is rounded to 8 significant bits before the ranks' are added, and the sum again: compare the loss.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "usual-connections",
+        "Unset CUDA_DEVICE_MAX_CONNECTIONS: with 1 collectives that should run beside computation wait in its queue; it is for layers that "
+        "are split over ranks (tensor parallelism of Megatron)",
+        'os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # before CUDA starts; or unset it in the shell',
         untried=_ALL_RANKS,
     ),
     Remedy(
