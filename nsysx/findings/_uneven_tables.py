@@ -47,20 +47,20 @@ def lookups(profile: Profile) -> Lookups | None:
     flow, code = flow_of(profile), profile.code()
     if flow is None:
         return None
-    found = {}
+    looked_up = {}
     for row in flow.outermost:
         sizes = sizes_of(flow.size[row]) if flow.names[row] in _LOOKS_UP else []
         if len(sizes) > 1 and len(sizes[0]) == 2:
-            found[row] = sizes[0], math.prod(sizes[1])
-    if not found:
+            looked_up[row] = sizes[0], math.prod(sizes[1])
+    if not looked_up:
         return None
-    numbers = {row: rows * table[1] for row, (table, rows) in found.items()}
+    numbers = {row: rows * table[1] for row, (table, rows) in looked_up.items()}
     most = max(numbers, key=lambda row: numbers[row])
     exchanges = _exchanges(profile, flow)
-    when = flow.start_ns[list(found)]
+    when = flow.start_ns[list(looked_up)]
     return Lookups(
-        Counter(table for table, _ in found.values()),
-        sum(rows for _, rows in found.values()),
+        Counter(table for table, _ in looked_up.values()),
+        sum(rows for _, rows in looked_up.values()),
         sum(numbers.values()),
         {} if code is None else place_of_operator(code, flow, flow.start_ns[[most]]),
         exchanges=bool(len(exchanges)),
@@ -92,7 +92,7 @@ def placed_by_cost(case: Case, finding: Finding) -> Finding | None:
         return None
     profiles = [case.profile, *peers.others(case.profile)]
     shown = next((each for each in profiles if each.process == late["process"]), None)
-    others = [found for each in profiles if each is not shown and (found := each.once(lookups)) is not None]
+    others = [seen for each in profiles if each is not shown and (seen := each.once(lookups)) is not None]
     here = None if shown is None else shown.once(lookups)
     if here is None or not others or len(others) < len(rows) - 1 or not _apart(here, others):
         return None

@@ -28,13 +28,13 @@ def factors(members: Sequence[ReplayedRank]) -> list[F64] | None:
     keys, of_op = np.unique(np.concatenate(stretches), axis=0, return_inverse=True)
     stretch_of_op = np.split(of_op.ravel(), np.cumsum([len(each) for each in stretches])[:-1])
     ns = [np.where(member.own, member.cols.op_duration, 0) for member in members]
-    work = np.array([np.bincount(at, each, len(keys)) for at, each in zip(stretch_of_op, ns, strict=True)])
+    work = np.array([np.bincount(stretch, each, len(keys)) for stretch, each in zip(stretch_of_op, ns, strict=True)])
     part = _parts(work, keys[:, 0])
     if part is None:
         return None
     whole = np.array([np.bincount(part, row) for row in work])
     factor = np.where(whole > 0, whole.mean(axis=0) / np.maximum(whole, 1), 1.0)
-    return [of_rank[part[at]] for of_rank, at in zip(factor, stretch_of_op, strict=True)]
+    return [of_rank[part[stretch]] for of_rank, stretch in zip(factor, stretch_of_op, strict=True)]
 
 
 def _stretches(members: Sequence[ReplayedRank]) -> list[I64] | None:

@@ -128,7 +128,7 @@ SHARED_BY_TWO, NO_WRAPPER = {**SHARDED, "mesh": [2]}, {"groups": [{"name": "0", 
         (DDP, {**ONE_QUEUE, **ALL_RANKS}, EXPOSED, True),
         (SHARED_BY_TWO, {**ONE_QUEUE, **NO_WRAPPER}, EXPOSED, True),
         (DDP, {**ONE_QUEUE, **WITHIN_HOSTS}, EXPOSED, False),  # layers may be split over the other ranks
-        (SHARED_BY_TWO, {**ONE_QUEUE, **WITHIN_HOSTS, **{"groups": WITHIN_HOSTS["groups"][:1]}}, EXPOSED, False),
+        (SHARED_BY_TWO, {**ONE_QUEUE, **WITHIN_HOSTS, "groups": WITHIN_HOSTS["groups"][:1]}, EXPOSED, False),
         (DDP, {**ONE_QUEUE, **NO_WRAPPER}, EXPOSED, False),
         (DDP, ONE_QUEUE, EXPOSED, False),
         (DDP, ALL_RANKS, EXPOSED, False),
