@@ -24,6 +24,15 @@ from typing import Any, NamedTuple, TypeVar
 #: Without a bound: from Python 3.12 on that is looked at by an import of typing that a private copy of it does not answer.
 _Function = TypeVar("_Function")
 
+#: The flags of a code that can be given up: a generator's, a coroutine's, of both kinds, and of an asynchronous generator.
+SUSPENDED = 0x20 | 0x80 | 0x100 | 0x200
+
+#: The signals of timers.
+_TIMERS = signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF
+
+#: The code of Python's own function that lets a program handle a signal.
+SETS_HANDLER: CodeType | None = getattr(signal.signal, "__code__", None)
+
 #: The argument of RESUME after ``await``: from this value on it does not check for signals (CPython 3.11 and newer).
 _AFTER_AWAIT = 3
 
@@ -49,6 +58,16 @@ def of_program(error: BaseException) -> bool:
         return False
     defined = type(error).__module__.partition(".")[0]
     return defined not in {"builtins", "torch", "nvtx", *getattr(sys, "stdlib_module_names", ())}
+
+
+def handles_timer() -> bool:
+    """Return whether the program handles a timer, whose exceptions must reach it, wherever they strike, so in functions of ours, too."""
+    return any(callable(signal.getsignal(number)) for number in _TIMERS)
+
+
+def sets_timer(frame: FrameType) -> bool:
+    """Return whether a call of ``SETS_HANDLER`` that begins in this frame is for a timer."""
+    return frame.f_locals.get(frame.f_code.co_varnames[0]) in _TIMERS
 
 
 def _handlers() -> list[CodeType]:

@@ -8,7 +8,8 @@ Which code gets ranges, ``sources`` decides. How Python tells of lines depends o
 tracer, a debugger, coverage or a profiler is at work, there are no lines: these see every Python function that runs, ours too.
 
 Where the program handles a timer, its generators have no lines of their own, but those of who asks them for more: Python drops what is
-raised where a generator is given up, and the program would wait for its handler's exception in vain.
+raised where a generator is given up, and the program would wait for its handler's exception in vain. A step in which it sets such a handler
+goes on in this way.
 
 A step may have ``MOST_STEP_LINES`` lines, packages fewer, and lines may cost as much time as the step takes without them. After that the
 function that runs is one range, ``PATH:-LINE FUNCTION`` with the line of its definition, until another function of the program begins
@@ -27,6 +28,7 @@ from typing import Any
 
 from . import ranges
 from .backend import Backend, nowhere
+from .interrupts import SUSPENDED, handles_timer
 from .line_tracing import Tracing
 from .monitoring import Monitoring
 from .output import Output
@@ -40,9 +42,6 @@ from .probe_bounds import (
     TIMED_LINES,
 )
 from .sources import Sources
-
-#: The flags of a code that can be given up: a generator's, a coroutine's, of both kinds, and of an asynchronous generator.
-SUSPENDED = 0x20 | 0x80 | 0x100 | 0x200
 
 
 class Open:
@@ -61,13 +60,6 @@ class Own(threading.local):
 
     def __init__(self) -> None:
         self.now = Open(-1, drives=False)
-
-
-def handles_timer() -> bool:
-    """Return whether the program handles a timer, whose exceptions must reach it, wherever they strike, so in functions of ours, too."""
-    import signal
-
-    return any(callable(signal.getsignal(number)) for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
 
 
 class LineRanges:

@@ -10,7 +10,7 @@ import time
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from .interrupts import shielded
+from .interrupts import SETS_HANDLER, SUSPENDED, sets_timer, shielded
 from .probe_bounds import TIMED_CALLS
 from .sources import OWN_FILES
 
@@ -74,8 +74,13 @@ class Tracing:
             # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
             # With no jump before either: Python 3.10 runs handlers at jumps.
             lines = self.lines
-            if (frame.f_code.co_filename in OWN_FILES) | (frame.f_code.co_flags & lines.passed_over):
+            if frame.f_code.co_filename in OWN_FILES:
                 return None
+            if frame.f_code.co_flags & lines.passed_over:
+                frame.f_trace = None  # where it was followed before, nothing is called when it is given up
+                return None
+            if frame.f_code is SETS_HANDLER and sets_timer(frame):
+                lines.passed_over = SUSPENDED
             if not lines.on:  # the program has put back what it had found
                 self.stop()
                 return None

@@ -11,7 +11,7 @@ import sys
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from .interrupts import shielded
+from .interrupts import SETS_HANDLER, SUSPENDED, sets_timer, shielded
 from .probe_bounds import LOOP_LINES
 from .sources import OWN_FILES
 
@@ -127,6 +127,8 @@ class Monitoring:
             # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
             if code.co_filename in OWN_FILES:
                 return self._api.DISABLE
+            if code is SETS_HANDLER and sets_timer(sys._getframe(1)):
+                self.lines.passed_over = SUSPENDED
             if code.co_flags & self.lines.passed_over or not self._follow(code):
                 return self._api.DISABLE
             self.lines.enter(code)
