@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
+from nsysx.catalogue import Late
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import DISPATCHED_BYTES
+from nsysx.model import Finding, Row
 from nsysx.reading import nccl_notes
 
+#: Why a rank is late that reads for all: by its host, whatever part of the breakdown that falls in.
+_LATE_BY_HOST = (Late.HOST, Late.INPUT, Late.CALLS, Late.UNKNOWN)
 #: A line that takes the next batch.
 _TAKES_BATCH = re.compile(r"^(async\s+)?for\b.*\bin\b|\bnext\(")
 _ACCELERATE = re.compile(r"/accelerate/data_loader\.py$")
@@ -41,6 +46,40 @@ def dispatched_batches(case: Case, file: str | None, line: int | None) -> Fix | 
         paste="data = split_dataset_by_node(data, rank, world)  # and the loader not prepared, or dispatch_batches=False",
         condition="Each rank must cut the data itself: without that every rank reads all of it.",
     )
+
+
+def read_by_one_rank(case: Case, finding: Finding) -> Finding | None:
+    """Return a finding about a late rank whose host reads the batches of all, with the line that takes them; None where none is dispatched.
+
+    What the rank is late by is what it reads for all, of which its own part stays: the saving is a bound.
+    """
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    late = next((row for row in rows if row["straggler"]), None)
+    if finding.verdict != "found" or late is None or late["late_cause"] not in _LATE_BY_HOST:
+        return None
+    where = _dispatching_line(case)
+    fix = dispatched_batches(case, where["file"], where["line"]) if where else None
+    if fix is None:
+        return None
+    detail = f"{finding.detail} It reads the batches of all {len(rows)} ranks; each then reads its own part, which is left of it."
+    saving = replace(finding.saving, bound=True)
+    return fix.into(replace(finding, detail=detail, saving=saving, where={**finding.where, **where}))
+
+
+def _dispatching_line(case: Case) -> Row:
+    """Return file and line that take the next batch and launch broadcasts, those of most calls if there are several; {} for none."""
+    code = case.profile.code()
+    if code is None:
+        return {}
+    ops = communication(case).filter(pl.col("process") == case.process)
+    places = code.places_of(code.op[ops["op"].to_numpy()])
+    texts = lines.texts(case.profile)
+    takes = [
+        row
+        for row in np.unique(places[places >= 0]).tolist()
+        if (where := code.where(row)) and _TAKES_BATCH.search(lines.text_of(texts, where["file"], where["line"]) or "")
+    ]
+    return code.where_most(places[np.isin(places, takes)])
 
 
 def _broadcast_bytes(case: Case, code: CodeLines, here: list[int]) -> float:

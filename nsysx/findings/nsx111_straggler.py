@@ -32,6 +32,7 @@ from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._dispatched import read_by_one_rank
 from nsysx.findings._finding_bounds import RANK_WORK_LEADS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._roles_in_turn import in_turn
@@ -52,7 +53,7 @@ def check(case: Case) -> list[Finding]:
     if in_turn(case.profile) is not None:  # each rank has work of its own kind, and waits for the other's
         return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
-    late = placed_by_cost(case, late) or without_sampler(case, late)
+    late = placed_by_cost(case, late) or read_by_one_rank(case, late) or without_sampler(case, late)
     return [late, *alone] if late.verdict == "found" or not alone else alone
 
 

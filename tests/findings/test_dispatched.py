@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from nsysx.findings import nsx114_host_stall
+from nsysx import pipeline
+from nsysx.catalogue import Late
+from nsysx.findings import nsx111_straggler, nsx114_host_stall
+from nsysx.findings._case import Case
 from nsysx.findings._fix import Fix
-from tests.findings.lined import Lined, forward
+from nsysx.model import Finding, Table
+from tests.findings.lined import FILE, Lined, forward
 from tests.ranks.test_rank_table import KERNELS, member, noted
 
 US = 1_000
@@ -74,3 +78,34 @@ def test_a_pause_at_such_a_line_has_the_same_advice(monkeypatch: pytest.MonkeyPa
     assert nsx114_host_stall._move_it(case, {}, here).text == "Each its part"
     assert nsx114_host_stall._move_it(case, {}, elsewhere).text.startswith("Move what train.py:20 step does")
     assert asked == [("/job/train.py", 10), ("/job/train.py", 20)]
+
+
+def late_rank(folder: Path, monkeypatch: pytest.MonkeyPatch, made: Lined, late: Late) -> Finding:
+    """Return what is said of rank 0 where it is late for a reason, 3 ms a step."""
+    told = Finding("NSX111", "straggler", verdict="found", title="", detail="Late.", where={"near": "rank 0"}, fix="")
+    monkeypatch.setattr(nsx111_straggler, "of_ranks", lambda table: Fix("Find what slows it").into(told))
+    monkeypatch.setattr(nsx111_straggler, "placed_by_cost", lambda case, finding: None)
+    made.summary(folder)  # writes the report
+    profile = pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
+    rows = [{"rank": rank, "process": rank, "straggler": rank == 0, "late_cause": late} for rank in range(2)]
+    case = Case(profile, {}, None, Table("ranks", "Ranks", (), tuple(rows)))
+    return nsx111_straggler.check(case)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "late", "dispatched"),
+    [
+        ("for x, y in loader:", 4_000_000, Late.HOST, True),
+        ("for x, y in loader:", 4_000_000, Late.INPUT, True),
+        ("for x, y in loader:", 4_000_000, Late.COMPUTE, False),
+        ("for x, y in loader:", 4_000, Late.HOST, False),
+        ("x = prepare(x)", 4_000_000, Late.HOST, False),
+    ],
+)
+def test_a_rank_that_is_late_because_it_reads_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, size: int, late: Late, dispatched: bool
+) -> None:
+    told = late_rank(tmp_path, monkeypatch, program(text, size, accelerate=True), late)
+    assert ("own-part-of-data" in [way.name for way in told.remedies]) == dispatched
+    assert told.where == {"near": "rank 0", **({"file": FILE, "line": 10} if dispatched else {})}
+    assert told.saving.bound == dispatched and ("batches of all 2 ranks" in told.detail) == dispatched
