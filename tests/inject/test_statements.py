@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nsysx_probe.statements import in_one_line
+from nsysx_probe.statements import in_one_line, without_comment
 
 from nsysx.findings._line_remedies import Seen, fix_of
 
@@ -83,7 +83,8 @@ def test_what_is_no_python_or_has_no_such_line_has_no_texts(program: str) -> Non
 
 
 def test_definitions_and_blocks_are_told_without_what_is_in_them() -> None:
-    program = "@wrapped(\n    1,\n)\ndef step(\n    x,\n):\n    try:\n        return f(\n            x\n        )\n    finally:\n        pass\n"
+    program = "@wrapped(\n    1,\n)\ndef step(\n    x,\n):\n    try:\n        return f(\n            x\n        )\n"
+    program += "    finally:\n        pass\n"
     assert told(program) == {"@wrapped(": "wrapped(1)", "return f(": "return f(x)"}
 
 
@@ -105,3 +106,18 @@ def test_lines_of_whole_modules_are_python_of_one_line(module: object) -> None:
 def test_a_call_with_its_arguments_below_has_the_advice_of_one_in_a_line(program: str, remedy: str) -> None:
     fix = fix_of(Seen(in_one_line(program.split("\n"), {1})[1]))
     assert fix is not None and fix.ways[0].name == remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("y = net(x)  # no .item() here", "y = net(x)"),
+        ("y = net(  # all of it", "y = net("),
+        ("print('# of steps', n)", "print('# of steps', n)"),
+        ('sql = """# one', 'sql = """# one'),
+        ("# nothing", ""),
+        ("y = x", "y = x"),
+    ],
+)
+def test_comments_are_no_code(line: str, code: str) -> None:
+    assert without_comment(line) == code

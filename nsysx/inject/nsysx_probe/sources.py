@@ -17,7 +17,7 @@ from typing import Any
 
 from .probe_bounds import MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
 from .rank_orders import RankOrder, rank_orders
-from .statements import in_one_line
+from .statements import in_one_line, without_comment
 
 #: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
@@ -112,7 +112,8 @@ class Sources:
     def texts(self) -> dict[str, dict[str, str]]:
         """Return the text of each line that had a range, by file and number; those of the user's own files come first.
 
-        What goes on over further lines is told in one. A file that was changed after the program began, or cannot be read, has none.
+        What goes on over further lines is told in one, and comments are not. A file that was changed after the program began, or cannot
+        be read, has none.
         """
         if not self._keeps_text:
             return {}
@@ -126,8 +127,8 @@ class Sources:
             texts = self._texts(path) if numbers else None
             if texts:
                 whole = in_one_line(texts, numbers)
-                told = ((n, whole.get(n) or texts[n - 1].strip()) for n in numbers if n <= len(texts))
-                texts_of[path] = {str(n): text[:MOST_SOURCE_LETTERS] for n, text in told}
+                told = {n: whole.get(n) or texts[n - 1].strip() for n in numbers if n <= len(texts)}
+                texts_of[path] = {str(n): without_comment(text[:MOST_SOURCE_LETTERS]) for n, text in told.items()}
                 left -= len(numbers)
         self._read = count, texts_of
         return texts_of

@@ -8,6 +8,7 @@ tells of them: of these only the object stays whose method is called, and ``...`
 from __future__ import annotations
 
 import ast
+import tokenize
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from copy import copy
@@ -38,6 +39,19 @@ def in_one_line(lines: list[str], numbers: Collection[int]) -> dict[int, str]:
         return {line: _text(node, line, modules) for line, node in first.items()}
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return {}
+
+
+def without_comment(line: str) -> str:
+    """Return a line without what stands behind ``#``: it is no code, and may name any."""
+    if "#" not in line:
+        return line
+    try:
+        for token in tokenize.generate_tokens(iter([line]).__next__):
+            if token.type == tokenize.COMMENT:
+                return line[: token.start[1]].rstrip()
+    except (tokenize.TokenError, SyntaxError):  # the rest stands on other lines
+        pass
+    return line
 
 
 def _opens(text: str) -> bool:
