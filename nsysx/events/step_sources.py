@@ -19,6 +19,7 @@ from nsysx.events.event_bounds import (
     IN_ONE_RANGE_SHARE,
     MOST_OPTIMIZERS,
     NEIGHBORS_OVERLAP_SHARE,
+    PART_OF_EVALUATION_SHARE,
     REPETITIONS_SPREAD_TIMES,
     SAME_TURN_SHARE,
 )
@@ -193,6 +194,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     chosen_of: list[Found] = []
     narrow: Found | None = None
     evaluations = rows.filter(pl.col("own") & (pl.col("kind") == "phase") & (pl.col("name") == "evaluation"))
+    alone = _evaluate_alone(evaluations, made[0][-1])
     # A process has its own steps, whatever runs beside it.
     for process in sorted({p for *_, steps in made for p in steps["process"].unique().to_list()}):
         own_ops = lookup.having(attributed.gpu_ops, process=process)
@@ -200,7 +202,8 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            if _covers(of_process, own_ops, evaluations, unmarked_before=source == "nsysx"):
+            often = FEWEST_BETWEEN if process not in alone else of_process.height
+            if _covers(of_process, own_ops, evaluations, often, unmarked_before=source == "nsysx"):
                 chosen_of.append((source, rule, of_process))
                 break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
@@ -290,11 +293,24 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
 _COMPUTES = ("kernel", "graph")
 
 
-def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame, *, unmarked_before: bool) -> bool:
+def _evaluate_alone(evaluations: pl.DataFrame, steps: pl.DataFrame) -> set[int]:
+    """Return the processes that evaluate for others which have the same kind of steps and hardly evaluate: no rollout is that."""
+    long = dict.fromkeys(steps["process"].unique().to_list(), 0)
+    for (process,), of_process in evaluations.sort("start_ns").group_by("process"):
+        start, end = union(*(of_process[c].to_numpy() for c in ("start_ns", "end_ns")))
+        if process in long:
+            long[process] = int((end - start).sum())
+    most = sorted(long.values())[-2:]
+    return {p for p, ns in long.items() if len(most) > 1 and ns == most[1] and most[0] < PART_OF_EVALUATION_SHARE * ns}
+
+
+def _covers(
+    steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame, often: int, *, unmarked_before: bool
+) -> bool:
     """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
-    what the probe saw to be an evaluation between steps, where that comes once or twice: in a short window it may be most of the work
+    what the probe saw to be an evaluation between steps, where that comes less ``often``: in a short window it may be most of the work
     of a rank. One that comes back more often may be a rollout, a part of each iteration. ``unmarked_before``: what knows a loop by its
     rounds has seen some of them before it marks one, so the same kernels before the first step do not count.
     """
@@ -319,7 +335,7 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame, *
             whole -= int(ns[repeated.to_numpy() & (called < start[0])].sum())
         beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
         begin, until = union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns")))
-        if len(np.unique(np.searchsorted(start, begin))) < FEWEST_BETWEEN:
+        if len(np.unique(np.searchsorted(start, begin))) < often:
             whole -= int(ns[~within & _within(called, begin, until)].sum())
     return 2 * inside >= whole
 

@@ -113,7 +113,8 @@ def line_of_rare_calls(case: Case, calls: Collection[int]) -> Row:
 
 def line_of_one_rank(case: Case, process: int) -> Row:
     """Return the line at which one rank works in long steps while the others wait for it: of the function in which these wait most, where
-    that rank is at another line than they are; empty where no function was seen in both.
+    that rank is at another line than they are. Else the line of a function that is called an evaluation and that it alone runs; empty
+    where neither was seen.
     """
     counts: dict[bool, dict[tuple[str, str], Counter[int]]] = {True: {}, False: {}}
     for each in peers.first_of_ranks(case.profile, process):
@@ -124,6 +125,9 @@ def line_of_one_rank(case: Case, process: int) -> Row:
         alone = {line: n for line, n in works.get((file, function), {}).items() if line not in waiting}
         if alone:
             return {"file": file, "line": max(alone, key=lambda line: alone[line])}
+    evaluates = {key: lines for key, lines in works.items() if key not in waits and _EVALUATION.search(key[1])}
+    for (file, _), here in sorted(evaluates.items(), key=lambda item: -item[1].total())[:1]:
+        return {"file": file, "line": max(here, key=lambda line: here[line])}
     return {}
 
 

@@ -41,7 +41,9 @@ from nsysx.findings._uneven_tables import placed_by_cost
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row, Table
+from nsysx.replay import peers
 from nsysx.replay.engine import Withheld, unprofiled_of
+from nsysx.step_time import Unprofiled
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(StepPart.COMM,), about="late rank", same_time=("NSX110",))
 _NO_FIX = Fix("")
@@ -60,17 +62,17 @@ def check(case: Case) -> list[Finding]:
 def _evaluating_alone(case: Case) -> list[Finding]:
     """Return a finding about the rank that evaluates between steps while others wait, for each one that does.
 
-    The step holds nothing of it: what it costs is how much longer a step is with what runs between steps, as the process measured; where
-    it did not, as often as it was recorded.
+    Its own steps hold nothing of it, and the step behind it is that much longer on the others: what it costs is how much longer its step
+    is with what runs between steps, as its process measured; where it did not, as often as it was recorded.
     """
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
-    real = unprofiled_of(case.profile)
-    between = 0 if isinstance(real, Withheld) or real.loop_ns is None else max(real.loop_ns - real.step_ns, 0)
     findings = []
     for row in rows:
         times = row.get("lone_work") or ()
         if not times:
             continue
+        real = _unprofiled_of(case, row["process"])
+        between = 0 if real is None or real.loop_ns is None else max(real.loop_ns - real.step_ns, 0)
         longest = max(times, key=lambda t: t["ns"])
         collective = {k: longest[k] for k in ("file", "line") if longest[k]}
         waiting = units.several(longest["ranks"], "rank")
@@ -82,7 +84,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
             f"as recorded it runs {units.several(len(times), 'time')} in {steps} steps, {units.duration(each)} for each of them: shared by "
             f"{len(rows)} ranks {units.duration(less)} of that go; how often it runs else was not timed"
         )
-        if between and not isinstance(real, Withheld) and real.loop_ns is not None:
+        if between and real is not None and real.loop_ns is not None:
             then = real.loop_ns - round(between * (1 - 1 / len(rows)))
             leads = real.loop_ns - then >= RANK_WORK_LEADS_SHARE * real.loop_ns
             shared = _loop_worth.of_loop(real, real.loop_ns - then)
@@ -104,6 +106,13 @@ def _evaluating_alone(case: Case) -> list[Finding]:
             )
         )
     return findings
+
+
+def _unprofiled_of(case: Case, process: int) -> Unprofiled | None:
+    """Return the step of a rank without tracing, None where it is not known."""
+    profiles = (case.profile, *peers.others(case.profile))
+    real = next((unprofiled_of(each) for each in profiles if each.process == process), None)
+    return None if isinstance(real, Withheld) else real
 
 
 def of_ranks(table: Table | None) -> Finding:

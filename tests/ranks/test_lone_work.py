@@ -96,8 +96,8 @@ def test_an_evaluation_on_one_rank_is_told_and_comes_first(tmp_path: Path) -> No
     assert "Share the evaluation" in summary.answer.do[0].text and "11.50 ms" in summary.answer.worth
 
 
-CALLS, WAITS, TRAINS, OTHER = (
-    [FILE, n, name] for n, name in ((137, "report"), (138, "report"), (20, "step"), (9, "loss"))
+CALLS, WAITS, TRAINS, OTHER, EVALUATES = (
+    [FILE, n, name] for n, name in ((137, "report"), (138, "report"), (20, "step"), (9, "loss"), (55, "evaluate"))
 )
 
 
@@ -110,6 +110,11 @@ CALLS, WAITS, TRAINS, OTHER = (
             [[*WAITS, 80, True], [*TRAINS, 5, True]],
             None,
         ),  # no function of both
+        (
+            [[*OTHER, 50, False], [*EVALUATES, 9, True]],
+            [[*WAITS, 80, True]],
+            55,
+        ),  # but one that is called an evaluation
         ([[*CALLS, 9, False]], [[*CALLS, 9, False]], None),  # at the same line
     ],
 )
@@ -155,3 +160,51 @@ def test_a_rank_that_has_done_its_part_of_an_evaluation_does_not_wait_for_a_lone
     """One pass of a teacher's network before its gradients is no part of an evaluation; less than the other does is."""
     summary = summarize([job(tmp_path / "j.sqlite", infers_ns=infers_ns)])
     assert bool(stragglers(summary)) is alone
+
+
+def job_of_steps(path: Path, evaluation_ns: int, steps: int) -> Path:
+    """Write two ranks of steps (10 ms); behind each tenth, rank 0 evaluates, and the all-reduce of rank 1's next step waits for it."""
+    report = Report()
+    threads = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        threads.append((process := report.process(100 + r)).thread(process.pid, "python3"))
+        process.context(device=r)
+    t, late = MS, 0
+    for i in range(steps):
+        end = t + late + STEP
+        for r, thread in enumerate(threads):
+            begin = t + (late if r == 0 else 0)
+            for k in range(4):
+                start = begin + (k * 2 + 1) * MS
+                thread.launch(begin + k * 5 * US, kernel=f"gemm{k}", gpu_start=start, gpu_dur=2 * MS, device=r)
+            came, done = begin + 9 * MS, end - 900 * US
+            thread.launch(begin + 30 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r)
+            thread.sync("cudaDeviceSynchronize_v3020", at=begin + 50 * US, dur=end - begin - 200 * US, device=r)
+            thread.add_range(f"step {i}", begin, end - 50 * US, domain="nsysx")
+        t, late = end, evaluation_ns if i % 10 == 9 else 0
+        for k in range(6 if late else 0):
+            at, part = t + k * late // 6, late // 8
+            threads[0].add_range("evaluation Net", at, at + part, domain="nsysx")
+            threads[0].launch(at + 5 * US, kernel="infer", gpu_start=at + 20 * US, gpu_dur=part, device=0)
+    every_tenth = [STEP + (evaluation_ns if n % 10 == 9 else 0) for n in range(200)]
+    probes = []
+    for r, lengths in enumerate(([STEP] * 200, every_tenth)):
+        timed = {"count": 200, "median_ns": STEP, "low_ns": min(lengths), "high_ns": max(lengths), "clock": "gpu"}
+        timed |= {"lengths_ns": lengths, "where": "between the windows", "loop_ns": every_tenth}
+        probes.append({"pid": 100 + r, "unrecorded_steps": timed})
+    path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
+    return report.write(path)
+
+
+@pytest.mark.parametrize("steps", [12, 30])
+def test_an_evaluation_that_is_most_of_the_work_of_one_rank_is_shared_not_taken_out(steps: int, tmp_path: Path) -> None:
+    """The step behind it waits on the other rank. Three evaluations in a window left that rank without steps, and 7.9x was told."""
+    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 680 * MS, steps)])
+    assert [bool(r["lone_work"]) for r in summary.rows("ranks")] == [True, False]
+    (finding,) = stragglers(summary)
+    assert finding.title.startswith("Rank 0 alone evaluates between steps, for 680.0 ms")
+    assert (
+        "78.00 ms → 44.00 ms a step with what runs between steps, where 2 ranks share it" in finding.saving.confidence
+    )
+    assert summary.answer is not None and "1.8x faster over the loop" in summary.answer.worth
