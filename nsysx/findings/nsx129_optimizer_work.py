@@ -29,6 +29,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.findings import _same_updates
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
@@ -58,6 +59,11 @@ _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 
 def check(case: Case) -> list[Finding]:
+    """Return a finding where all ranks repeat the products of an update, else where kernels of the optimizer take long and need not."""
+    return _same_updates.findings_of(case, RULE) or _passes(case)
+
+
+def _passes(case: Case) -> list[Finding]:
     """Return one finding where kernels of the optimizer take 10 % of the step or more and need not."""
     phase = case.kernels["phase"].cast(pl.String)
     kernels = case.kernels.filter(phase == "optimizer")
