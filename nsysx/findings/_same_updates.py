@@ -104,7 +104,9 @@ def _replicas(case: Case, settings: RecordedSettings) -> int:
 
     Ranks in groups of a part of the job hold parts of the network, or other ones.
     """
-    groups = [row for row in settings.rows("groups") or () if isinstance(row.get("ranks"), list) and len(row["ranks"]) > 1]
+    groups = [
+        row for row in settings.rows("groups") or () if isinstance(row.get("ranks"), list) and len(row["ranks"]) > 1
+    ]
     world = max((len(row["ranks"]) for row in groups), default=0)
     if any(len(row["ranks"]) < world and row.get("collectives") != 0 for row in groups):
         return 0
@@ -133,7 +135,10 @@ def _alike(case: Case, updates: Updates) -> bool:
         theirs = other.once(updates_of)
         if theirs is None or theirs.shared:
             return False
-        each, there = (np.array([of.products, of.products_ns]) / (p.scope.steps or 1) for of, p in ((updates, case.profile), (theirs, other)))
+        each, there = (
+            np.array([of.products, of.products_ns]) / (p.scope.steps or 1)
+            for of, p in ((updates, case.profile), (theirs, other))
+        )
         if (np.abs(each - there) > ALIKE_UPDATES_SHARE * np.maximum(each, there)).any():
             return False
     return True
@@ -146,18 +151,26 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         return []
     products = case.per_step(updates.products_ns)
     matrices, ranks = _matrices(settings), _replicas(case, settings)
-    if not case.notable(products, SAME_UPDATES_SHARE) or ranks < 2 or matrices.tensors < 2 or not _alike(case, updates):
+    if (
+        not case.notable(products, SAME_UPDATES_SHARE)
+        or ranks < 2
+        or matrices.tensors < ranks
+        or not _alike(case, updates)
+    ):
         return []
     dealt = -(-matrices.tensors // ranks) / matrices.tensors
-    worth, sent = _shared(case, updates, dealt, matrices.bytes * (ranks - 1) / ranks)
+    others_bytes = matrices.bytes * (ranks - 1) // ranks
+    worth, sent = _shared(case, updates, dealt, others_bytes)
     if not case.notable(worth.likely_ns or 0, SAME_UPDATES_SHARE):
         return []
     taken = case.per_step(int(updates.ops["ns"].sum()))
-    title = f"Each of {ranks} ranks makes the same update: {units.duration(products)} of matrix products in the optimizer"
+    title = (
+        f"Each of {ranks} ranks makes the same update: {units.duration(products)} of matrix products in the optimizer"
+    )
     detail = (
         f"{updates.products / case.steps:.0f} products {case.per}, and what is between them: {units.duration(taken)} "
         f"({case.share(taken)}). All ranks have the same averaged gradients; dealt out, each makes the updates of "
-        f"{units.share(dealt, 1)} of {matrices.tensors} tensors, and gets the others: {units.size(matrices.bytes)}{sent}."
+        f"{units.share(dealt, 1)} of {matrices.tensors} tensors, and gets the others: {units.size(others_bytes)}{sent}."
     )
     takes = Takes(ops_of(updates.ops))
     return [
@@ -168,7 +181,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _shared(case: Case, updates: Updates, dealt: float, carried_bytes: float) -> tuple[Saving, str]:
+def _shared(case: Case, updates: Updates, dealt: float, others_bytes: int) -> tuple[Saving, str]:
     """Return what it saves that a rank makes only a share of the updates, and what is known about how long the others' take to come.
 
     Each stretch of the optimizer ends where this share of its work is done: what follows is not launched. Weights that are sent while
@@ -185,7 +198,7 @@ def _shared(case: Case, updates: Updates, dealt: float, carried_bytes: float) ->
     if rate is None:
         why = f"less the transfer of the updates, which nothing here tells; {worth.confidence}"
         return replace(worth, bound=True, confidence=why, most_ns=max(worth.likely_ns, worth.most_ns or 0)), ""
-    transfer = round(carried_bytes / rate * 1e9)
+    transfer = round(others_bytes / rate * 1e9)
     why = f"{units.duration(transfer)} for the transfer of the updates are taken off; {worth.confidence}"
     likely = max(0, worth.likely_ns - transfer)
     most = max(worth.likely_ns, worth.most_ns or 0)
