@@ -26,6 +26,7 @@ from nsysx.findings._solvers import SOLVERS
 from nsysx.findings._work_bounds import ALIKE_UPDATES_SHARE, SAME_UPDATES_SHARE
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.model import Finding, Row
 from nsysx.reading import nccl_notes
 from nsysx.records import count_or_zero
@@ -40,12 +41,14 @@ class Updates(NamedTuple):
     """The GPU ``ops`` of the optimizer from its first matrix product to its last one, in the order of their launches, each with its
     ``stretch`` and ``ns``; ``products``: how many of them are products or of a solver, and ``products_ns`` their time.
 
-    ``shared``: something large goes between ranks behind the first of these products and before the next forward.
+    ``solves``: a solver is among them; ``shared``: something large goes between ranks behind the first of these products and before the
+    next forward.
     """
 
     ops: pl.DataFrame
     products: int
     products_ns: int
+    solves: bool
     shared: bool
 
 
@@ -63,8 +66,8 @@ def updates_of(profile: Profile) -> Updates | None:
     communicates = (ops["cls"] == DeviceActivity.COMM.value).to_numpy()
     of_optimizer = (phase == "optimizer").to_numpy() & ~communicates
     family = (ops["family"].cast(pl.String) == "gemm").fill_null(value=False).to_numpy()
-    multiplies = family & ~lookup.matching(name, _OF_VECTORS) | lookup.matching(name, SOLVERS)
-    products = np.asarray(of_optimizer & multiplies, np.bool_)
+    solves = np.asarray(of_optimizer & lookup.matching(name, SOLVERS), np.bool_)
+    products = np.asarray(solves | (of_optimizer & family & ~lookup.matching(name, _OF_VECTORS)), np.bool_)
     if not products.any():
         return None
     stretch = np.cumsum(np.append(True, of_optimizer[1:] != of_optimizer[:-1])) - 1
@@ -83,6 +86,7 @@ def updates_of(profile: Profile) -> Updates | None:
         ),
         int(products.sum()),
         int(ns[products].sum()),
+        bool(solves.any()),
         _sends_much(profile, ops.filter(pl.Series(communicates & ~passes & behind, dtype=pl.Boolean))),
     )
 
@@ -110,7 +114,9 @@ def _replicas(case: Case, settings: RecordedSettings) -> int:
     world = max((len(row["ranks"]) for row in groups), default=0)
     if any(len(row["ranks"]) < world and row.get("collectives") != 0 for row in groups):
         return 0
-    wrapped = {row.get("kind") for row in settings.rows("wrappers") or ()} == {"DDP"}
+    # Ranks that reduce now and then, not in each step, have weights of their own meanwhile.
+    averaged = settings.number("reducing") != 0
+    wrapped = {row.get("kind") for row in settings.rows("wrappers") or ()} == {"DDP"} and averaged
     return world if wrapped or _ranks_apart.apart(case, settings) else 0
 
 
@@ -135,13 +141,15 @@ def _alike(case: Case, updates: Updates) -> bool:
         theirs = other.once(updates_of)
         if theirs is None or theirs.shared:
             return False
-        each, there = (
-            np.array([of.products, of.products_ns]) / (p.scope.steps or 1)
-            for of, p in ((updates, case.profile), (theirs, other))
-        )
-        if (np.abs(each - there) > ALIKE_UPDATES_SHARE * np.maximum(each, there)).any():
+        here, there = _in_a_step(updates, case.profile), _in_a_step(theirs, other)
+        if (np.abs(here - there) > ALIKE_UPDATES_SHARE * np.maximum(here, there)).any():
             return False
     return True
+
+
+def _in_a_step(updates: Updates, profile: Profile) -> F64:
+    """Return how many products a step has, and their time (ns)."""
+    return np.array([updates.products, updates.products_ns]) / (profile.scope.steps or 1)
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
@@ -164,11 +172,10 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if not case.notable(worth.likely_ns or 0, SAME_UPDATES_SHARE):
         return []
     taken = case.per_step(int(updates.ops["ns"].sum()))
-    title = (
-        f"Each of {ranks} ranks makes the same update: {units.duration(products)} of matrix products in the optimizer"
-    )
+    kinds = "GEMMs and solvers" if updates.solves else "GEMMs"
+    title = f"Each of {ranks} ranks makes the same update: {units.duration(products)} of {kinds} in its optimizer"
     detail = (
-        f"{updates.products / case.steps:.0f} products {case.per}, and what is between them: {units.duration(taken)} "
+        f"{updates.products / case.steps:.0f} kernels of {kinds} {case.per}, and what is between them: {units.duration(taken)} "
         f"({case.share(taken)}). All ranks have the same averaged gradients; dealt out, each makes the updates of "
         f"{units.share(dealt, 1)} of {matrices.tensors} tensors, and gets the others: {units.size(others_bytes)}{sent}."
     )
@@ -196,8 +203,8 @@ def _shared(case: Case, updates: Updates, dealt: float, others_bytes: int) -> tu
         return worth, ""
     rate = _rate(case)
     if rate is None:
-        why = f"less the transfer of the updates, which nothing here tells; {worth.confidence}"
-        return replace(worth, bound=True, confidence=why, most_ns=max(worth.likely_ns, worth.most_ns or 0)), ""
+        why = f"how long the updates of the other ranks take to come is not known; {worth.confidence}"
+        return replace(worth, bound=True, confidence=why, source="time"), ""
     transfer = round(others_bytes / rate * 1e9)
     why = f"{units.duration(transfer)} for the transfer of the updates are taken off; {worth.confidence}"
     likely = max(0, worth.likely_ns - transfer)
@@ -211,8 +218,8 @@ def _rate(case: Case) -> float | None:
     """Return how many bytes a second a link carries in the collectives that move most (bus bandwidth), None where that is not known."""
     rows = (case.ranks.rows if case.ranks else None) or ()
     here = next((row for row in rows if row["process"] == case.process), {})
-    known = [each for each in here.get("by_collective") or () if each["bus_bytes_per_s"] and each["bytes"]]
-    return max(known, key=lambda each: each["bytes"])["bus_bytes_per_s"] if known else None
+    collectives = [each for each in here.get("by_collective") or () if each["bus_bytes_per_s"] and each["bytes"]]
+    return max(collectives, key=lambda each: each["bytes"])["bus_bytes_per_s"] if collectives else None
 
 
 def _place(case: Case, updates: Updates) -> Row:

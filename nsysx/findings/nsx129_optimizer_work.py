@@ -4,11 +4,11 @@ What it means
     An optimizer reads and writes every parameter, gradient and state in each step, whatever the batch. Without fused=True it does
     so once for each of its operations: foreach kernels of Adam move the same numbers 18 times, a fused one 7 times. Where few rows
     of a large embedding are used in a step, its dense gradient and the update of all other rows are work for nothing. Where an update
-    consists of matrix products (Muon, Shampoo, SOAP), all ranks of a data-parallel job make the same ones: they can share them.
+    consists of GEMMs (Muon, Shampoo, SOAP), all ranks of a data-parallel job make the same ones: they can share them.
 
 In the trace
-    multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more; or matrix
-    products there, of 5 % of the step or more, and nothing that goes between the ranks behind them.
+    multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more; or GEMMs and
+    solvers there, 5 % of the step or more, and nothing that goes between the ranks behind them.
 
 Bad
     optimizer = torch.optim.Adam(model.parameters())           # tables of millions of rows
@@ -19,7 +19,7 @@ Good
     table = torch.nn.Embedding(1_000_000, 64, sparse=True)     # and torch.optim.SparseAdam for it
 
 Harmless when
-    The optimizer is fused and all of its parameters are used in each step, and ranks share what matrix products it needs.
+    The optimizer is fused and all of its parameters are used in each step, and ranks share its GEMMs.
 """
 
 from __future__ import annotations

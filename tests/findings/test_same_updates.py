@@ -59,7 +59,12 @@ def step(program: Lined, number: int, *, kind: str) -> None:
     with program.line(STEP), program.range("optimizer Muon"):
         if kind == "reduced in step":
             program.sends("ncclAllReduce", 4 * WEIGHTS)
-        for matrix in range(MATRICES):
+        if kind == "closure":
+            with program.range("forward"), program.range("net:Net"):
+                update(program, kind, 0)
+            with program.range("backward"):
+                update(program, kind, 1)
+        for matrix in range(MATRICES if kind != "closure" else 0):
             update(program, kind, matrix)
         if kind == "norm":
             program.sends("ncclAllReduce", 4)
@@ -94,11 +99,12 @@ def found(folder: Path, kind: str = "repeated", **settings: Any) -> list[Finding
 def test_products_that_every_rank_repeats(kind: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, kind)
     assert (finding.where["file"], finding.where["line"]) == (FILE, PRODUCT)
-    assert finding.title == "Each of 2 ranks makes the same update: 1.00 ms of matrix products in the optimizer"
+    kinds = "GEMMs and solvers" if kind == "solver" else "GEMMs"
+    assert finding.title == f"Each of 2 ranks makes the same update: 1.00 ms of {kinds} in its optimizer"
     assert "makes the updates of 50 % of 4 tensors" in finding.detail and "others: 1.9 MiB" in finding.detail
     # Half of 1.06 ms goes; how long the other half's transfer takes one rank alone does not tell.
     assert finding.saving_ns_per_step == pytest.approx(530_000, rel=0.05)
-    assert finding.saving.bound and "less the transfer of the updates" in finding.saving.confidence
+    assert finding.saving.bound and "take to come is not known" in finding.saving.confidence
 
 
 def test_gradients_that_are_averaged_by_hand(tmp_path: Path) -> None:
@@ -117,7 +123,7 @@ def test_the_transfer_of_the_updates_is_taken_off(tmp_path: Path, monkeypatch: p
     assert not found(tmp_path), "the transfer takes as long as the products that go"
 
 
-@pytest.mark.parametrize("kind", ["shared", "sent behind", "no products", "vectors", "small"])
+@pytest.mark.parametrize("kind", ["shared", "sent behind", "closure", "no products", "vectors", "small"])
 def test_updates_that_are_shared_or_short(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind)
 
@@ -128,6 +134,7 @@ def test_updates_that_are_shared_or_short(kind: str, tmp_path: Path) -> None:
         {"wrappers": [{"kind": "fully_shard", "count": 5}]},
         {"wrappers": [DDP, {"kind": "FSDP", "count": 5}]},
         {"wrappers": []},  # gradients are reduced in backward by something that is not known
+        {"reducing": 0},  # no step reduces gradients: weights are averaged now and then
         {"groups": []},
         {"groups": [{**WORLD, "ranks": [0]}]},
         {
