@@ -106,13 +106,15 @@ def _sends_much(profile: Profile, comm: pl.DataFrame) -> bool:
 def _replicas(case: Case, settings: RecordedSettings) -> int:
     """Return how many ranks hold the same weights and average their gradients; 0 where they do not, or where that is not known.
 
-    Ranks in groups of a part of the job hold parts of the network, or other ones.
+    Ranks in groups of a part of the job hold parts of the network, or other ones, and so do ranks that send to one rank alone, as to
+    its experts.
     """
     groups = [
         row for row in settings.rows("groups") or () if isinstance(row.get("ranks"), list) and len(row["ranks"]) > 1
     ]
     world = max((len(row["ranks"]) for row in groups), default=0)
-    if any(len(row["ranks"]) < world and row.get("collectives") != 0 for row in groups):
+    in_parts = any(len(row["ranks"]) < world and row.get("collectives") != 0 for row in groups)
+    if in_parts or _ranks_apart.sends_to_one(case):
         return 0
     # Ranks that reduce now and then, not in each step, have weights of their own meanwhile.
     averaged = settings.number("reducing") != 0

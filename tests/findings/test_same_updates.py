@@ -49,6 +49,8 @@ def step(program: Lined, number: int, *, kind: str) -> None:
         noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
     with program.line(20), program.range("forward"), program.range("net:Net"):
         program.launch(700, GEMM)
+        if kind == "experts":
+            program.sends("ncclAlltoAll", WEIGHTS)
     with program.line(BACKWARD), program.range("backward"):
         program.launch(1300, GEMM)
         if kind != "by hand":
@@ -123,7 +125,7 @@ def test_the_transfer_of_the_updates_is_taken_off(tmp_path: Path, monkeypatch: p
     assert not found(tmp_path), "the transfer takes as long as the products that go"
 
 
-@pytest.mark.parametrize("kind", ["shared", "sent behind", "closure", "no products", "vectors", "small"])
+@pytest.mark.parametrize("kind", ["shared", "sent behind", "experts", "closure", "no products", "vectors", "small"])
 def test_updates_that_are_shared_or_short(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind)
 
