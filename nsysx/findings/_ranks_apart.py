@@ -72,6 +72,12 @@ def forwards_alone(case: Case, settings: RecordedSettings) -> bool:
     return sent is not None and sent.kinds_in_forward <= kinds
 
 
+def sends_to_one(case: Case) -> bool:
+    """Return whether ranks send to one other rank alone, as those with experts or stages of their own do; True where that is not known."""
+    sent = case.profile.once(_exchanged)
+    return sent is None or sent.to_one
+
+
 def _own(profile: Profile) -> bool:
     """Return whether a line has each rank choose a network of its own."""
     lines = (text for of_file in texts_of_ranks(profile).values() for text in of_file.values())

@@ -66,6 +66,10 @@ FUSED_UPDATE_LEFT = 7 / 18
 SPARSE_UPDATE_LEFT, SPARSE_TABLE_NS = 0.2, 300_000
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
+# ---- _same_updates ----------------------------------------------------------------------------------------------
+#: Updates that all ranks repeat are told if their products take this share of the step, and as much is saved: a program is changed for it
+#: in several places. Products of two ranks whose number and time differ by less than the other share are the same. Both chosen.
+SAME_UPDATES_SHARE, ALIKE_UPDATES_SHARE = 0.05, 0.2
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
 #: Lines of one function with at most so many others between them serve one purpose.
 LINES_APART = 3

@@ -3,10 +3,12 @@
 What it means
     An optimizer reads and writes every parameter, gradient and state in each step, whatever the batch. Without fused=True it does
     so once for each of its operations: foreach kernels of Adam move the same numbers 18 times, a fused one 7 times. Where few rows
-    of a large embedding are used in a step, its dense gradient and the update of all other rows are work for nothing.
+    of a large embedding are used in a step, its dense gradient and the update of all other rows are work for nothing. Where an update
+    consists of GEMMs (Muon, Shampoo, SOAP), all ranks of a data-parallel job make the same ones: they can share them.
 
 In the trace
-    multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more.
+    multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more; or GEMMs and
+    solvers there, 5 % of the step or more, and nothing that goes between the ranks behind them.
 
 Bad
     optimizer = torch.optim.Adam(model.parameters())           # tables of millions of rows
@@ -17,7 +19,7 @@ Good
     table = torch.nn.Embedding(1_000_000, 64, sparse=True)     # and torch.optim.SparseAdam for it
 
 Harmless when
-    The optimizer is fused and all of its parameters are used in each step.
+    The optimizer is fused and all of its parameters are used in each step, and ranks share its GEMMs.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.findings import _same_updates
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
@@ -58,6 +61,11 @@ _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 
 def check(case: Case) -> list[Finding]:
+    """Return a finding where all ranks repeat the products of an update, else where kernels of the optimizer take long and need not."""
+    return _same_updates.findings_of(case, RULE) or _passes(case)
+
+
+def _passes(case: Case) -> list[Finding]:
     """Return one finding where kernels of the optimizer take 10 % of the step or more and need not."""
     phase = case.kernels["phase"].cast(pl.String)
     kernels = case.kernels.filter(phase == "optimizer")

@@ -146,4 +146,27 @@ UNTRIED = (
         "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",
         "Moments of rows that a step does not use stay as they are.", untried="which parameters it is for is the program's own code",
     ),
+    Remedy(
+        "shared-updates",
+        "Deal the matrices out to the ranks, largest first: each rank's optimizer holds and updates its own alone, and gathers the updated "
+        "ones of the others, all of it started before any is waited for. Other parameters keep an optimizer on every rank",
+        "matrices = sorted(matrices, key=torch.Tensor.numel, reverse=True)  # all ranks alike; as many as ranks at least\n"
+        "optimizer = Muon(matrices[rank::world], lr=lr)  # this rank's alone\n"
+        "# in each step; then model.zero_grad(), for optimizer.zero_grad() leaves gradients of the others\'\n"
+        "optimizer.step()\nsent = []\n"
+        "for i in range(0, len(matrices), world):\n"
+        "    group = matrices[i : i + world]\n"
+        "    own = group[0].new_empty(group[0].numel())  # of the largest one\'s size\n"
+        "    for p in group[rank : rank + 1]:\n"
+        "        own[: p.numel()] = p.detach().flatten()\n"
+        "    out = own.new_empty(world * len(own))\n"
+        "    sent.append((group, out.chunk(world), dist.all_gather_into_tensor(out, own, async_op=True)))\n"
+        "for group, parts, work in sent:\n"
+        "    work.wait()\n"
+        "    for p, new in zip(group, parts):\n"
+        "        p.data.copy_(new[: p.numel()].view_as(p))",
+        "The matrices must have one dtype. Each rank has the state of its own alone, to be saved and loaded by rank; whether a gradient is "
+        "finite (GradScaler) must be asked of all ranks.",
+        untried="how parameters are divided among the ranks, the program says",
+    ),
 )  # fmt: skip
