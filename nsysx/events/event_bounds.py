@@ -280,8 +280,8 @@ REPETITIONS_SPREAD_TIMES = 3.0
 FEWEST_PLACED, FEWEST_SPREAD = 4, 8
 #: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
 IN_ONE_RANGE_SHARE = 0.75
-#: Between so many pairs of steps what comes between them repeats. Who evaluates for less than this share of another's time leaves it to it.
-FEWEST_BETWEEN, PART_OF_EVALUATION_SHARE = 3, 0.2
+#: Between so many pairs of steps what comes between them repeats.
+FEWEST_BETWEEN = 3
 
 # ---- streams ----------------------------------------------------------------------------------------------------
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.

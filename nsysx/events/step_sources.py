@@ -19,7 +19,6 @@ from nsysx.events.event_bounds import (
     IN_ONE_RANGE_SHARE,
     MOST_OPTIMIZERS,
     NEIGHBORS_OVERLAP_SHARE,
-    PART_OF_EVALUATION_SHARE,
     REPETITIONS_SPREAD_TIMES,
     SAME_TURN_SHARE,
 )
@@ -194,15 +193,16 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     chosen_of: list[Found] = []
     narrow: Found | None = None
     evaluations = rows.filter(pl.col("own") & (pl.col("kind") == "phase") & (pl.col("name") == "evaluation"))
-    alone = _evaluate_alone(evaluations, made[0][-1])
-    # A process has its own steps, whatever runs beside it.
+    # A process has its own steps, whatever runs beside it. Ranks of one job have steps of one kind: what is an evaluation between steps of
+    # one, however often it comes, is none of the rollouts that another could have.
+    once = _with_steps(attributed, made[0][-1], evaluations)
     for process in sorted({p for *_, steps in made for p in steps["process"].unique().to_list()}):
         own_ops = lookup.having(attributed.gpu_ops, process=process)
         for source, rule, least, steps in made:
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            often = FEWEST_BETWEEN if process not in alone else of_process.height
+            often = of_process.height if once - {process} else FEWEST_BETWEEN
             if _covers(of_process, own_ops, evaluations, often, unmarked_before=source == "nsysx"):
                 chosen_of.append((source, rule, of_process))
                 break
@@ -293,15 +293,22 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
 _COMPUTES = ("kernel", "graph")
 
 
-def _evaluate_alone(evaluations: pl.DataFrame, steps: pl.DataFrame) -> set[int]:
-    """Return the processes that evaluate for others which have the same kind of steps and hardly evaluate: no rollout is that."""
-    long = dict.fromkeys(steps["process"].unique().to_list(), 0)
-    for (process,), of_process in evaluations.sort("start_ns").group_by("process"):
-        start, end = union(*(of_process[c].to_numpy() for c in ("start_ns", "end_ns")))
-        if process in long:
-            long[process] = int((end - start).sum())
-    most = sorted(long.values())[-2:]
-    return {p for p, ns in long.items() if len(most) > 1 and ns == most[1] and most[0] < PART_OF_EVALUATION_SHARE * ns}
+def _with_steps(attributed: Attributed, by_probe: pl.DataFrame, evaluations: pl.DataFrame) -> set[int]:
+    """Return the processes whose steps of the probe cover their work, if those are the steps of several processes."""
+    marked = by_probe["process"].unique().to_list()
+    if len(marked) < 2:
+        return set()
+    return {
+        process
+        for process in marked
+        if _covers(
+            by_probe.filter(pl.col("process") == process),
+            lookup.having(attributed.gpu_ops, process=process),
+            evaluations,
+            FEWEST_BETWEEN,
+            unmarked_before=True,
+        )
+    }
 
 
 def _covers(

@@ -30,7 +30,7 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, StepPart, Surplus
-from nsysx.findings import _late_rank_lines, _loop_worth
+from nsysx.findings import _late_at_times, _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
 from nsysx.findings._finding_bounds import RANK_WORK_LEADS_SHARE
@@ -56,7 +56,9 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     late = placed_by_cost(case, late) or read_by_one_rank(case, late) or without_sampler(case, late)
-    return [late, *alone] if late.verdict == "found" or not alone else alone
+    if late.verdict == "found":
+        return [late, *alone]
+    return [*alone, *_late_at_times.findings_of(case, RULE)] or [late]
 
 
 def _evaluating_alone(case: Case) -> list[Finding]:

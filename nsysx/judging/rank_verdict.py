@@ -80,7 +80,7 @@ _DATA = ("idle: data_loader",)
 
 
 def wait_for_hosts(rows: Sequence[Row]) -> bool:
-    """Return whether the ranks, none of them always late, wait for each other's launches: the late ones idle for their host.
+    """Return whether the ranks, none of them late always or at times, wait for each other's launches: the late ones idle for their host.
 
     Ranks that are late in turn are alike in all sums: then each idles for its launches about as long as its peers wait.
     """
@@ -94,7 +94,7 @@ def wait_for_data(rows: Sequence[Row]) -> list[Row]:
 
 def _late_by(rows: Sequence[Row], causes: Sequence[str]) -> list[Row]:
     """Return the ranks that are late because they idle for such causes, the latest first, if they make most of the delays, else []."""
-    if any(r["straggler"] or r.get("bubble_ns") is not None for r in rows):
+    if any(r["straggler"] or r.get("late_at_times") or r.get("bubble_ns") is not None for r in rows):
         return []
     longest = max(map(_waits, rows), default=0)
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nsysx.catalogue import Late, Surplus
-from nsysx.ranks import late_lines, late_work, straggler, uneven
+from nsysx.ranks import late_at_times, late_lines, late_work, lone_work, straggler, uneven, work_in_turn
+from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.rank_record import Rank
 
 #: What makes a rank late before its GPU works.
@@ -50,3 +51,18 @@ def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> 
         "late_kernels": kernels or None,
         "late_lines": lines or None,
     }
+
+
+def in_some_steps(compared: JobCompared) -> list[dict[str, object]]:
+    """Return the columns about work that ranks have at times: in turn, between steps, or in a few steps; null where it is not so."""
+    in_turn, few = work_in_turn.of_each(compared), late_at_times.of_each(compared)
+    alone = lone_work.of_each(compared.aligned)
+    return [
+        {
+            "turn_wait_ns": in_turn[r].wait_ns if r in in_turn else None,
+            "turn_even_ns": in_turn[r].even_ns if r in in_turn else None,
+            "lone_work": alone.get(r),
+            "late_at_times": few[r]._asdict() if r in few else None,
+        }
+        for r in range(len(compared.ranks))
+    ]

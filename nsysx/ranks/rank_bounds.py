@@ -57,6 +57,15 @@ NOTABLE_EVALUATION_SHARE = 0.25
 #: halves of a sorted pool take 2.5 times as long as each other; a teacher's one pass in a step is far less than an evaluation.
 ITS_PART_SHARE = 0.2
 
+# ---- late_at_times ----------------------------------------------------------------------------------------------
+#: A rank is late in a step if it takes longer than its peers by so many times its usual step; a pause of the host is shorter, or comes to
+#: all ranks in turn. Chosen.
+LATE_STEP_TIMES = 0.5
+#: It is late in this share of them at most: from there on it is a straggler, or has other work in turn.
+MOST_LATE_STEPS_SHARE = 0.4
+#: Of all that ranks are late by in single steps it makes this share, and this share of all steps: a note of less is of no use. Chosen.
+ALONE_AT_TIMES_SHARE, LATE_AT_TIMES_SHARE = 0.8, 0.05
+
 # ---- match ------------------------------------------------------------------------------------------------------
 #: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
 COLLECTIVES_TOGETHER_SHARE = 0.8

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 from nsysx import units
 from nsysx.catalogue import Cause, Late
 from nsysx.model import Row, Table, TableSpec
-from nsysx.ranks import behind_columns, job_compared, lone_work, straggler, work_in_turn
+from nsysx.ranks import behind_columns, job_compared, straggler
 from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks.collective_costs import CollectiveCosts, Stretches
 from nsysx.ranks.job_compared import JobCompared
@@ -222,6 +222,12 @@ class RankRow(TypedDict):
             "ranks wait, collective, and file and line of it; null if there is none"
         ),
     ]
+    late_at_times: Annotated[
+        Mapping[str, Any] | None,
+        Of(
+            "late alone in late_steps of steps: every (period or null), ns then, cost_ns of each of all, cause; null if not"
+        ),
+    ]
     bubble_ns: Annotated[
         int | None,
         Of(
@@ -242,9 +248,7 @@ class RankRow(TypedDict):
         Of("mean clock of the GPU's GPCs while it worked; null where it was not sampled", "MHz", label="GPU clock"),
     ]
     most_clock_mhz: Annotated[float | None, Of("the highest that the card has; null likewise", "MHz")]
-    clock_correction_ns: Annotated[
-        int | None, Of("added to its clock so that collectives end together; null likewise", "ns")
-    ]
+    clock_correction_ns: Annotated[int | None, Of("added to its clock: collectives end together; null likewise", "ns")]
 
 
 COLUMNS = columns_of(RankRow)
@@ -341,7 +345,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
     aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
-    lone, changed, in_turn = lone_work.of_each(aligned), job_compared.changed(compared), work_in_turn.of_each(compared)
+    changed, in_some_steps = job_compared.changed(compared), behind_columns.in_some_steps(compared)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -374,9 +378,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "delay_ns": cost.delay_ns if cost.collectives else None,
                 **behind_columns.of_rank(ranks, late, r),
                 "changed_ns": changed.get(r),
-                "turn_wait_ns": in_turn[r].wait_ns if r in in_turn else None,
-                "turn_even_ns": in_turn[r].even_ns if r in in_turn else None,
-                "lone_work": lone.get(r),
+                **in_some_steps[r],
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],
                 "clock_mhz": None if rank.clock is None else round(rank.clock.mhz, 1),

@@ -119,7 +119,7 @@ def groups(costs: Sequence[CollectiveCosts]) -> list[tuple[int, ...]]:
     return sorted(peers, key=lambda g: (-len(g), g))
 
 
-def _without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> F64 | None:
+def without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> F64 | None:
     """Return the own time of each rank of a group in each common step (ns), shape (ranks, steps); None without such steps."""
     rows = []
     for r in group:
@@ -168,7 +168,8 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
     return float(middle - 1) if low > 1 + SLOWER_CLOCK_SHARE and middle < 1 + SLOWEST_CLOCK_SHARE else 0.0
 
 
-def _cause(more: Mapping[str, float]) -> Late:
+def cause_of(more: Mapping[str, float]) -> Late:
+    """Return why a rank is late, by what it has more of (ns): parts of the ledger and idle time by cause, as in ``per_step``."""
     sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in parts) for cause, parts in CAUSES.items()}
     return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else Late.UNKNOWN
 
@@ -230,7 +231,7 @@ def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F
     """Return the excess of a rank by the recorded ledgers, which do not tell by how much it is late in host code."""
     more = excesses(ranks, sorted(group))[group[r]]
     step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
-    cause, visible = _cause(more), sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
+    cause, visible = cause_of(more), sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
     drift = float("inf") if cause in (Late.HOST, Late.PROFILER) else min(visible, PROCESS_DRIFT * step)
     return _Excess(step, drift, cause, None, abs(float(step_ns.max(axis=0).mean()) - step) / step)
 
@@ -321,7 +322,7 @@ def _by_own_time(
 ) -> Straggler | None:
     """Return the rank whose own time exceeds that of its peers, None if there is none."""
     ranks = aligned.ranks
-    step_ns = times.step_ns if times is not None else _without_waiting(ranks, costs, group)
+    step_ns = times.step_ns if times is not None else without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
     behind = behind_peers(step_ns)
@@ -332,7 +333,7 @@ def _by_own_time(
     longer = late_lines.longer(ranks[group[r]], others)
     if late - half <= 0 and late_lines.alone(longer) >= STRAGGLER_SHARE * beyond.step:
         # What only this rank runs, in each 4th step, say, makes its steps differ, and few are replayed: all that were recorded tell.
-        half = half_of_all(_without_waiting(ranks, costs, group), r, late)
+        half = half_of_all(without_waiting(ranks, costs, group), r, late)
     if late < STRAGGLER_SHARE * beyond.step or late - half <= 0:
         return None
     compute = beyond.cause is Late.COMPUTE

@@ -312,7 +312,7 @@ def test_the_cause_of_an_excess_is_the_largest_one() -> None:
         more = {p: float(source.choice((-5, 0, 3, 9))) for p in source.sample(parts, 4)}
         sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in of) for cause, of in straggler.CAUSES.items()}
         told = Late.UNKNOWN if max(sums.values()) <= 0 else next(c for c in sums if sums[c] == max(sums.values()))
-        assert straggler._cause(more) == told
+        assert straggler.cause_of(more) == told
 
 
 def test_the_excess_of_a_rank_in_replay() -> None:

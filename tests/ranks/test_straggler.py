@@ -325,7 +325,7 @@ def test_without_replays_a_rank_may_drift_by_its_idle_time_but_by_no_more_than_h
 ) -> None:
     more = {"compute_ns": 90.0 * MS, straggler._DRIFTING[0]: float(idle_ms * MS)}
     monkeypatch.setattr(straggler, "excesses", lambda *_: {1: more})
-    monkeypatch.setattr(straggler, "_cause", lambda _: Late.COMPUTE)
+    monkeypatch.setattr(straggler, "cause_of", lambda _: Late.COMPUTE)
     tiles = SimpleNamespace(start_ns=np.array([0, 30 * MS]), end_ns=np.array([30 * MS, 60 * MS]))
     ranks = [SimpleNamespace(tiles=tiles)] * 2
     excess = straggler._by_ledger(ranks, (0, 1), 1, np.full((2, 2), 30.0 * MS))  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""A rank that is late in a few steps alone, as the ranks' table tells, and for which all others wait then: what it costs, and where."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsysx import units
+from nsysx.catalogue import Late
+from nsysx.events import bare, trend
+from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import SLOW_STEP_SHARE
+from nsysx.findings._found import Found
+from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.frames.intervals import I64
+from nsysx.model import Finding, Row
+
+
+def findings_of(case: Case, rule: Rule) -> list[Finding]:
+    """Return the finding about the rank that is late at times; none where one late step was recorded, and none was long else.
+
+    Its delay counts as often as steps were long while nothing recorded: a window of 24 steps holds two or three of those that come every
+    tenth.
+    """
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    late = next((row for row in rows if row["late_at_times"]), None)
+    if late is None:
+        return []
+    at_times: Row = late["late_at_times"]
+    timed = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
+    more_ns = 0.0 if case.profile.steps.in_rounds else bare.excess_ns(case.profile.trace.capture, case.process)
+    if at_times["late_steps"] == 1 and not more_ns:
+        return []
+    often = float(bare.long_steps(timed).mean()) if more_ns else 0.0
+    cost = round(min(more_ns, at_times["ns"] * often)) if more_ns else at_times["cost_ns"]
+    if not case.notable(cost):
+        return []
+    each = _which(case, at_times, timed if more_ns else None)
+    line = line_of_long_steps(case)
+    who, label = f"rank {late['rank']}", Late.named(at_times["cause"]).label
+    recorded = f"{at_times['late_steps']} of {units.several(at_times['steps'], 'step')}"
+    detail = (
+        f"In {recorded} it takes {units.duration(at_times['ns'])} longer than its peers without waiting, mostly {label}; in the others "
+        f"it is as fast as they are. That is {units.duration(cost)} of each step."
+    )
+    worth = Saving(
+        cost, "from step lengths: these steps would take the usual time", bound=True, error_ns=None, source="steps"
+    )
+    fix = line.fix("run-rarely") if line is not None else _find(who, each)
+    return [
+        Found(
+            rule,
+            f"{units.capitalized(who)} is late in {each}, by {units.duration(at_times['ns'])}; its peers wait for it",
+            detail,
+            worth=worth,
+            cost_ns=cost,
+            fix=fix,
+            where={"near": who, **(line.where if line is not None else {})},
+            evidence=[{"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}],
+        ).as_finding(case)
+    ]
+
+
+def _which(case: Case, at_times: Row, timed: I64 | None) -> str:
+    """Return "every 10th step", by the recorded steps or those that were timed (ns), else in how many of the recorded ones."""
+    of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == at_times["late_steps"])
+    every = at_times["every"] or next(of_level, None)
+    if every is None and timed is not None:
+        rhythm = trend.period(timed, SLOW_STEP_SHARE * float(np.median(timed)))
+        every = None if rhythm is None else rhythm.every
+    if every is not None:
+        return f"every {trend.ordinal(every)} step"
+    return f"{at_times['late_steps']} of {units.several(at_times['steps'], 'recorded step')}"
+
+
+def _find(who: str, each: str) -> Fix:
+    """Return what to look for where no line is known."""
+    these = f"in {each.replace('every', 'each', 1)}" if each.startswith("every") else "in these steps"
+    return Fix(
+        f"Find what {who} alone does {these}: saving, logging, an evaluation, a file that is read or written. Do it less often, in less "
+        "time, beside the steps (a thread), or share it between the ranks",
+        unexplained=True,
+    )

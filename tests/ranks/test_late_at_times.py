@@ -1,0 +1,106 @@
+"""NSX111: a rank that is late in a few steps alone, for which all others wait then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Finding, Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.ranks.test_rank_table import ALL_REDUCE
+
+US, MS = 1_000, 1_000_000
+WORK, FILE = 8 * MS, "/job/train.py"
+Late = Callable[[int, int], int]
+
+
+def job(path: Path, late_ms: Late, *, steps: int = 30, timed: Late | None = None, long_steps: Any = None) -> Path:
+    """Write two ranks that compute for 8 ms in each step; before that the host of a rank is held for ``late_ms(rank, step)``.
+
+    ``timed``: the same of the 200 steps that were timed without the profiler, like ``late_ms`` if None.
+    """
+    report = Report()
+    threads = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        threads.append((process := report.process(100 + r)).thread(process.pid, "python3"))
+        process.context(device=r)
+    t = MS
+    for i in range(steps):
+        begins = [t + late_ms(r, i) * MS for r in range(2)]
+        done = max(begins) + WORK + 150 * US
+        for r, (thread, begin) in enumerate(zip(threads, begins, strict=True)):
+            for k in range(4):
+                start = begin + 50 * US + k * WORK // 4
+                thread.launch(begin + k * 5 * US, kernel=f"gemm{k}", gpu_start=start, gpu_dur=WORK // 4, device=r)
+            came = begin + 50 * US + WORK
+            thread.launch(begin + 30 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r)
+            thread.sync("cudaDeviceSynchronize_v3020", at=begin + 50 * US, dur=done - begin - 10 * US, device=r)
+            thread.add_range(f"step {i}", t, done + 50 * US, domain="nsysx")
+            thread.add_range("backward", begin, begin + 40 * US, domain="nsysx")
+        t = done + 60 * US
+    of_timed = timed or late_ms
+    lengths = [WORK + 200 * US + max(of_timed(r, i) for r in range(2)) * MS for i in range(200)]
+    steps_timed = {"count": 200, "median_ns": sorted(lengths)[100], "low_ns": min(lengths), "high_ns": max(lengths)}
+    steps_timed |= {"clock": "gpu", "lengths_ns": lengths, "where": "between the windows", "loop_ns": lengths}
+    probes = [{"pid": 100 + r, "unrecorded_steps": steps_timed} for r in range(2)]
+    for probe, noted in zip(probes, long_steps or (), strict=False):
+        probe["long_steps"] = {"steps": 2, "samples": 90, "places": noted, "entries": []}
+    path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
+    return report.write(path)
+
+
+def stragglers(summary: Summary) -> list[Finding]:
+    return [f for f in summary.findings or () if f.code == "NSX111" and f.verdict == "found"]
+
+
+def saves(r: int, i: int) -> int:
+    """Rank 0 saves for 300 ms in each tenth step."""
+    return 300 if r == 0 and i % 10 == 9 else 0
+
+
+def test_a_rank_that_saves_in_each_tenth_step_is_named_with_what_that_costs(tmp_path: Path) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", saves)])
+    rows = summary.rows("ranks")
+    assert [r["straggler"] for r in rows] == [False, False] and rows[1]["late_at_times"] is None
+    at_times = rows[0]["late_at_times"]
+    assert (at_times["cause"], at_times["ns"]) == ("host", pytest.approx(300 * MS, rel=0.01))
+    assert at_times["cost_ns"] * at_times["steps"] == pytest.approx(at_times["ns"] * at_times["late_steps"], rel=0.01)
+    (finding,) = stragglers(summary)
+    assert finding.title == "Rank 0 is late in every 10th step, by 300.0 ms; its peers wait for it"
+    assert finding.saving.bound and finding.saving.likely_ns == pytest.approx(30 * MS, rel=0.02)
+    assert summary.answer is not None
+    assert summary.answer.do[0].text.startswith("Find what rank 0 alone does in each 10th step")
+
+
+def test_its_line_is_that_of_its_long_steps(tmp_path: Path) -> None:
+    saved, waits = [[FILE, 41, "save", 80, False]], [[FILE, 20, "step", 85, True]]
+    (finding,) = stragglers(summarize([job(tmp_path / "j.sqlite", saves, long_steps=(saved, waits))]))
+    assert finding.where == {"near": "rank 0", "file": FILE, "line": 41}
+    assert "save" in finding.fix and not finding.unexplained
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "timed"),
+    [
+        (lambda r, i: 30 if i % 8 == 5 * r else 0, None),  # both, in turn
+        (lambda r, i: 300 if i % 10 == 9 else 0, None),  # both at once
+        (lambda r, i: 300 if r == 0 and i == 19 else 0, lambda r, i: 0),  # once, and never else
+        (lambda r, i: 2 if r == 0 and i % 10 == 9 else 0, None),  # by a quarter of a step
+    ],
+)
+def test_pauses_of_all_or_of_once_are_nobodys(late_ms: Late, timed: Late | None, tmp_path: Path) -> None:
+    assert not stragglers(summarize([job(tmp_path / "j.sqlite", late_ms, timed=timed)]))
+
+
+def test_ranks_that_wait_for_one_at_times_need_no_fewer_launches(tmp_path: Path) -> None:
+    """What one rank does in each eighth step is nothing that a compiler makes shorter on all."""
+    path = job(tmp_path / "j.sqlite", lambda r, i: 60 if r == 1 and i % 8 == 3 else 0)
+    answer = summarize([path]).answer
+    assert answer is not None and "rank 1 alone does in each 8th step" in answer.do[0].text
+    assert not any("fewer launches" in action.text for action in answer.do)
