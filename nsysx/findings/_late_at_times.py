@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.events import bare, trend
 from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.findings._finding_bounds import SLOW_STEP_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
+
+#: Causes of which nothing but the host is known.
+_BY_HOST = (Late.HOST, Late.UNKNOWN)
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
@@ -58,6 +63,23 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
             evidence=[{"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}],
         ).as_finding(case)
     ]
+
+
+def in_its_steps(case: Case, finding: Finding) -> Finding:
+    """Return the finding about a straggler that its host makes late in few steps alone, with what to look for in these; another as it is.
+
+    Where a line is known to hold it, that says more.
+    """
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    late = next((row for row in rows if row["straggler"]), None)
+    if finding.verdict != "found" or finding.where.get("file") or late is None or not late["late_at_times"]:
+        return finding
+    at_times: Row = late["late_at_times"]
+    if late["late_cause"] not in _BY_HOST or at_times["cost_ns"] < MOST_SHARE * late["late_ns"]:
+        return finding
+    line = line_of_long_steps(case)
+    fix = _find(f"rank {late['rank']}", _which(case, at_times, None)) if line is None else line.fix("run-rarely")
+    return fix.into(replace(finding, where={**finding.where, **(line.where if line is not None else {})}))
 
 
 def _which(case: Case, at_times: Row, timed: I64 | None) -> str:

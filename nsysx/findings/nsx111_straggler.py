@@ -55,6 +55,7 @@ def check(case: Case) -> list[Finding]:
     if in_turn(case.profile) is not None:  # each rank has work of its own kind, and waits for the other's
         return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
+    late = _late_at_times.in_its_steps(case, late)
     late = placed_by_cost(case, late) or read_by_one_rank(case, late) or without_sampler(case, late)
     if late.verdict == "found":
         return [late, *alone]

@@ -1,7 +1,7 @@
 """A rank that is late in a few steps alone, by far: it saves, logs or reads a file then, and all others wait for it.
 
-Over all steps it is no straggler, because nothing of it shows in most of them, and its peers' steps are as long as its own. Step by step
-it shows: in some of them a rank takes far longer without waiting than the median of its peers, and no other rank ever does.
+Over all steps it may be no straggler, because nothing of it shows in most of them, and its peers' steps are as long as its own. Step by
+step it shows: in some of them a rank takes far longer without waiting than the median of its peers, and no other rank ever does.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class LateAtTimes(NamedTuple):
 
 
 def of_each(compared: JobCompared) -> dict[int, LateAtTimes]:
-    """Return the place of a rank -> its steps in which it is late, for the one of each group that is; {} where a rank always is."""
-    if compared.late is not None and compared.late.named:
-        return {}
+    """Return the place of a rank -> its steps in which it is late, for the one of each group that is late in few of them."""
     told: dict[int, LateAtTimes] = {}
     for group in straggler.groups(compared.costs):
         own_ns = straggler.without_waiting(compared.ranks, compared.costs, group)

@@ -61,8 +61,8 @@ ITS_PART_SHARE = 0.2
 #: A rank is late in a step if it takes longer than its peers by so many times its usual step; a pause of the host is shorter, or comes to
 #: all ranks in turn. Chosen.
 LATE_STEP_TIMES = 0.5
-#: It is late in this share of them at most: from there on it is a straggler, or has other work in turn.
-MOST_LATE_STEPS_SHARE = 0.4
+#: It is late in this share of them at most: beyond, it always is.
+MOST_LATE_STEPS_SHARE = 0.5
 #: Of all that ranks are late by in single steps it makes this share, and this share of all steps: a note of less is of no use. Chosen.
 ALONE_AT_TIMES_SHARE, LATE_AT_TIMES_SHARE = 0.8, 0.05
 

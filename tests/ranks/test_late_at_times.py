@@ -104,3 +104,16 @@ def test_ranks_that_wait_for_one_at_times_need_no_fewer_launches(tmp_path: Path)
     answer = summarize([path]).answer
     assert answer is not None and "rank 1 alone does in each 8th step" in answer.do[0].text
     assert not any("fewer launches" in action.text for action in answer.do)
+
+
+@pytest.mark.parametrize(
+    ("every", "text"), [(3, "Find what rank 0 alone does in each 3rd step"), (1, "Find what slows")]
+)
+def test_a_straggler_that_is_late_in_each_third_step_is_told_what_to_look_for(
+    every: int, text: str, tmp_path: Path
+) -> None:
+    path = job(tmp_path / "j.sqlite", lambda r, i: 30 if r == 0 and i % every == every - 1 else 0)
+    summary = summarize([path])
+    assert [r["straggler"] for r in summary.rows("ranks")] == [True, False]
+    (finding,) = stragglers(summary)
+    assert finding.fix.startswith(text) and not finding.saving.bound

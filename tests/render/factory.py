@@ -608,7 +608,13 @@ def ranks(count: int, late: int) -> Table:
             "late_cause": "compute", "price_ns": 3_000 * US, "price_share": 0.9, "alone_share": 0.9, "replay_error": 0.01,
             "even_ns": 2_000 * US, "late_kernels": None, "late_lines": None, "late_work": None, "late_spread": None,
         }  # fmt: skip
-        known |= {"late_by_work": False, "lone_work": None, "late_at_times": None, "turn_wait_ns": None, "turn_even_ns": None}
+        known |= {
+            "late_by_work": False,
+            "lone_work": None,
+            "late_at_times": None,
+            "turn_wait_ns": None,
+            "turn_even_ns": None,
+        }
         known |= behind if r == late else dict.fromkeys(behind)
         rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
     return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=ranks_room.SHOWN)
