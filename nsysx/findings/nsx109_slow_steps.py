@@ -28,7 +28,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import CAUSES, WORKING
+from nsysx.catalogue import CAUSES, WORKING, DeviceActivity
 from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import bare, ledger, python_pauses, sampled_stacks, trend
 from nsysx.findings import _rare_steps as rare_steps
@@ -173,6 +173,8 @@ def _finding_of_steps(
     elif count <= MOST_NAMED_SLOW_STEPS:
         which = takes.replace(",", " and")
     reason = label if worst.startswith("idle") else f"more {label}"
+    if worst == DeviceActivity.COMM.column and (waited_for := _late_at_times(case)) is not None:
+        reason = f"they wait for rank {waited_for}"
     middle = units.duration(float(np.median(late["ns"].to_numpy())))  # what the headline says of these steps, too
     title = f"{which} {middle}: {_explained(cause, reason, excess, longer)}"
     of_it = f"Of the difference, {units.duration(min(excess, longer))} is {label}."
@@ -206,6 +208,12 @@ def _finding_of_steps(
         title_as_recorded=True,
         takes=claimed,
     ).as_finding(case)
+
+
+def _late_at_times(case: Case) -> int | None:
+    """Return the rank that is late in few steps alone, None if that is the shown one, or none is."""
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    return next((row["rank"] for row in rows if row["late_at_times"] and row["process"] != case.process), None)
 
 
 def _recurring(line: Row, every: str) -> Fix:

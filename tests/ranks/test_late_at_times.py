@@ -76,6 +76,8 @@ def test_a_rank_that_saves_in_each_tenth_step_is_named_with_what_that_costs(tmp_
     assert finding.saving.bound and finding.saving.likely_ns == pytest.approx(30 * MS, rel=0.02)
     assert summary.answer is not None
     assert summary.answer.do[0].text.startswith("Find what rank 0 alone does in each 10th step")
+    slow = next(f for f in summary.findings or () if f.code == "NSX109")
+    assert slow.title == "Every 10th step takes 308.2 ms: they wait for rank 0"
 
 
 def test_its_line_is_that_of_its_long_steps(tmp_path: Path) -> None:
