@@ -730,6 +730,8 @@ OF_JOBS = {
     "DataParallel",
     "other processes in turn",
     "gradients reduced again",
+    "shared optimizer state",
+    "parameters_as_bucket_view",
     "metrics in each step",
     "stream of collectives",
     "gathers into lists",
