@@ -18,10 +18,10 @@ from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
 from nsysx.findings import _sharded_models as shards
-from nsysx.findings import _shared_optimizers as shared
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
+from nsysx.findings._costly_replicas import OF_REPLICAS
 from nsysx.findings._costly_setting import Costly
 
 #: Rows of settings that DDP acts on in backward, and of settings of FSDP.
@@ -163,27 +163,6 @@ OF_RANKS = (
         collectives.gathers_at_once,
         "More parameters are gathered at once than memory holds",
         way("limited-gathers"),
-    ),
-    Costly(
-        "shared optimizer state",
-        shared.shares_state,
-        "The optimizer's state is shared out over the ranks although each has room for it",
-        way("whole-state"),
-        worth=shared.whole_state,
-        takes=shared.of_broadcasts,
-        phase="optimizer",
-        set_by=("optimizer",),
-        worded=shared.in_its_words,
-    ),
-    Costly(
-        "parameters_as_bucket_view",
-        shared.sends_one_by_one,
-        "Updated parameters are sent one by one",
-        way("updates-in-buckets"),
-        worth=shared.in_buckets,
-        takes=shared.of_broadcasts,
-        phase="optimizer",
-        set_by=("optimizer",),
     ),
     Costly(
         "gradients reduced again",
@@ -380,4 +359,5 @@ OF_RANKS = (
         worth=shards.kept_on_gpu,
         leads=True,
     ),
+    *OF_REPLICAS,
 )

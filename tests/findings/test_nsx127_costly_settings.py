@@ -731,6 +731,7 @@ OF_JOBS = {
     "other processes in turn",
     "gradients reduced again",
     "shared optimizer state",
+    "compressing hook",
     "parameters_as_bucket_view",
     "metrics in each step",
     "stream of collectives",
