@@ -15,13 +15,15 @@ from nsysx.records import count_or_zero, whole_number
 
 
 class SharedOptimizer(NamedTuple):
-    """``ranks`` share the ``elements`` of the parameters, of which this rank updates ``own_elements`` by an optimizer of ``update``.
+    """``ranks`` share the ``elements`` of the parameters, of which this rank updates ``own_elements`` by an optimizer of class ``update``.
 
-    ``state_bytes``: the state of all parameters. ``bucket_view``: each rank sends its part in one message.
+    ``of_torch``: that is torch's own. ``state_bytes``: the state of all parameters. ``bucket_view``: each rank sends its part in one
+    message.
     """
 
     ranks: int
     update: str
+    of_torch: bool
     elements: int
     own_elements: int
     state_bytes: int
@@ -50,4 +52,5 @@ def of_settings(settings: RecordedSettings) -> SharedOptimizer | None:
     if ranks < 2 or not 0 < in_part < elements or state_bytes is None:
         return None
     update, in_one = str(shared.get("class")), bool(shared.get("bucket_view"))
-    return SharedOptimizer(ranks, update, elements, in_part, round(state_bytes * elements / in_part), in_one)
+    of_torch = shared.get("module") == "torch"
+    return SharedOptimizer(ranks, update, of_torch, elements, in_part, round(state_bytes * elements / in_part), in_one)

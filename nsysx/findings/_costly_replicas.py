@@ -38,5 +38,6 @@ OF_REPLICAS = (
         takes=shared.of_broadcasts,
         phase="optimizer",
         set_by=("optimizer",),
+        worded=shared.in_its_words,
     ),
 )

@@ -77,9 +77,10 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     shared = shared_optimizer.shared_optimizer(case.profile)
     if shared is None:
         return title, remedy
-    fused = "fused=True, " if shared.update in FUSABLE else ""
-    paste = f"optimizer = torch.optim.{shared.update}(model.parameters(), {fused}**options)  # the options of ZeroRedundancyOptimizer"
-    return title, replace(remedy, paste=paste)
+    optimizer = f"torch.optim.{shared.update}" if shared.of_torch else shared.update
+    paste = remedy.paste.replace("torch.optim.AdamW", optimizer)
+    fused = shared.of_torch and shared.update in FUSABLE
+    return title, replace(remedy, paste=paste if fused else paste.replace("fused=True, ", ""))
 
 
 # ---- where there is no room --------------------------------------------------------------------------------------------

@@ -40,16 +40,19 @@ def job(
     report = Report()
     period = 300 * US + BUCKETS * (COMPUTES + compresses + reductions * REDUCES + late + 100 * US)
     for rank in range(recorded):
-        thread = report.process(100 + rank).thread(100 + rank, "python3")
+        process = report.process(100 + rank)
+        main, thread = process.thread(100 + rank, "python3"), process.thread(200 + rank, "pt_autograd_0")
         report.gpu(rank, name=card, pids=[(100 + rank, rank)])
-        noted(thread, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=rank)
+        noted(main, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=rank)
         for i in range(STEPS):
             t = MS + i * period
             begin = t
-            thread.add_range("forward", t, t + 20 * US, domain="nsysx")
-            thread.launch(t + 5 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=100 * US, device=rank)
+            main.add_range("forward", t, t + 20 * US, domain="nsysx")
+            main.launch(t + 5 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=100 * US, device=rank)
             host, gpu = t + 40 * US, t + 120 * US
-            backward = host - US
+            backward = host - 10 * US
+            main.launch(host - 8 * US, kernel="fill", gpu_start=gpu, gpu_dur=2 * US, device=rank)
+            gpu += 2 * US
             for _ in range(BUCKETS):
                 own = late if rank == RANKS - 1 else 0
                 thread.launch(
@@ -70,9 +73,9 @@ def job(
                 if waits:
                     thread.sync("cudaDeviceSynchronize_v3020", at=host, dur=gpu + 5 * US - host, device=rank)
                     host = gpu + 10 * US
-            thread.add_range("backward", backward, host, domain="nsysx")
-            thread.sync("cudaStreamSynchronize_v3020", at=host + US, dur=max(gpu + 5 * US - host, 5 * US), device=rank)
-            thread.add_range(f"step {i}", begin, t + period - 100, domain="nsysx")
+            main.add_range("backward", backward, host, domain="nsysx")
+            main.sync("cudaStreamSynchronize_v3020", at=host + US, dur=max(gpu + 5 * US - host, 5 * US), device=rank)
+            main.add_range(f"step {i}", begin, t + period - 100, domain="nsysx")
     given = {"wrappers": [wrapper], "environment": {"values": variables or {}}}
     probes(folder / "r.run.json", changed(CLEAN, given), tuple(range(100, 100 + recorded)))
     return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
+from nsysx.findings import _shared_optimizers
+from nsysx.findings._case import Saving
 from nsysx.model import Finding
 from nsysx.pipeline import summarize
+from nsysx.replay import job_changes
 from tests.builder import Report
 from tests.findings.test_job_messages import DDP, found, probes
 from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
@@ -23,6 +28,7 @@ FULL = {"memory": {"total_bytes": 80 * GIB, "reserved_peak_bytes": 75 * GIB}}
 SHARED = {
     "ranks": RANKS,
     "class": "AdamW",
+    "module": "torch",
     "parameters": 5,
     "elements": 5_000_000,
     "state_bytes": 40_000_000,
@@ -103,6 +109,19 @@ def test_a_state_that_is_shared_out_although_each_rank_has_room_for_it(tmp_path:
     assert finding.saving_ns_per_step == pytest.approx(10 * SENDS - UPDATES, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("named", "paste"),
+    [
+        ({"class": "Adam"}, "torch.optim.Adam(model.parameters(), fused=True, **options)"),
+        ({"class": "RMSprop"}, "torch.optim.RMSprop(model.parameters(), **options)"),  # which has no fused form
+        ({"class": "Lion", "module": "lion_pytorch"}, "optimizer = Lion(model.parameters(), **options)"),
+    ],
+)
+def test_what_is_pasted_is_of_the_class_that_is_shared_out(tmp_path: Path, named: dict[str, str], paste: str) -> None:
+    finding = found(job(tmp_path, [{**ZERO, "shared": {**SHARED, **named}}], FREE), "shared optimizer state")
+    assert finding is not None and paste in finding.paste
+
+
 def test_the_longer_update_is_taken_off_what_the_broadcasts_take(tmp_path: Path) -> None:
     finding = found(job(tmp_path, [ZERO], FREE, updates=200 * US), "shared optimizer state")
     assert finding is not None
@@ -117,6 +136,25 @@ def test_a_rank_recorded_alone_waits_for_others_in_its_broadcasts_so_that_it_is_
     finding = found(job(tmp_path, [ZERO], FREE, recorded=1), "shared optimizer state")
     assert finding is not None and finding.saving.bound
     assert finding.saving_ns_per_step == pytest.approx(10 * SENDS - UPDATES, rel=0.15)
+
+
+def test_a_replay_far_off_the_steps_leaves_what_is_moved_less_the_longer_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten steps: 6 ms of each are transfer of the broadcasts, and 2 ms the update, of which there is twice as much then."""
+    case: Any = SimpleNamespace(
+        ops=pl.DataFrame({"op": [0, 1]}),
+        profile=None,
+        ranks=SimpleNamespace(rows=[{"replay_error": 0.2}]),
+        timed_ops=lambda *_: pl.DataFrame({"op": [1], "ns": [20 * MS]}),
+        per_step=lambda ns: round(ns / 10),
+        bound=lambda ns, why: Saving(ns, why, bound=True, source="time"),
+    )
+    monkeypatch.setattr(job_changes, "gone", lambda *_: frozenset({0}))
+    monkeypatch.setattr(job_changes, "grown", lambda *_: (frozenset({1}), 2.0))
+    monkeypatch.setattr(_shared_optimizers, "transfer_of_ops_ns", lambda *_: 6 * MS)
+    worth = _shared_optimizers.whole_state(case, None)
+    assert worth is not None and worth.bound and worth.likely_ns == 4 * MS
 
 
 def test_without_room_updates_are_sent_in_one_message_of_each_rank(tmp_path: Path) -> None:

@@ -947,7 +947,8 @@ def test_an_optimizer_that_is_shared_out_is_one_with_its_part_in_it() -> None:
     assert optimizer["takes_fused"] and optimizer["made"] == f"{__file__}:{made}"
     assert optimizer["gradients"]["without"] == 0 and optimizer["state_devices"] == {"cpu": 4}
     assert optimizer["shared"] == {
-        "ranks": 1, "class": "AdamW", "parameters": 2, "elements": 72, "state_bytes": 2 * 4 * 72, "bucket_view": True, "overlaps": False,
+        "ranks": 1, "class": "AdamW", "module": "torch", "parameters": 2, "elements": 72, "state_bytes": 2 * 4 * 72,
+        "bucket_view": True, "overlaps": False,
     }  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def _shared(torch: Any, optimizer: Any, local_part: Any) -> dict[str, Any]:
     return {
         "ranks": int(optimizer.world_size),
         "class": type(local_part).__name__,
+        "module": type(local_part).__module__.partition(".")[0],
         "parameters": len(parameters),
         "elements": sum(int(p.numel()) for p in parameters),
         "state_bytes": sum(int(s.numel()) * s.element_size() for s in states),

@@ -150,9 +150,7 @@ UNTRIED = (
     Remedy(
         "updates-in-buckets",
         "Send what each rank has updated in one message: parameters_as_bucket_view=True for ZeroRedundancyOptimizer",
-        "optimizer = ZeroRedundancyOptimizer(\n"
-        "    model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, fused=True, **options\n"
-        ")",
+        "optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **options)",
         "Parameters become views of the buckets: load weights into them in place, and make it behind any .to().",
         untried="an optimizer of all ranks, the program makes",
     ),
