@@ -21,6 +21,7 @@ from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
+from nsysx.findings._costly_replicas import OF_REPLICAS
 from nsysx.findings._costly_setting import Costly
 
 #: Rows of settings that DDP acts on in backward, and of settings of FSDP.
@@ -358,4 +359,5 @@ OF_RANKS = (
         worth=shards.kept_on_gpu,
         leads=True,
     ),
+    *OF_REPLICAS,
 )

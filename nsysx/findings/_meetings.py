@@ -16,7 +16,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings import (
     _late_gradients,
     _layer_exchanges,
@@ -275,6 +275,14 @@ _NVLINK_BYTES_PER_S = {
 _WITHOUT_NVLINK = r"PCIe|NVL|MIG"
 
 
+def slow_way(settings: RecordedSettings) -> str:
+    """Return the variable that keeps NCCL from the links between the GPUs, or from most of their rate; "" without one."""
+    return next(
+        (n for n, (values, _) in _SLOW_WAYS.items() if settings.variable(n).strip().lower() in values),
+        "",
+    )
+
+
 def _of_links(case: Case) -> CommunicationCause | None:
     """Return that data takes a slow way between GPUs of one host, where most of the exposed communication is transfer."""
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
@@ -282,11 +290,10 @@ def _of_links(case: Case) -> CommunicationCause | None:
     if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < MOST_SHARE * exposed:
         return None
     settings = settings_of(case.profile)
-    for name, (values, does) in _SLOW_WAYS.items():
-        value = "" if settings is None else settings.variable(name).strip()
-        if settings is not None and value.lower() in values:
-            unset = way("unset-variable", f"Unset {name}={value}: {does}", f"env -u {name} torchrun train.py")
-            return CommunicationCause(Fix.by_name(unset), settings.place(name) or {"near": name})
+    if settings is not None and (name := slow_way(settings)):
+        text = f"Unset {name}={settings.variable(name).strip()}: {_SLOW_WAYS[name][1]}"
+        unset = way("unset-variable", text, f"env -u {name} torchrun train.py")
+        return CommunicationCause(Fix.by_name(unset), settings.place(name) or {"near": name})
     return None if (slow := _slowest(rows)) is None else CommunicationCause(Fix(slow), {})
 
 
@@ -300,7 +307,7 @@ class _Moved(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def _large(rows: Sequence[Row]) -> list[_Moved]:
+def large_messages(rows: Sequence[Row]) -> list[_Moved]:
     """Return what was moved in large messages, by communicator and kind: the fastest of its ranks."""
     moved: dict[tuple[str, int | None], list[_Moved]] = {}
     for row in rows:
@@ -315,9 +322,9 @@ def _large(rows: Sequence[Row]) -> list[_Moved]:
     ]
 
 
-def _nvlink(card: str) -> float | None:
+def nvlink_bytes_per_s(card: str) -> float | None:
     """Return what NVLink of a card moves one way (bytes a second), None where it has none or that is not known."""
-    if re.search(_WITHOUT_NVLINK, card):
+    if re.search(_WITHOUT_NVLINK, card, re.IGNORECASE):
         return None
     return next((rate for names, rate in _NVLINK_BYTES_PER_S.items() if re.search(names, card)), None)
 
@@ -327,11 +334,11 @@ def _slowest(rows: Sequence[Row]) -> str | None:
 
     That is what messages of the same kind and size reach among other ranks of the same job, or what NVLink of the cards moves.
     """
-    moved = _large(rows)
+    moved = large_messages(rows)
     if len({row["host"] for row in rows}) != 1 or not moved:
         return None
     fastest = max(moved, key=lambda m: m.bandwidth)
-    links = [_nvlink(row["gpu"]) for row in rows]
+    links = [nvlink_bytes_per_s(row["gpu"]) for row in rows]
     nvlink = min((rate for rate in links if rate is not None), default=0.0) if None not in links else 0.0
     if fastest.bandwidth < SLOW_NVLINK_SHARE * nvlink:
         return (

@@ -17,6 +17,7 @@ from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.frozen_parameters import frozen_parameters
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
+from nsysx.events.shared_optimizer import shared_optimizer
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
@@ -31,15 +32,28 @@ _FLATTENS = r"CatArrayBatchedCopy"
 def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
     """Return remedy -> what is left of the time of each of these GPU ops (0: it is gone), for those that remove something in each step.
 
-    Kernels that ran beside communication that goes take as long as they take alone, where that is known.
+    Kernels that ran beside communication that goes take as long as they take alone, where that is known. What has more to do on each
+    rank then takes longer: more than 1 is left.
     """
     left = {}
     for name, of_change in _GONE.items():
         removed = profile.once(of_change)
         here = np.isin(ops, list(removed))
         if here.any():
-            left[name] = np.where(here, 0.0, _relieved(profile, removed, ops))
+            left[name] = np.where(here, 0.0, _relieved(profile, removed, ops)) * _grown(profile, name, ops)
     return left
+
+
+def _grown(profile: Profile, name: str, ops: I64) -> F64:
+    """Return how many times as long each op takes by what a change adds to its work."""
+    more, times = grown(profile, name)
+    return np.where(np.isin(ops, list(more)), times, 1.0)
+
+
+def grown(profile: Profile, name: str) -> tuple[frozenset[int], float]:
+    """Return the GPU work of the shown process that a change makes longer, and how many times: that of an optimizer of all parameters."""
+    shared = shared_optimizer(profile) if name == "whole-state" else None
+    return (frozenset(), 1.0) if shared is None else (profile.once(_updates), shared.times)
 
 
 def gone(profile: Profile, name: str) -> frozenset[int]:
@@ -155,6 +169,20 @@ def _reduced_zeros(profile: Profile) -> frozenset[int]:
     return frozenset() if frozen is None else frozen.ops
 
 
+def _updates(profile: Profile) -> frozenset[int]:
+    """Return what an optimizer computes."""
+    ops = profile.steady_ops.select("op", "cls", "phase")
+    computes = ops["cls"] == DeviceActivity.COMPUTE.value
+    return frozenset(ops.filter((ops["phase"].cast(pl.String) == "optimizer") & computes)["op"].to_list())
+
+
+def _sent_updates(profile: Profile) -> frozenset[int]:
+    """Return the broadcasts behind an optimizer whose state is shared out, with which each rank sends what it has updated."""
+    if shared_optimizer(profile) is None:
+        return frozenset()
+    return _often(profile, _in_phase(profile, "optimizer").filter(pl.col("kind") == "broadcast"))
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
@@ -162,4 +190,5 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "ddp-bucket-view": _copied_out,
     "own-buffers": _sent_buffers,
     "frozen-before-wrapping": _reduced_zeros,
+    "whole-state": _sent_updates,
 }

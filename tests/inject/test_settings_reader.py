@@ -934,6 +934,25 @@ def test_where_a_network_is_sharded_by_what_is_imported_before_the_ranks_meet() 
 
 
 @as_one_rank
+def test_an_optimizer_that_is_shared_out_is_one_with_its_part_in_it() -> None:
+    with armed() as lab:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        net = nn.Linear(8, 8)
+        shared = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, lr=0.1)
+        made = line_here() - 1
+        train(net, shared)
+        (optimizer,) = settings(lab)["optimizers"]
+    assert (optimizer["class"], optimizer["elements"]) == ("ZeroRedundancyOptimizer", 72)
+    assert optimizer["takes_fused"] and optimizer["made"] == f"{__file__}:{made}"
+    assert optimizer["gradients"]["without"] == 0 and optimizer["state_devices"] == {"cpu": 4}
+    assert optimizer["shared"] == {
+        "ranks": 1, "class": "AdamW", "module": "torch", "parameters": 2, "elements": 72, "state_bytes": 2 * 4 * 72,
+        "bucket_view": True, "overlaps": False,
+    }  # fmt: skip
+
+
+@as_one_rank
 def test_where_a_schedule_is_made_with_its_micro_batches_and_where_a_hook_of_gradients_is_set() -> None:
     from torch import distributed
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe

@@ -25,21 +25,29 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"]][:MOST_PARAMETERS]
 
 
+def of_program(optimizers: list[Any]) -> list[Any]:
+    """Return the optimizers without those that another one holds, to update its part of the parameters."""
+    parts = {id(held(each).get("optim")) for each in optimizers if _is_shared(each)}
+    return [each for each in optimizers if id(each) not in parts]
+
+
 def optimizer(torch: Any, each: Any) -> dict[str, Any]:
     """Return class and options of an optimizer, and where its parameters and its state live."""
     groups = each.param_groups
+    local_part = held(each).get("optim") if _is_shared(each) else None
+    updates: Any = local_part if hasattr(local_part, "param_groups") else each
     options = {
         name: _plain(groups[0].get(name)) if groups and name in groups[0] else None
         for name in ("fused", "foreach", "capturable", "differentiable")
     }
     with torch._C.DisableTorchFunction():
         parameters = parameters_of(each)
-        states = [s for p in parameters[:200] for s in _tensors(torch, each.state.get(p))]
+        states = [s for p in parameters_of(updates)[:200] for s in _tensors(torch, updates.state.get(p))]
         return {
             "class": type(each).__name__,
             "module": type(each).__module__.partition(".")[0],
             **options,
-            "takes_fused": "fused" in getattr(each, "defaults", {}),
+            "takes_fused": "fused" in getattr(updates, "defaults", {}),
             "groups": len(groups),
             "parameters": len(parameters),
             "elements": sum(int(p.numel()) for p in parameters),
@@ -47,7 +55,30 @@ def optimizer(torch: Any, each: Any) -> dict[str, Any]:
             "devices": _counted(p.device.type for p in parameters),
             "state_devices": _counted(s.device.type for s in states),
             "state_dtypes": _counted(name_of(s.dtype) for s in states),
+            **({"shared": asked(_shared, torch, each, local_part)} if local_part is not None else {}),
         }
+
+
+def _is_shared(optimizer: Any) -> bool:
+    """Return whether an optimizer shares its state out over the ranks, and sends what each of them has updated."""
+    kind = loaded("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer")
+    return kind is not None and isinstance(optimizer, kind)
+
+
+def _shared(torch: Any, optimizer: Any, local_part: Any) -> dict[str, Any]:
+    """Return over how many ranks an optimizer is shared out, what updates this rank's part, its state, and how what is updated is sent."""
+    parameters = parameters_of(local_part)
+    states = [s for p in parameters for s in _tensors(torch, local_part.state.get(p))]
+    return {
+        "ranks": int(optimizer.world_size),
+        "class": type(local_part).__name__,
+        "module": type(local_part).__module__.partition(".")[0],
+        "parameters": len(parameters),
+        "elements": sum(int(p.numel()) for p in parameters),
+        "state_bytes": sum(int(s.numel()) * s.element_size() for s in states),
+        "bucket_view": bool(optimizer.parameters_as_bucket_view),
+        "overlaps": bool(optimizer._overlap_with_ddp),
+    }
 
 
 def _tensors(torch: Any, state: Any) -> list[Any]:

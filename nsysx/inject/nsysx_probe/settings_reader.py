@@ -349,7 +349,7 @@ class SettingsReader:
         living = [o for o in (ref() for ref in self._optimizers()) if o is not None][:MOST_OBJECTS]
         living = [] if self._traced() else living
         optimizers = []
-        for each in living:
+        for each in settings_objects.of_program(living):
             about = asked(settings_objects.optimizer, torch, each)
             if about is not None:
                 optimizers.append(

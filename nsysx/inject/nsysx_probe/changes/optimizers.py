@@ -141,6 +141,20 @@ CHANGES = (
 )  # fmt: skip
 UNTRIED = (
     Remedy(
+        "whole-state",
+        "Let each rank keep the whole state of the optimizer and update all parameters: no rank then sends what it has updated",
+        "optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options)  # the options of ZeroRedundancyOptimizer",
+        "The state must fit on each GPU; a checkpoint then is optimizer.state_dict(), without consolidate_state_dict().",
+        untried="an optimizer of all ranks, the program makes",
+    ),
+    Remedy(
+        "updates-in-buckets",
+        "Send what each rank has updated in one message: parameters_as_bucket_view=True for ZeroRedundancyOptimizer",
+        "optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **options)",
+        "Parameters become views of the buckets: load weights into them in place, and make it behind any .to().",
+        untried="an optimizer of all ranks, the program makes",
+    ),
+    Remedy(
         "sparse-embeddings",
         "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",
         "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",

@@ -203,6 +203,12 @@ UNTRIED = (
         "Moments of rows that a step does not look up stay as they are.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "reduced-whole",
+        "Leave the hook out: DDP reduces the buckets whole, beside backward; bf16_compress_hook halves their bytes where links are slow",
+        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)  # no register_comm_hook(state, powerSGD_hook)",
+        "Gradients then are exact: compare the loss.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "asynchronous-hook",
         "Let the communication hook of DDP only start its reduction and return the future of it, or leave it out",
         "def hook(state, bucket):\n"

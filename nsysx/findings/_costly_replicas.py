@@ -1,0 +1,43 @@
+"""Settings that cost where each rank has the whole network: how its optimizer and its reductions are shared among the ranks."""
+
+from __future__ import annotations
+
+from nsysx.findings import _compressing_hooks as hooks
+from nsysx.findings import _shared_optimizers as shared
+from nsysx.findings._case import way
+from nsysx.findings._costly_setting import Costly
+
+OF_REPLICAS = (
+    Costly(
+        "compressing hook",
+        hooks.compresses,
+        "A hook of DDP compresses gradients that the links would send in less time",
+        way("reduced-whole"),
+        worth=hooks.without_hook,
+        takes=hooks.taken,
+        phase="backward",
+        set_by=("comm_hook",),
+    ),
+    Costly(
+        "shared optimizer state",
+        shared.shares_state,
+        "The optimizer's state is shared out over the ranks although each has room for it",
+        way("whole-state"),
+        worth=shared.whole_state,
+        takes=shared.of_broadcasts,
+        phase="optimizer",
+        set_by=("optimizer",),
+        worded=shared.in_its_words,
+    ),
+    Costly(
+        "parameters_as_bucket_view",
+        shared.sends_one_by_one,
+        "Updated parameters are sent one by one",
+        way("updates-in-buckets"),
+        worth=shared.in_buckets,
+        takes=shared.of_broadcasts,
+        phase="optimizer",
+        set_by=("optimizer",),
+        worded=shared.in_its_words,
+    ),
+)

@@ -1,0 +1,119 @@
+"""NSX127: a hook of DDP that compresses gradients on fast links, and hooks and links with which that is right or not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Finding
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.findings.test_job_messages import DDP, found, probes
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.ranks.test_rank_table import ALL_REDUCE, noted
+
+US, MS = 1_000, 1_000_000
+STEPS, RANKS, BUCKETS = 8, 2, 4
+COMPUTES, COMPRESSES, REDUCES = 600 * US, 900 * US, 20 * US
+BUCKET_BYTES = 8 << 20
+HOOK = {**DDP, "hook": "powerSGD_hook", "bucket_bytes": " ".join([str(BUCKET_BYTES)] * BUCKETS)}
+
+
+def job(
+    folder: Path,
+    wrapper: dict[str, Any] = HOOK,
+    *,
+    card: str = "NVIDIA H100 80GB HBM3",
+    waits: bool = True,
+    reductions: int = 3,
+    compresses: int = COMPRESSES,
+    late: int = 0,
+    recorded: int = RANKS,
+    variables: dict[str, str] | None = None,
+) -> list[Finding]:
+    """Return what is found of ranks whose backward fills ``BUCKETS`` buckets: behind each the hook reduces, computes, and waits.
+
+    Of two ranks the last one comes ``late`` ns after the other to the first reduction of each bucket.
+    """
+    report = Report()
+    period = 300 * US + BUCKETS * (COMPUTES + compresses + reductions * REDUCES + late + 100 * US)
+    for rank in range(recorded):
+        process = report.process(100 + rank)
+        main, thread = process.thread(100 + rank, "python3"), process.thread(200 + rank, "pt_autograd_0")
+        report.gpu(rank, name=card, pids=[(100 + rank, rank)])
+        noted(main, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=rank)
+        for i in range(STEPS):
+            t = MS + i * period
+            begin = t
+            main.add_range("forward", t, t + 20 * US, domain="nsysx")
+            main.launch(t + 5 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=100 * US, device=rank)
+            host, gpu = t + 40 * US, t + 120 * US
+            backward = host - 10 * US
+            main.launch(host - 8 * US, kernel="fill", gpu_start=gpu, gpu_dur=2 * US, device=rank)
+            gpu += 2 * US
+            for _ in range(BUCKETS):
+                own = late if rank == RANKS - 1 else 0
+                thread.launch(
+                    host, kernel="gemm", gpu_start=max(gpu, host + 8 * US), gpu_dur=COMPUTES + own, device=rank
+                )
+                gpu, host = max(gpu, host + 8 * US) + COMPUTES + own, host + 10 * US
+                for number in range(reductions):
+                    noted(thread, "ncclAllReduce", host, host + 8 * US, comm=5, size=20_000)
+                    waited = late - own if not number else 0
+                    thread.launch(
+                        host + US, kernel=ALL_REDUCE, gpu_start=gpu, gpu_dur=REDUCES + waited, stream=20, device=rank
+                    )
+                    gpu, host = gpu + REDUCES + waited, host + 10 * US
+                    for _ in range(2):
+                        length = compresses // (2 * reductions)
+                        thread.launch(host, kernel="geqrf", gpu_start=gpu, gpu_dur=length, stream=24, device=rank)
+                        gpu, host = gpu + length, host + 10 * US
+                if waits:
+                    thread.sync("cudaDeviceSynchronize_v3020", at=host, dur=gpu + 5 * US - host, device=rank)
+                    host = gpu + 10 * US
+            main.add_range("backward", backward, host, domain="nsysx")
+            main.sync("cudaStreamSynchronize_v3020", at=host + US, dur=max(gpu + 5 * US - host, 5 * US), device=rank)
+            main.add_range(f"step {i}", begin, t + period - 100, domain="nsysx")
+    given = {"wrappers": [wrapper], "environment": {"values": variables or {}}}
+    probes(folder / "r.run.json", changed(CLEAN, given), tuple(range(100, 100 + recorded)))
+    return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
+
+
+def test_compression_that_takes_longer_than_all_bytes_on_fast_links(tmp_path: Path) -> None:
+    finding = found(job(tmp_path), "compressing hook")
+    assert finding is not None
+    assert [way.name for way in finding.remedies] == ["reduced-whole"]
+    assert "powerSGD_hook compresses 32.0 MiB of gradients: for each of 4 buckets" in finding.detail
+    # Two ranks send as many bytes as there are: at a tenth of 450 GB/s. At least that stays, at most backward hides it.
+    plain, hook = BUCKETS * BUCKET_BYTES / 45e9 * 1e9, BUCKETS * (COMPRESSES + 3 * REDUCES)
+    assert finding.saving_ns_per_step == pytest.approx(hook - plain / 2, rel=0.1)
+    assert (finding.saving.error_ns or 0) == pytest.approx(plain / 2, rel=0.05)
+
+
+def test_what_a_rank_waits_for_another_one_stays(tmp_path: Path) -> None:
+    finding = found(job(tmp_path, late=200 * US), "compressing hook")
+    assert finding is not None
+    assert (finding.saving.most_ns or 0) <= 1.1 * BUCKETS * (COMPRESSES + 3 * REDUCES)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "options"),
+    [
+        (HOOK, {"card": "NVIDIA A100-PCIE-40GB"}),  # what its links move is not known
+        (HOOK, {"variables": {"NCCL_P2P_DISABLE": "1"}}),
+        (HOOK, {"recorded": 1}),  # the other rank may be on another host
+        (HOOK, {"compresses": 30 * US}),
+        (HOOK, {"waits": False}),  # before its first step of compression it reduces whole
+        (HOOK, {"reductions": 4}),  # something else reduces in backward, too
+        ({**HOOK, "hook": "bf16_compress_hook"}, {}),
+        ({**HOOK, "hook": None}, {}),
+        ({**HOOK, "bucket_bytes": None}, {}),
+        ({**HOOK, "bucket_bytes": str(400 << 20)}, {}),  # whole they may take longer
+    ],
+)
+def test_hooks_that_compress_nothing_or_may_have_to(
+    tmp_path: Path, wrapper: dict[str, Any], options: dict[str, Any]
+) -> None:
+    assert found(job(tmp_path, wrapper, **options), "compressing hook") is None
