@@ -24,6 +24,7 @@ from nsysx.ranks.rank_bounds import (
     LATE_AT_TIMES_SHARE,
     LATE_STEP_TIMES,
     MOST_LATE_STEPS_SHARE,
+    USUAL_BEHIND_SHARE,
 )
 from nsysx.ranks.rank_record import Rank
 
@@ -69,12 +70,14 @@ def _late(own_ns: F64) -> tuple[int, Flags, I64] | None:
     ``own_ns``: without waiting, of shape (ranks, steps).
     """
     behind = behind_peers(own_ns)
-    usual = float(np.median(own_ns))
-    late = behind > LATE_STEP_TIMES * usual
+    least = LATE_STEP_TIMES * float(np.median(own_ns))
+    # A rank that is behind in all steps, more or less, is late in none more than else.
+    usual = np.quantile(behind, USUAL_BEHIND_SHARE, axis=1, keepdims=True)
+    late = (behind > least) & (behind - usual > least)
     cost = np.where(late, behind, 0.0).sum(axis=1)
     member = int(cost.argmax())
     few = 0 < int(late[member].sum()) <= MOST_LATE_STEPS_SHARE * late.shape[1]
-    alone = cost[member] >= ALONE_AT_TIMES_SHARE * cost.sum()
+    alone = cost[member] >= ALONE_AT_TIMES_SHARE * np.where(behind > least / 2, behind, 0.0).sum()
     if not few or not alone or cost[member] < LATE_AT_TIMES_SHARE * own_ns.max(axis=0).sum():
         return None
     return member, late[member], np.maximum(behind[member], 0).astype(np.int64)

@@ -58,9 +58,12 @@ NOTABLE_EVALUATION_SHARE = 0.25
 ITS_PART_SHARE = 0.2
 
 # ---- late_at_times ----------------------------------------------------------------------------------------------
-#: A rank is late in a step if it takes longer than its peers by so many times its usual step; a pause of the host is shorter, or comes to
-#: all ranks in turn. Chosen.
+#: A rank is late in a step if it takes longer than its peers, and than it usually does, by so many times a usual step: a pause of the host
+#: is shorter, or comes to all ranks in turn. Chosen.
 LATE_STEP_TIMES = 0.5
+#: By how much it usually is behind is this quantile of its steps. Two healthy processes with `.item()` in each step were 7 to 14 ms apart,
+#: in steps of 24 ms.
+USUAL_BEHIND_SHARE = 0.25
 #: It is late in this share of them at most: beyond, it always is.
 MOST_LATE_STEPS_SHARE = 0.5
 #: Of all that ranks are late by in single steps it makes this share, and this share of all steps: a note of less is of no use. Chosen.

@@ -100,6 +100,12 @@ def test_pauses_of_all_or_of_once_are_nobodys(late_ms: Late, timed: Late | None,
     assert not stragglers(summarize([job(tmp_path / "j.sqlite", late_ms, timed=timed)]))
 
 
+def test_hosts_that_drift_apart_are_late_at_no_times(tmp_path: Path) -> None:
+    """First one of them is behind, then the other: so were two of one job in a row of recorded ones."""
+    path = job(tmp_path / "j.sqlite", lambda r, i: 9 if (i < 8) == (r == 0) else 0)
+    assert not any(row["late_at_times"] for row in summarize([path]).rows("ranks"))
+
+
 def test_ranks_that_wait_for_one_at_times_need_no_fewer_launches(tmp_path: Path) -> None:
     """What one rank does in each eighth step is nothing that a compiler makes shorter on all."""
     path = job(tmp_path / "j.sqlite", lambda r, i: 60 if r == 1 and i % 8 == 3 else 0)
