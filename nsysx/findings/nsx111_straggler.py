@@ -5,7 +5,8 @@ What it means
     faster links change nothing. A rank is named only when its own time per step, without its waiting, exceeds the median of
     its peers in step after step, and by more than two healthy processes differ in host code; a rank that is late
     in host code also has to come last in an earlier window, where there is one. The saving comes from a replay of all ranks
-    together, in which this rank takes no longer than its peers.
+    together, in which this rank takes no longer than its peers. A rank that is late in a few steps alone, because it saves in each
+    tenth, say, is named with these; one that evaluates between steps while all others wait, with what they gain by sharing that.
 
 In the trace
     The same NCCL kernel is long on all ranks but one.
