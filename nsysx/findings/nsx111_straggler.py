@@ -34,7 +34,7 @@ from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _late_at_times, _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
-from nsysx.findings._finding_bounds import RANK_WORK_LEADS_SHARE
+from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
@@ -59,8 +59,18 @@ def check(case: Case) -> list[Finding]:
     late = _late_at_times.in_its_steps(case, late)
     late = placed_by_cost(case, late) or read_by_one_rank(case, late) or without_sampler(case, late)
     if late.verdict == "found":
-        return [late, *alone]
+        return alone if alone and _late_by_evaluations(case) else [late, *alone]
     return [*alone, *_late_at_times.findings_of(case, RULE)] or [late]
+
+
+def _late_by_evaluations(case: Case) -> bool:
+    """Return whether most of what a straggler is late by are its own evaluations, for which the others wait."""
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    late = next((row for row in rows if row["straggler"]), None)
+    if late is None:
+        return False
+    evaluates_ns = sum(each["ns"] for each in late["lone_work"] or ())
+    return bool(evaluates_ns >= MOST_SHARE * late["late_ns"] * max(late["steps"], 1))
 
 
 def _evaluating_alone(case: Case) -> list[Finding]:

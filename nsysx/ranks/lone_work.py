@@ -1,7 +1,7 @@
 """What one rank does between its steps while the others wait for it: an evaluation that is not shared.
 
-It is in no step, so no ledger of steps shows it. A collective in which other ranks wait, which the late rank enters from an
-evaluation, does.
+It is in no step, so no ledger of steps shows it. A collective in which other ranks wait, which the late rank enters behind an
+evaluation, does: they wait from when their own work of the step is done.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
             late = members[int(last[n])]
             first = int(waited[:, n].argmax())
             begin, ns = int(start[first, n]), int(waited[first, n])
-            if members[first] == late or not _evaluates(aligned, late, begin, begin + ns):
+            if members[first] == late or ns < NOTABLE_EVALUATION_SHARE * (aligned.ranks[late].step_ns or 0):
                 continue
-            if _evaluates_too(aligned, members[first], late, begin, begin + ns):
+            met = _last_met(aligned, members[first], late, begin, begin - ns)
+            if not _evaluates(aligned, late, met, begin + ns, ns) or _evaluates_too(
+                aligned, members[first], late, met, begin + ns
+            ):
                 continue
             launched = _place(aligned.ranks[late], int(group[late][n]))
             row = {
@@ -61,31 +64,40 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
     return {late: sorted(rows, key=lambda row: row["start_ns"]) for late, rows in told.items()}
 
 
-def _evaluates(aligned: Aligned, late: int, begin: int, finish: int) -> bool:
-    """Return whether a rank evaluates for most of this time, which is worth a word."""
-    rank = aligned.ranks[late]
-    if finish - begin < NOTABLE_EVALUATION_SHARE * (rank.step_ns or 0):
-        return False
-    start, end = (times + aligned.offset[late] for times in rank.evaluations)
-    inside = np.maximum(np.minimum(end, finish) - np.maximum(start, begin), 0)
+def _last_met(aligned: Aligned, waiting: int, late: int, begin: int, otherwise: int) -> int:
+    """Return when the last collective of two ranks ended before a time (ns), ``otherwise`` where none was recorded."""
+    ended = np.concatenate(
+        [
+            aligned.ranks[waiting].end_ns[rows[waiting]] + aligned.offset[waiting]
+            for _, rows in aligned.groups
+            if waiting in rows and late in rows
+        ]
+    )
+    before = ended[ended <= begin]
+    return int(before.max()) if len(before) else otherwise
+
+
+def _evaluates(aligned: Aligned, late: int, met: int, finish: int, waited_ns: int) -> bool:
+    """Return whether a rank has evaluated, since it last met the one that waits, for most of the time for which that waits.
+
+    The others compute what they have before they wait: the evaluation may be over by then.
+    """
+    start, end = (times + aligned.offset[late] for times in aligned.ranks[late].evaluations)
+    inside = np.maximum(np.minimum(end, finish) - np.maximum(start, met), 0)
     # Between two batches of an evaluation no range is open.
     here = np.flatnonzero(inside)
-    return bool(len(here)) and min(int(end[here[-1]]), finish) - max(
-        int(start[here[0]]), begin
-    ) >= DURING_EVALUATION_SHARE * (finish - begin)
+    return (
+        bool(len(here))
+        and min(int(end[here[-1]]), finish) - max(int(start[here[0]]), met) >= DURING_EVALUATION_SHARE * waited_ns
+    )
 
 
-def _evaluates_too(aligned: Aligned, waiting: int, late: int, begin: int, finish: int) -> bool:
-    """Return whether a rank that waits from ``begin`` on has evaluated, too, since the two last met: each does its part of it then.
+def _evaluates_too(aligned: Aligned, waiting: int, late: int, met: int, finish: int) -> bool:
+    """Return whether a rank that waits has evaluated, too, since the two last met: each does its part of it then.
 
     ``finish``: when the late rank comes. What a step itself infers, as with a teacher's network, is little beside an evaluation.
     """
-    met = [begin - (finish - begin)]
-    for _, rows in aligned.groups:
-        if waiting in rows and late in rows:
-            ends = aligned.ranks[waiting].end_ns[rows[waiting]] + aligned.offset[waiting]
-            met.append(int(ends[ends <= begin].max(initial=met[0])))
-    of_waiting, of_late = (_evaluation_ns(aligned, r, max(met), finish) for r in (waiting, late))
+    of_waiting, of_late = (_evaluation_ns(aligned, r, met, finish) for r in (waiting, late))
     return of_waiting >= ITS_PART_SHARE * of_late
 
 

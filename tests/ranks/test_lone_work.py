@@ -162,8 +162,8 @@ def test_a_rank_that_has_done_its_part_of_an_evaluation_does_not_wait_for_a_lone
     assert bool(stragglers(summary)) is alone
 
 
-def job_of_steps(path: Path, evaluation_ns: int, steps: int) -> Path:
-    """Write two ranks of steps (10 ms); behind each tenth, rank 0 evaluates, and the all-reduce of rank 1's next step waits for it."""
+def job_of_steps(path: Path, evaluation_ns: int, steps: int, every: int = 10) -> Path:
+    """Write two ranks of steps (10 ms); behind some, rank 0 evaluates, and the all-reduce of rank 1's next step waits for it."""
     report = Report()
     threads = []
     for r in range(2):
@@ -182,16 +182,16 @@ def job_of_steps(path: Path, evaluation_ns: int, steps: int) -> Path:
             thread.launch(begin + 30 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r)
             thread.sync("cudaDeviceSynchronize_v3020", at=begin + 50 * US, dur=end - begin - 200 * US, device=r)
             thread.add_range(f"step {i}", begin, end - 50 * US, domain="nsysx")
-        t, late = end, evaluation_ns if i % 10 == 9 else 0
+        t, late = end, evaluation_ns if i % every == every - 1 else 0
         for k in range(6 if late else 0):
             at, part = t + k * late // 6, late // 8
             threads[0].add_range("evaluation Net", at, at + part, domain="nsysx")
             threads[0].launch(at + 5 * US, kernel="infer", gpu_start=at + 20 * US, gpu_dur=part, device=0)
-    every_tenth = [STEP + (evaluation_ns if n % 10 == 9 else 0) for n in range(200)]
+    loop = [STEP + (evaluation_ns if n % every == every - 1 else 0) for n in range(200)]
     probes = []
-    for r, lengths in enumerate(([STEP] * 200, every_tenth)):
+    for r, lengths in enumerate(([STEP] * 200, loop)):
         timed = {"count": 200, "median_ns": STEP, "low_ns": min(lengths), "high_ns": max(lengths), "clock": "gpu"}
-        timed |= {"lengths_ns": lengths, "where": "between the windows", "loop_ns": every_tenth}
+        timed |= {"lengths_ns": lengths, "where": "between the windows", "loop_ns": loop}
         probes.append({"pid": 100 + r, "unrecorded_steps": timed})
     path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
     return report.write(path)
@@ -208,3 +208,14 @@ def test_an_evaluation_that_is_most_of_the_work_of_one_rank_is_shared_not_taken_
         "78.00 ms → 44.00 ms a step with what runs between steps, where 2 ranks share it" in finding.saving.confidence
     )
     assert summary.answer is not None and "1.8x faster over the loop" in summary.answer.worth
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_an_evaluation_that_is_over_before_the_others_have_computed_is_one_for_which_they_wait(
+    every: int, tmp_path: Path
+) -> None:
+    """It takes less time than the step: then the wait comes behind it. Where it makes a straggler, that is told as this alone."""
+    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 5 * MS, 30, every)])
+    (finding,) = stragglers(summary)
+    assert finding.title.startswith("Rank 0 alone evaluates between steps, for 5.00 ms; 1 rank more waits")
+    assert [way.name for way in finding.remedies] == ["shared-evaluation"]

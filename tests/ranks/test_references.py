@@ -294,7 +294,7 @@ def test_exposed_communication_by_place(jobs: Jobs, monkeypatch: pytest.MonkeyPa
 
 
 def test_evaluations_for_which_others_wait() -> None:
-    """A rank evaluates for half of the time in which another one waits for it, and that is a quarter of a step or more."""
+    """A rank has evaluated for half as long as another one waits for it, which is a quarter of a step or more, and that one has not."""
     seen = 0
     for source in rounds(150):
         job = Job(source)
@@ -321,20 +321,23 @@ def test_evaluations_for_which_others_wait() -> None:
                 if not wait[first] or first == late:
                     continue
                 begin, finish = each[first][0], each[first][0] + wait[first]
+                # Since the two last met, or for as long before as the wait lasts: the one that waits may have computed meanwhile.
+                before = [
+                    e
+                    for m, (_, among) in enumerate(job.series)
+                    if first in among and late in among
+                    for row in job.rows[m][first]
+                    if (e := job.calls[first][row][1] + job.offset[first]) <= begin
+                ]
+                met = max(before, default=begin - wait[first])
                 here = [
                     t
                     for a, b in zip(spans[late][::2], spans[late][1::2], strict=True)
                     for t in range(a + job.offset[late], b + job.offset[late])
-                    if begin <= t < finish
+                    if met <= t < finish
                 ]
                 if wait[first] < 0.25 * (step_ns or 0) or not here or here[-1] + 1 - here[0] < 0.5 * wait[first]:
                     continue
-                # Since the two last met, or for as long before as the wait lasts: the one that waits may have done its part.
-                met = begin - wait[first]
-                for m, (_, among) in enumerate(job.series):
-                    if first in among and late in among:
-                        ends = [job.calls[first][row][1] + job.offset[first] for row in job.rows[m][first]]
-                        met = max([met, *(e for e in ends if e <= begin)])
                 evaluated = [
                     sum(
                         met <= t < finish
