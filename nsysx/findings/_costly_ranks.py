@@ -18,6 +18,7 @@ from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
 from nsysx.findings import _sharded_models as shards
+from nsysx.findings import _summed_gathers as summed_gathers
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
@@ -248,6 +249,16 @@ OF_RANKS = (
         takes=rows_of_all.taken,
         at=rows_of_all.place_of_message,
         worded=rows_of_all.in_its_words,
+    ),
+    Costly(
+        "summed gathers",
+        summed_gathers.gathered_and_summed,
+        "What is gathered from all ranks is only summed",
+        way("reduced-for-gathered"),
+        worth=summed_gathers.reduced,
+        seen=summed_gathers.gathered_and_summed,
+        takes=summed_gathers.taken,
+        at=summed_gathers.place_of_gather,
     ),
     Costly(
         "gathers into lists",

@@ -272,6 +272,15 @@ UNTRIED = (
         "Each rank's rows must lie together in x, and its backward is all_gather_into_tensor.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "reduced-for-gathered",
+        "Let the ranks add up what is gathered: all_reduce of each rank's part in place of a gather and a sum over the ranks",
+        "total = part.detach().clone()  # part.sum(0), part.mean(0) where the rows of each rank are added up, too\n"
+        "dist.all_reduce(total)  # not all_gather, then .sum(0)\ntotal /= world  # where .mean(0) was",
+        "The sum is rounded to the format that is sent: part.float() where 16 bits are gathered and summed as float32. Where gradients go "
+        "back through the gather: total = torch.distributed.nn.functional.all_reduce(part).",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "rows-exchanged",
         "Send each rank only the rows that it reads: all_to_all_single of the rows by the rank that needs them, not a gather of all rows; "
         "rows of its own a rank need not gather at all",
