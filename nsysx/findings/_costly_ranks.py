@@ -279,6 +279,7 @@ OF_RANKS = (
         seen=gathered_logits.gathered_whole,
         takes=gathered_logits.taken,
         at=gathered_logits.place_of_gather,
+        worded=gathered_logits.in_its_words,
     ),
     Costly(
         "outputs cut apart again",

@@ -241,6 +241,20 @@ UNTRIED = (
         "no gather.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "top-of-each-rank",
+        "Pick the k largest on each rank, and gather these with their numbers: the k largest of all are among them",
+        "values, numbers = own.topk(k, -1)  # own: this rank's part of the classes, or of the index\n"
+        "found = torch.stack([values.double(), (numbers + first).double()])  # first: the number of this rank's first one\n"
+        "every = found.new_empty(world, *found.shape)\n"
+        "dist.all_gather_into_tensor(every.view(-1), found.view(-1))\n"
+        "values, numbers = every.movedim(0, -2).flatten(-2)\n"
+        "values, picked = values.topk(k, -1)\n"
+        "numbers = numbers.gather(-1, picked).long()",
+        "Sampling from these k needs no more; a sample of all classes, or of those that make up a probability (top-p), needs the sum of "
+        "exponentials of all, too. Among equal values others may be picked.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "roles-at-once",
         "Let both ranks work at once: each on what the other one made a round before (the next episodes with the weights of one round ago, "
         "the teacher's next batch), sent and received asynchronously; or let every rank do both on its part",
