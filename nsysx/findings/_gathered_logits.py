@@ -29,7 +29,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES
+from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES, TOP_BYTES
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
@@ -39,8 +39,6 @@ _TOP = "aten::topk"
 _PRODUCTS = r"^aten::(mm|addmm|linear)$"
 #: What puts a part of the logits into all of them, or takes it out.
 _MOVES = ("aten::cat", "aten::copy_")
-#: Bytes of the value and the number of each of the k largest, sent as float64 both.
-_TOP_BYTES = 8 + 8
 #: Bytes of a logit.
 _ELEMENT_BYTES = (2, 4)
 
@@ -67,7 +65,7 @@ class _Gathered(NamedTuple):
     @property
     def needless(self) -> float:
         """The share of the gathered bytes that need not be sent; a loss needs three numbers for each row."""
-        return max(1 - self.top * _TOP_BYTES / (self.part * self.element_bytes), 0.0)
+        return max(1 - self.top * TOP_BYTES / (self.part * self.element_bytes), 0.0)
 
 
 class _Loss(NamedTuple):
