@@ -175,7 +175,7 @@ class _Forms(ResultReaders):
         if name == "aten::eq":  # numbers, each beside all classes
             makers = [self.base_of(number)[0] for number in made[:2]]
             named = ["" if (i := self.flow.row_of.get(number)) is None else self.flow.names[i] for number in makers]
-            by_one = [each for each, of in zip(sizes[:2], named, strict=False) if of != "aten::arange"]
+            by_one = [size for size, name_of in zip(sizes[:2], named, strict=False) if name_of != "aten::arange"]
             return named.count("aten::arange") == 1 and len(by_one) == 1 and by_one[0][-1:] == (1,)
         source = self.flow.row_of.get(self.base_of(made[0])[0]) if made else None
         of_source = "" if source is None else self.flow.names[source]
