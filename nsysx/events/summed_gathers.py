@@ -22,6 +22,7 @@ from nsysx.events.result_readers import ResultReaders
 _INTO_ONE = re.compile(r"^(c10d::_allgather_base_|_c10d_functional::all_gather_into_tensor)$")
 _INTO_LIST = "c10d::allgather_"
 _SUMS = re.compile(r"^aten::(sum|mean)$")
+_ADDS = re.compile(r"^aten::add_?$")
 #: What puts another dimension in front.
 _TURNS = re.compile(r"^aten::([tT]|numpy_T|mT|mH|adjoint|transpose|swapaxes|permute|movedim)$")
 
@@ -105,7 +106,11 @@ class _Readers(ResultReaders):
             if gather.start_ns <= flow.start_ns[row] < gather.end_ns and flow.names[row] == "aten::copy_"
         }
         readers = frozenset[int]().union(*(self.readers.get(number, set()) for number in copies))
-        if len(readers) != 1 or -1 in readers or not part:
+        if not part or not readers or -1 in readers:
+            return None
+        if all(_ADDS.match(flow.names[row]) for row in readers):
+            return self._added(gather, part, copies, readers)
+        if len(readers) != 1:
             return None
         (row,) = readers
         number = flow.number[row]
@@ -118,6 +123,25 @@ class _Readers(ResultReaders):
         only_summed = self._found(gather, ranks, ranks * math.prod(part), (number,))
         rows = {row, *(flow.row_of[each] for each in copies)}
         return only_summed and only_summed._replace(goes=only_summed.goes | rows)
+
+    def _added(self, gather: FlowMessage, part: Size, copies: set[int], adds: frozenset[int]) -> SummedGather | None:
+        """Return a gather whose copies are added up one by one (``sum(parts)``), and nothing else with them; None for others."""
+        flow, summands = self.flow, copies | {self.flow.number[row] for row in adds}
+        alone = all(
+            (number in summands) == (size == part)
+            for row in adds
+            for number, size in zip(flow.made[row], self.sizes[row], strict=False)
+            if number >= 0 or size
+        )
+        read = {flow.number[row]: self.readers.get(flow.number[row], set()) for row in adds}
+        last = [number for number, by in read.items() if not by <= adds]
+        unread = [number for number, by in read.items() if not by]
+        once = all(len(self.readers.get(number, ())) == 1 for number in copies)
+        if not alone or not once or len(last) != 1 or unread or len(copies) < 2:
+            return None
+        rows = adds | {flow.row_of[number] for number in copies}
+        numbers, ranks = math.prod(part), len(copies)
+        return SummedGather(gather.start_ns, ranks, ranks * numbers, numbers, rows, frozenset(), by=max(adds))
 
     def _found(self, gather: FlowMessage, ranks: int, whole: int, numbers: Iterable[int]) -> SummedGather | None:
         summed = self._summed(numbers, ranks, whole)

@@ -47,6 +47,12 @@ def gathered(program: Lined, at: int, *, kind: str) -> int:
 
 def summed(program: Lined, at: int, rows: int, *, kind: str) -> tuple[int, str]:
     """What is made of what operator ``rows`` gathered: the number and size of what goes on."""
+    if kind.startswith("list, added"):  # as Python's sum() does, from 0 on
+        last, more = -1 if "up" in kind else at, "[]" if "up" in kind else OWN
+        for each in range(8):
+            operator(program, "add", at + 12 + each, [at + 3 + each, last, -1], f"{OWN}, {more}, []", 10, "elementwise")
+            last, more = at + 12 + each, OWN
+        return last, OWN
     if kind.startswith("list"):
         parts, name = list(range(at + 3, at + 11)), "cat" if "beside" in kind else "stack"
         operator(program, name, at + 20, [*parts, -1], f"{', '.join([OWN] * 8)}, []", 40, "CatArrayBatchedCopy")
@@ -108,6 +114,7 @@ def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding
     [
         ("ranks", 400 * (1 - 2 / 8) + 80),
         ("list", 400 * (1 - 2 / 8) + 8 * 5 + 40 + 80),
+        ("list, added up", 400 * (1 - 2 / 8) + 8 * 5 + 8 * 10),
         ("rows", 400 * (1 - 2 / 4096) + 80 * 7 / 8),  # each rank still adds up its own rows
         ("functional", 400 * (1 - 2 / 4096) + 80 * 7 / 8),
     ],
@@ -123,7 +130,16 @@ def test_ranks_reduce_what_is_only_summed_over_them(
 
 
 @pytest.mark.parametrize(
-    "kind", ["of each rank", "largest", "whole, too", "list, also read", "list, beside each other", "square"]
+    "kind",
+    [
+        "of each rank",
+        "largest",
+        "whole, too",
+        "list, also read",
+        "list, added to others",
+        "list, beside each other",
+        "square",
+    ],
 )
 def test_what_is_read_otherwise_is_gathered(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding(tmp_path, kind, monkeypatch) is None
