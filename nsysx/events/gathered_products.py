@@ -61,10 +61,10 @@ class GatheredProducts:
 def gathered_products(profile: Profile) -> GatheredProducts | None:
     """Return the products of gathered rows with gathered columns in an X-ray step of the shown process, None without any."""
     flow = flow_of(profile)
-    return None if flow is None else products_of(flow, {**gathers(profile), **_put_together(flow, profile)})
+    return None if flow is None else products_of(flow, {**gathers(profile), **put_together(flow, profile)})
 
 
-def _put_together(flow: OperatorFlow, profile: Profile) -> dict[int, tuple[Size, int]]:
+def put_together(flow: OperatorFlow, profile: Profile) -> dict[int, tuple[Size, int]]:
     """Return what puts together the tensors of a list that was gathered: as ``gathers``, ranks in front.
 
     NCCL gathers into one tensor, from which torch copies into each of the list. A rank may put its own tensor in place of the copy of it,

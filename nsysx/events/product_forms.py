@@ -1,11 +1,11 @@
 """Products of matrices that another form gives with less work: from sizes, and what made the factors of what.
 
-(A B) D takes other operations than A (B D): the order of a chain is free where nothing but a factor stands between. A
-product with a matrix that was made of a vector (``torch.diag``) only scales rows or columns, one with rows of a unit matrix picks rows, and
-one with blocks or a Kronecker product takes the operations of its parts. A multiplication (or difference) of all pairs whose products
-(or squares) are only summed is a product of matrices that is written out. A copy of what repeats is needed by nothing that reads a view
-as well, and of the whole Fourier transform of real numbers one half mirrors the other. A tensor that is read elsewhere, too, is
-needed as it is, and so is one that something else than a view, a copy or a number changes in between.
+(A B) D takes other operations than A (B D): the order of a chain is free where nothing but a factor stands between. A product with a
+matrix that was made of a vector (``torch.diag``) only scales rows or columns, one with rows of a unit matrix picks rows (turned, it adds
+them up by number), and one with blocks or a Kronecker product takes the operations of its parts. A multiplication (or difference) of all
+pairs whose products (or squares) are only summed is a product of matrices that is written out. A copy of what repeats is needed by
+nothing that reads a view as well, and of the whole Fourier transform of real numbers one half mirrors the other. A tensor that is read
+elsewhere, too, is needed as it is, and so is one that something else than a view, a copy or a number changes in between.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cached_property
 
 from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
 from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_bounds import FEWEST_CLASSES_ADDED
 from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.events.result_readers import ResultReaders
 
@@ -30,11 +31,12 @@ _LENGTHS = re.compile(r"^aten::(norm|linalg_norm|linalg_vector_norm)$")
 _STRUCTURED = {
     **dict.fromkeys(("aten::diag", "aten::diag_embed", "aten::diagflat"), "diagonal"),
     **dict.fromkeys(
-        ("aten::one_hot", "aten::index", "aten::index_select", "aten::scatter_", "aten::scatter"), "picked"
+        ("aten::one_hot", "aten::eq", "aten::index", "aten::index_select", "aten::scatter_", "aten::scatter"), "picked"
     ),
     "aten::block_diag": "blocks",
     "aten::kron": "kron",
 }
+_TURNS = re.compile(r"^aten::([tT]|numpy_T|mT|mH|adjoint|transpose|swapaxes|permute)$")
 _COPIES = re.compile(r"^aten::(repeat|repeat_interleave|tile|contiguous|clone|reshape|flatten)$")
 _REPEATS = re.compile(r"^aten::(repeat|repeat_interleave|tile)$")
 #: What reads a view of few numbers as it reads a copy of many.
@@ -45,9 +47,9 @@ _BETWEEN = re.compile(r"^aten::(mul|div|add|sub|conj\w*|exp|where)_?$")
 
 @dataclass(frozen=True)
 class ProductForm:
-    """A result that less work gives. ``kind``: order, diagonal, picked, blocks, kron, products, distances, repeated or transform; ``rows``:
-    the outermost operators that go (rows of the flow), ``at`` the one to name; ``operations``: those of what comes instead in the
-    forward, ``numbers``: what it reads and writes; ``before`` and ``after``: sizes for people.
+    """A result that less work gives. ``kind``: order, diagonal, picked, added, blocks, kron, products, distances, repeated or transform;
+    ``rows``: the outermost operators that go (rows of the flow), ``at`` the one to name; ``operations``: those of what comes instead in
+    the forward, ``numbers``: what it reads and writes; ``before`` and ``after``: sizes for people.
     """
 
     kind: str
@@ -141,6 +143,13 @@ class _Forms(ResultReaders):
                     [s for s in self.sizes[row] if len(s) > 1],
                 )
                 operations, read = _of_parts(kind, parts, factors.batch * free)
+                if kind == "picked" and self._adds(factors, argument, base, passed):
+                    if factors.rows * factors.columns // free < FEWEST_CLASSES_ADDED:
+                        continue
+                    kind, read = (
+                        "added",
+                        3 * factors.batch * factors.inner * free,
+                    )  # each row is read, and its sum read and written
                 alone = self.readers.get(base, set()) <= {factors.row, *passed}
                 across = factors.inner * (factors.columns if argument else factors.rows)
                 yield ProductForm(
@@ -150,11 +159,24 @@ class _Forms(ResultReaders):
                 )  # fmt: skip
                 break
 
+    def _adds(self, factors: _Factors, argument: int, base: int, passed: frozenset[int]) -> bool:
+        """Return whether a product adds up rows by their number: the classes of the factor that is made of ones are not summed over."""
+        made, free = self.results.get(base, ()), factors.columns if argument else factors.rows
+        if not made or (made[-1] == factors.inner) == (made[-1] == free):  # both, or neither: as often as it is turned
+            turns = sum(bool(_TURNS.match(self.flow.names[row])) for row in passed & set(self.flow.outermost))
+            return turns % 2 != argument
+        return made[-1] == free
+
     def _is_unit(self, row: int) -> bool:
         """Return whether each row that an operator makes is one of a unit matrix."""
         name, made, sizes = self.flow.names[row], self.flow.made[row], self.sizes[row]
         if name == "aten::one_hot":
             return True
+        if name == "aten::eq":  # numbers, each beside all classes
+            makers = [self.base_of(number)[0] for number in made[:2]]
+            named = ["" if (i := self.flow.row_of.get(number)) is None else self.flow.names[i] for number in makers]
+            by_one = [size for size, name_of in zip(sizes[:2], named, strict=False) if name_of != "aten::arange"]
+            return named.count("aten::arange") == 1 and len(by_one) == 1 and by_one[0][-1:] == (1,)
         source = self.flow.row_of.get(self.base_of(made[0])[0]) if made else None
         of_source = "" if source is None else self.flow.names[source]
         if name.startswith("aten::scatter"):  # a single 1 in each row of zeros

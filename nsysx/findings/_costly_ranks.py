@@ -18,6 +18,7 @@ from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
 from nsysx.findings import _sharded_models as shards
+from nsysx.findings import _summed_gathers as summed_gathers
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
@@ -251,6 +252,16 @@ OF_RANKS = (
         worded=rows_of_all.in_its_words,
     ),
     Costly(
+        "summed gathers",
+        summed_gathers.gathered_and_summed,
+        "What is gathered from all ranks is only summed",
+        way("reduced-for-gathered"),
+        worth=summed_gathers.reduced,
+        seen=summed_gathers.gathered_and_summed,
+        takes=summed_gathers.taken,
+        at=summed_gathers.place_of_gather,
+    ),
+    Costly(
         "gathers into lists",
         gathered_lists.gathered_twice,
         "Gathered tensors are copied twice more",
@@ -269,6 +280,7 @@ OF_RANKS = (
         seen=gathered_logits.gathered_whole,
         takes=gathered_logits.taken,
         at=gathered_logits.place_of_gather,
+        worded=gathered_logits.in_its_words,
     ),
     Costly(
         "outputs cut apart again",

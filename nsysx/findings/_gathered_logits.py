@@ -1,10 +1,11 @@
-"""Logits of a head whose classes are split over the ranks, gathered whole on every rank for a loss or an argmax over the classes.
+"""Logits of a head whose classes are split over the ranks, gathered whole on every rank for a loss, an argmax or a topk over the classes.
 
 The gather may be one of the program's own, a DTensor's ``full_tensor()``, or what a head does whose output is to be replicated; there may
 be as many of them in a step as there are losses: of micro-steps, of parts of the rows, of a metric beside the loss.
 
 Of its own classes each rank needs the largest logit, the sum of exponentials and the logit of the target: three numbers for each row go
-between the ranks in place of all logits, and no rank repeats what the others compute.
+between the ranks in place of all logits, and no rank repeats what the others compute. The k largest of all classes, or of the rows of an
+index that is split over the ranks (retrieval), are among the k largest of each rank: their values and numbers go, if k is known.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.analyses.helpers import operator_work
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.narrowed_operators import result_sizes, sizes_of
 from nsysx.events.operator_flops import sizes
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Saving
+from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES
+from nsysx.findings._work_bounds import FEWEST_SHIFTED, PADDED_CLASSES_TIMES, TOP_BYTES
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
 _BACKWARD = "aten::_log_softmax_backward_data"
 _OVER_CLASSES = ("aten::_log_softmax", _BACKWARD, "aten::argmax", "aten::max", "aten::logsumexp")
+_TOP = "aten::topk"
 _PRODUCTS = r"^aten::(mm|addmm|linear)$"
 #: What puts a part of the logits into all of them, or takes it out.
 _MOVES = ("aten::cat", "aten::copy_")
@@ -43,6 +48,7 @@ class _Gathered(NamedTuple):
 
     ``rows`` of one gather, and the classes of one rank (``part``) and of all. ``moved_ns``: what the copies of a part to its place among
     all logits, and back, take of all steps; they are work as well.
+    ``top``: so many of the largest are read, 0 where a loss is computed. ``element_bytes``: of a logit.
     """
 
     gathers: frozenset[int]
@@ -53,26 +59,36 @@ class _Gathered(NamedTuple):
     rows: int
     part: int
     classes: int
+    top: int
+    element_bytes: int
+
+    @property
+    def needless(self) -> float:
+        """The share of the gathered bytes that need not be sent; a loss needs three numbers for each row."""
+        return max(1 - self.top * TOP_BYTES / (self.part * self.element_bytes), 0.0)
 
 
 class _Loss(NamedTuple):
     """Something that is computed over so many ``classes`` of so many ``rows``.
 
     ``times``: by all operators of the steady steps together; ``at_once``: by the one that is executed most.
+    ``top``: it is no loss, and so many of the largest are read; 0 for a loss, or an argmax.
     """
 
     rows: int
     classes: int
     times: int
     at_once: int
+    top: int = 0
 
 
 class _Sent(NamedTuple):
-    """A message of gathers: ``ops`` that send as many ``numbers`` of each of so many ``ranks``."""
+    """A message of gathers: ``ops`` that send as many ``numbers`` (of ``element_bytes``) of each of so many ``ranks``."""
 
     ops: list[int]
     numbers: int
     ranks: int
+    element_bytes: int
 
 
 def _find(profile: Profile) -> _Gathered | None:
@@ -106,7 +122,7 @@ def _sent(profile: Profile) -> list[_Sent]:
         if message.kind == "allgather" and member is not None and (member.size or 0) > 1 and message.bytes:
             alike.setdefault((message.bytes, member.size or 0), []).append(op)
     return [
-        _Sent(gathers, size // element, ranks)
+        _Sent(gathers, size // element, ranks, element)
         for (size, ranks), gathers in alike.items()
         for element in _ELEMENT_BYTES
         if not size % element
@@ -115,7 +131,7 @@ def _sent(profile: Profile) -> list[_Sent]:
 
 def _losses(profile: Profile, operators: pl.DataFrame) -> list[_Loss]:
     """Return what is computed over the classes in the steady steps."""
-    over_classes = operators.filter(pl.col("name").is_in(_OVER_CLASSES)).rename({"name": "operator"})
+    over_classes = operators.filter(pl.col("name").is_in([*_OVER_CLASSES, _TOP])).rename({"name": "operator"})
     work = operator_work.work_of(profile, over_classes, "operator", "shapes")
     counted = work.group_by("operator", "shapes", maintain_order=True).agg(pl.struct("row", "launch").n_unique())
     times: dict[tuple[int, int], dict[str, int]] = {}
@@ -124,10 +140,30 @@ def _losses(profile: Profile, operators: pl.DataFrame) -> list[_Loss]:
         rows, classes = math.prod(logits[:-1]), logits[-1] if logits else 0
         if rows and classes:  # not of a single number, or of nothing
             times.setdefault((rows, classes), {})[operator] = executed
-    return [
-        _Loss(rows, classes, sum(n for operator, n in each.items() if operator != _BACKWARD), max(each.values()))
-        for (rows, classes), each in times.items()
-    ]
+    top_of, losses = _largest_read(profile), list[_Loss]()
+    for (rows, classes), each in times.items():
+        alone = {_TOP} >= each.keys() - {"aten::argmax", "aten::max"} and _TOP in each
+        top = top_of.get((rows, classes), 0) if alone else 0
+        of_loss = {operator: n for operator, n in each.items() if alone or operator != _TOP}
+        if of_loss and (top or not alone):
+            executed = sum(n for operator, n in of_loss.items() if operator != _BACKWARD)
+            losses.append(_Loss(rows, classes, executed, max(of_loss.values()), top))
+    return losses
+
+
+def _largest_read(profile: Profile) -> dict[tuple[int, int], int]:
+    """Return how many of the largest of each row a topk returns, by rows and classes, as far as its result is read in an X-ray step."""
+    flow = flow_of(profile)
+    if flow is None:
+        return {}
+    every = [sizes_of(text) for text in flow.size]
+    results, top = result_sizes(flow, every), dict[tuple[int, int], int]()
+    for row, name in enumerate(flow.names):
+        result = results.get(flow.number[row]) if name == _TOP else None
+        if result and every[row] and every[row][0][:-1] == result[:-1]:
+            key = math.prod(result[:-1]), every[row][0][-1]
+            top[key] = max(top.get(key, 0), result[-1])
+    return top
 
 
 def _rows(products: Sequence[Sequence[list[int]]], loss: _Loss, sent: _Sent) -> int:
@@ -190,6 +226,8 @@ def _of_gathers(profile: Profile, operators: pl.DataFrame, loss: _Loss, sent: _S
         rows,
         part,
         loss.classes,
+        loss.top,
+        sent.element_bytes,
     )
 
 
@@ -212,7 +250,8 @@ def _saved_ns(case: Case) -> int:
     if gathered is None:
         return 0
     repeated_ns = case.per_step(gathered.work_ns) * (1 - 1 / gathered.ranks)
-    return transfer_of_ops_ns(case, gathered.gathers) + round(repeated_ns) + case.per_step(gathered.moved_ns)
+    transfer_ns = gathered.needless * transfer_of_ops_ns(case, gathered.gathers)
+    return round(transfer_ns + repeated_ns) + case.per_step(gathered.moved_ns)
 
 
 def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
@@ -220,6 +259,12 @@ def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
     gathered, saved = case.profile.once(_find), _saved_ns(case)
     if gathered is None or not case.notable(saved):
         return ""
+    if gathered.top:
+        return (
+            f"each of {gathered.ranks} ranks makes {units.count(gathered.part)} of {units.count(gathered.classes)} numbers in each of "
+            f"{units.count(gathered.rows)} rows (logits, similarities), gathers those of all others, and then picks the "
+            f"{units.count(gathered.top)} largest of all of them as every other rank"
+        )
     return (
         f"each of {gathered.ranks} ranks makes the logits of {units.count(gathered.part)} of "
         f"{units.count(gathered.classes)} classes, gathers those of all others for {units.count(gathered.rows)} rows, and then does the "
@@ -229,8 +274,21 @@ def gathered_whole(case: Case, settings: RecordedSettings | None = None) -> str:
 
 def own_classes(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return the most that it saves if each rank keeps to its own classes."""
+    gathered = case.profile.once(_find)
+    if gathered is not None and gathered.top:
+        return case.bound(
+            _saved_ns(case), f"{units.count(gathered.top)} values and numbers of each row and rank move, and no other"
+        )
     why = "no logits move, and each rank computes its part of what all of them repeat; three numbers for each row go between them"
     return case.bound(_saved_ns(case), why)
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy for what is computed over the classes."""
+    gathered = case.profile.once(_find)
+    if gathered is None or not gathered.top:
+        return title, remedy
+    return "Every rank gathers all of what it picks the largest of", way("top-of-each-rank")
 
 
 def taken(case: Case) -> Takes:

@@ -31,6 +31,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "order": ("other-order", "{there}A product of {before} is only multiplied on: {after} is enough in the other order"),
     "diagonal": ("scaled-rows", "{there}A product with a diagonal matrix of {before} only scales"),
     "picked": ("classes-as-numbers", "{there}A product with rows of a unit matrix, {before}, only picks rows"),
+    "added": ("added-by-number", "{there}A product with turned rows of a unit matrix, {before}, only adds up rows by their number"),
     "blocks": ("blocks-at-once", "{there}A product with blocks of {after} multiplies a matrix of {before}, mostly zeros"),
     "kron": ("factors-in-turn", "{there}A product with the Kronecker product of {after} multiplies a matrix of {before}"),
     "repeated": ("views-for-copies", "{there}A copy of {after} repeats {before}"),
@@ -42,6 +43,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 _AT_MOST = {
     "diagonal": INSTEAD_AT_MOST_SHARE,
     "picked": INSTEAD_AT_MOST_SHARE,
+    "added": INSTEAD_AT_MOST_SHARE,
     "repeated": INSTEAD_AT_MOST_SHARE,
     "transform": HALF_TRANSFORM_AT_MOST_SHARE,
 }

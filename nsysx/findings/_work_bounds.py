@@ -130,6 +130,8 @@ MOST_LINES_NAMED = 6
 FEWEST_SHIFTED = 4
 #: Classes may be padded to a multiple of 128, or of the ranks: so many times all of them at most. Chosen: 1,000 classes, to 1,024.
 PADDED_CLASSES_TIMES = 1.03
+#: Of each of the k largest its value and its number are sent, as float64 both.
+TOP_BYTES = 16
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
 #: Work on the rows that a round picks has another size in most rounds: no size comes in more than this share of them. Chosen.
 ONE_SIZE_SHARE = 0.5

@@ -738,6 +738,7 @@ OF_JOBS = {
     "gathers into lists",
     "gathered logits",
     "rows of all ranks",
+    "summed gathers",
     "outputs cut apart again",
     "reductions added up",
     "gradients of one input",

@@ -68,7 +68,14 @@ UNTRIED = (
         "classes-as-numbers",
         "Use class numbers in place of one-hot rows: F.cross_entropy(logits, target, label_smoothing=...) in a loss, an index or an "
         "embedding elsewhere",
-        "loss = F.cross_entropy(logits, target, label_smoothing=0.1)  # target: class numbers", untried=_OWN_CODE,
+        "loss = F.cross_entropy(logits, target, label_smoothing=0.1)  # target: class numbers\n"
+        "rows = F.embedding(index, weight)  # for F.one_hot(index, n).float() @ weight", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "added-by-number", "Add the rows up by their number, without a one-hot matrix: index_add_",
+        "sums = x.new_zeros(n, x.size(-1)).index_add(0, index, x)  # not F.one_hot(index, n).to(x.dtype).T @ x",
+        "On a GPU it adds in no fixed order, rounds each sum to the format of x (x.float() for 16 bits), and waits where most rows have "
+        "the same few numbers.", untried=_OWN_CODE,
     ),
     Remedy(
         "fused-loss", "Use the loss that torch has for this, one pass for softmax and loss: F.cross_entropy takes logits",

@@ -247,6 +247,20 @@ UNTRIED = (
         "no gather.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "top-of-each-rank",
+        "Pick the k largest on each rank, and gather these with their numbers: the k largest of all are among them",
+        "values, numbers = own.topk(k, -1)  # own: this rank's part of the classes, or of the index\n"
+        "found = torch.stack([values.double(), (numbers + first).double()])  # first: the number of this rank's first one\n"
+        "every = found.new_empty(world, *found.shape)\n"
+        "dist.all_gather_into_tensor(every.view(-1), found.view(-1))\n"
+        "values, numbers = every.movedim(0, -2).flatten(-2)\n"
+        "values, picked = values.topk(k, -1)\n"
+        "numbers = numbers.gather(-1, picked).long()",
+        "Sampling from these k needs no more; a sample of all classes, or of those that make up a probability (top-p), needs the sum of "
+        "exponentials of all, too. Among equal values others may be picked.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "roles-at-once",
         "Let both ranks work at once: each on what the other one made a round before (the next episodes with the weights of one round ago, "
         "the teacher's next batch), sent and received asynchronously; or let every rank do both on its part",
@@ -276,6 +290,15 @@ UNTRIED = (
         "own = x.new_empty(len(x) // world, *x.shape[1:])\n"
         "dist.reduce_scatter_tensor(own, x)  # not all_reduce(x), then x[rank * n : (rank + 1) * n]",
         "Each rank's rows must lie together in x, and its backward is all_gather_into_tensor.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "reduced-for-gathered",
+        "Let the ranks add up what is gathered: all_reduce of each rank's part in place of a gather and a sum over the ranks",
+        "total = part.detach().clone()  # part.sum(0), part.mean(0) where the rows of each rank are added up, too\n"
+        "dist.all_reduce(total)  # not all_gather, then .sum(0)\ntotal /= world  # where .mean(0) was",
+        "The sum is rounded to the format that is sent: part.float() where 16 bits are gathered and summed as float32. Where gradients go "
+        "back through the gather: total = torch.distributed.nn.functional.all_reduce(part).",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "rows-exchanged",
