@@ -20,7 +20,7 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import MOST_LINES_NAMED
+from nsysx.findings._work_bounds import ADDED_AT_MOST_SHARE, MOST_LINES_NAMED
 from nsysx.model import Finding
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of
@@ -43,7 +43,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 _AT_MOST = {
     "diagonal": INSTEAD_AT_MOST_SHARE,
     "picked": INSTEAD_AT_MOST_SHARE,
-    "added": INSTEAD_AT_MOST_SHARE,
+    "added": ADDED_AT_MOST_SHARE,
     "repeated": INSTEAD_AT_MOST_SHARE,
     "transform": HALF_TRANSFORM_AT_MOST_SHARE,
 }

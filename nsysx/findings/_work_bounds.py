@@ -130,6 +130,9 @@ MOST_LINES_NAMED = 6
 FEWEST_SHIFTED = 4
 #: Classes may be padded to a multiple of 128, or of the ranks: so many times all of them at most. Chosen: 1,000 classes, to 1,024.
 PADDED_CLASSES_TIMES = 1.03
+#: Rows that are added up by number take this share of the time of the product that did it, or less. Not tried: numbers that many rows have,
+#: and sums of 16 bits, are added one by one, and may take as long.
+ADDED_AT_MOST_SHARE = 1.0
 #: Of each of the k largest its value and its number are sent, as float64 both.
 TOP_BYTES = 16
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------
