@@ -16,7 +16,15 @@ from typing import Any
 
 #: Parts of a statement that are statements of their own, or run when a function is made.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
-_HEADERS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Match)
+_HEADERS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.If,
+    ast.With,
+    ast.AsyncWith,
+    getattr(ast, "Match", ast.If),
+)  # Python 3.10 has match
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
