@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nsysx_probe import statements
 from nsysx_probe.statements import in_one_line, without_comment
 
 from nsysx.findings._line_remedies import Seen, fix_of
@@ -80,6 +81,11 @@ def test_only_lines_that_are_asked_for() -> None:
 @pytest.mark.parametrize("program", ["def step(:\n    x = f(\n", "x = (" + "(" * 3000, "x = f(\0\n)", "x = 1", ""])
 def test_what_is_no_python_or_has_no_such_line_has_no_texts(program: str) -> None:
     assert told(program) == {}
+
+
+def test_nothing_is_parsed_of_a_very_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "MOST_PARSED_LETTERS", len(PROGRAM) - 100)
+    assert told(PROGRAM) == {}
 
 
 def test_definitions_and_blocks_are_told_without_what_is_in_them() -> None:

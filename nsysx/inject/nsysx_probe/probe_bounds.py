@@ -320,6 +320,10 @@ MOST_RANK_LINES = 100
 #: No more of a file is read (bytes).
 MOST_SOURCE_BYTES = 8_000_000
 
+# ---- statements -----------------------------------------------------------------------------------------------------
+#: No longer text is parsed for lines that go on below: a tenth of a million takes 20 to 100 ms, behind a window.
+MOST_PARSED_LETTERS = 1_000_000
+
 # ---- step_follower --------------------------------------------------------------------------------------------------
 #: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
 GONE_AFTER_STEPS = 12

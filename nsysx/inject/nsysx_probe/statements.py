@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator
 from copy import copy
 from typing import Any
 
+from .probe_bounds import MOST_PARSED_LETTERS
+
 #: Parts of a statement that are statements of their own, or run when a function is made.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
 _HEADERS = (
@@ -31,10 +33,10 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def in_one_line(lines: list[str], numbers: Collection[int]) -> dict[int, str]:
     """Return the texts of those of some lines (numbers from 1 on) with which something begins that goes on below.
 
-    Nothing is parsed for lines that close what they open, and a text that is no Python has none.
+    Nothing is parsed for lines that close what they open; a very long text has none, and neither has one that is no Python.
     """
     opening = sorted(n for n in numbers if n <= len(lines) and _opens(lines[n - 1]))
-    if not opening:
+    if not opening or sum(map(len, lines)) > MOST_PARSED_LETTERS:
         return {}
     try:
         tree = ast.parse("\n".join(lines))
