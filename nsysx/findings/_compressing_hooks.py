@@ -22,6 +22,7 @@ from nsysx.findings._exposed_transfer import communication, exposed_ns, transfer
 from nsysx.findings._finding_bounds import SLOW_NVLINK_SHARE
 from nsysx.findings._meetings import large_messages, nvlink_bytes_per_s, slow_way
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.reading import nccl_notes
 
 #: torch's hooks that compress, with how many reductions each makes of a bucket.
@@ -84,7 +85,7 @@ def _plain_ns(case: Case, settings: RecordedSettings) -> float | None:
 
 def _links_bytes_per_s(case: Case, settings: RecordedSettings, ranks: int) -> float | None:
     """Return at what bus bandwidth large messages move at least among the GPUs of one host; None where the report does not tell."""
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     if len(rows) < ranks or len({row["host"] for row in rows}) != 1 or slow_way(settings):
         return None
     if moved := large_messages(rows):

@@ -36,6 +36,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sizes_received import RECEIVES, receiving_sizes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -348,7 +349,7 @@ def _held_up_here(case: Case) -> pl.DataFrame:
     What a layer needs at once, and the messages between stages of a pipeline, have nothing to run beside.
     """
     held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(of_layers(case).at_once)))
-    if any(row.get("bubble_ns") is not None for row in (case.ranks.rows if case.ranks is not None else None) or ()):
+    if any(row.get("bubble_ns") is not None for row in rank_rows(case)):
         between = lookup.matching(case.ops["name"], r"SendRecv")
         held = held.filter(~pl.col("op").is_in(case.ops["op"].to_numpy()[between].tolist()))
     if held.height and _widened_messages.sent_as_float32(case):

@@ -24,6 +24,7 @@ from nsysx.findings._finding_bounds import (
     USUAL_BUCKET_BYTES,
 )
 from nsysx.findings._once import Takes
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
@@ -51,7 +52,7 @@ def hidden_beside(exposed_ns: float, why: str) -> Saving:
 
 def on_all_ranks(case: Case, name: str) -> Saving | None:
     """Return what a job saves if all ranks make a change, by the replay of all of them together; None without one."""
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     saved = next((r["changed_ns"][name] for r in rows if name in (r["changed_ns"] or {})), None)
     if saved is None:
         return None
@@ -84,7 +85,7 @@ def own_buffers(case: Case, settings: RecordedSettings | None) -> Saving | None:
     Where the replay of all ranks is too far off the recorded steps, that is what the broadcasts move at most: ranks that wait in them for
     a late one wait in the next collective then.
     """
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     if max((row["replay_error"] or 0 for row in rows), default=0) <= TRUSTED_ERROR:
         return _removed("own-buffers")(case, settings)
     ops = case.ops.filter(case.ops["op"].is_in(list(job_changes.gone(case.profile, "own-buffers"))))

@@ -15,6 +15,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._finding_bounds import FEWEST_CORES_PER_PROCESS, LONG_CPU_OPERATOR_NS, MOST_SHARE
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
@@ -28,7 +29,7 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
     settings, code = settings_of(case.profile), case.profile.code()
     if settings is None or code is None or settings.cpu("torch_threads") != 1:
         return None
-    ranks = max(Counter(row["host"] for row in (case.ranks.rows if case.ranks else None) or ()).values(), default=1)
+    ranks = max(Counter(row["host"] for row in rank_rows(case)).values(), default=1)
     cores = cores_of(settings) // ranks
     if cores < FEWEST_CORES_PER_PROCESS or case.profile.once(_shares)[line_row] < MOST_SHARE:
         return None

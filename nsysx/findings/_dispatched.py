@@ -15,6 +15,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import DISPATCHED_BYTES
+from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.model import Finding, Row
 from nsysx.reading import nccl_notes
 
@@ -53,8 +54,8 @@ def read_by_one_rank(case: Case, finding: Finding) -> Finding | None:
 
     What the rank is late by is what it reads for all, of which its own part stays: the saving is a bound.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
-    late = next((row for row in rows if row["straggler"]), None)
+    rows = rank_rows(case)
+    late = straggler_of(case)
     if finding.verdict != "found" or late is None or late["late_cause"] not in _LATE_BY_HOST:
         return None
     where = _dispatching_line(case)

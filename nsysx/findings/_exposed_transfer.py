@@ -8,6 +8,7 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames.intervals import I64, coverage
 
 
@@ -25,7 +26,7 @@ def in_passes(ops: pl.DataFrame) -> pl.Series:
 def exposed_transfer_ns(case: Case, chosen: Flags) -> int:
     """Return the exposed transfer of some of the `communication` (ns a step); 0 where the ranks do not tell it from waiting."""
     comm = communication(case)
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     here = next((r for r in rows if (r["process"], r["device"]) == (case.process, case.device)), None)
     exposed = exposed_ns(case, comm)
     if here is None or here["exposed_transfer_ns"] is None or not exposed.sum():
@@ -39,7 +40,7 @@ def longer_wait_ns(case: Case, chosen: Flags) -> int:
 
     That rank sets the pace of the job. Where a collective goes, the others wait for it in the next one. 0 where the ranks do not tell.
     """
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     waits = {(r["process"], r["device"]): (r["exposed_wait_ns"] or 0) / max(r["steps"], 1) for r in rows}
     here, exposed = waits.get((case.process, case.device)), exposed_ns(case, communication(case))
     if here is None or not exposed.sum():

@@ -13,6 +13,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 
@@ -26,7 +27,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     Its delay counts as often as steps were long while nothing recorded: a window of 24 steps holds two or three of those that come every
     tenth.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     late = next((row for row in rows if row["late_at_times"]), None)
     if late is None:
         return []
@@ -47,9 +48,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         f"In {recorded} it takes {units.duration(at_times['ns'])} longer than its peers without waiting, mostly {label}; in the others "
         f"it is as fast as they are. That is {units.duration(cost)} of each step."
     )
-    worth = Saving(
-        cost, "from step lengths: these steps would take the usual time", bound=True, error_ns=None, source="steps"
-    )
+    worth = Saving(cost, "from step lengths: these steps would take the usual time", bound=True, source="steps")
     fix = line.fix("run-rarely") if line is not None else _find(who, each)
     return [
         Found(
@@ -70,8 +69,7 @@ def in_its_steps(case: Case, finding: Finding) -> Finding:
 
     Where a line is known to hold it, that says more.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
-    late = next((row for row in rows if row["straggler"]), None)
+    late = straggler_of(case)
     if finding.verdict != "found" or finding.where.get("file") or late is None or not late["late_at_times"]:
         return finding
     at_times: Row = late["late_at_times"]

@@ -31,6 +31,7 @@ from nsysx.findings._flow_work import place_of_group
 from nsysx.findings._layer_exchanges import gathers_columns
 from nsysx.findings._needs import GATHERED, shards
 from nsysx.findings._once import Takes
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 
@@ -205,7 +206,7 @@ def split_for_little(case: Case, finding: Finding) -> Finding | None:
     Their messages take much of a step then: with a whole network on each GPU only gradients are reduced, beside backward. A wrapper's
     ranks have whole networks, and a rank that comes late is waited for in any message.
     """
-    layers, settings, rows = of_layers(case), settings_of(case.profile), (case.ranks.rows if case.ranks else None) or ()
+    layers, settings, rows = of_layers(case), settings_of(case.profile), rank_rows(case)
     memory = settings.record.get("memory") if settings is not None else None
     trains = (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False).any()
     exposed = round(exposed_share(case, layers.at_once) * case.taken_by((StepPart.COMM,))) if layers.at_once else 0

@@ -40,6 +40,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._looped_exchanges import behind_first_round
 from nsysx.findings._once import edits_without
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.model import Row
 
@@ -285,7 +286,7 @@ def slow_way(settings: RecordedSettings) -> str:
 
 def _of_links(case: Case) -> CommunicationCause | None:
     """Return that data takes a slow way between GPUs of one host, where most of the exposed communication is transfer."""
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     exposed = sum(row["comm_ns"] for row in rows)
     if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < MOST_SHARE * exposed:
         return None

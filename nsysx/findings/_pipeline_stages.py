@@ -20,6 +20,7 @@ from nsysx.findings._finding_bounds import (
     TURNS_ERROR_SHARE,
     TURNS_GAINED_SHARE,
 )
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule
@@ -30,7 +31,7 @@ from nsysx.reading import nccl_notes
 
 def uneven(case: Case) -> UnevenStages | None:
     """Return stages of a pipeline that are cut unevenly; two ranks that a wrapper spans are no stages: they send parts of a sequence."""
-    settings, rows = settings_of(case.profile), (case.ranks.rows if case.ranks is not None else None) or ()
+    settings, rows = settings_of(case.profile), rank_rows(case)
     spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
     return None if spanned else uneven_stages(rows)
 
@@ -149,9 +150,7 @@ def one_at_a_time(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
     A step is then nearly as long as what all stages compute: each waits until its own micro-batch comes back. Where a line reads a value of
     all ranks as often, that is what keeps them together.
     """
-    rows = [
-        row for row in (case.ranks.rows if case.ranks is not None else None) or () if row.get("bubble_ns") is not None
-    ]
+    rows = [row for row in rank_rows(case) if row.get("bubble_ns") is not None]
     work, count = [per_step(row, "compute_ns") for row in rows], round(least_micro_batches(case, kernels))
     if len(rows) < 2 or count < FEWEST_MICRO_STEPS or not sum(work):
         return None

@@ -22,6 +22,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import MOST_METRIC_BYTES
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._solvers import SOLVERS
 from nsysx.findings._work_bounds import ALIKE_UPDATES_SHARE, SAME_UPDATES_SHARE
 from nsysx.frames import lookup
@@ -218,7 +219,7 @@ def _shared(case: Case, updates: Updates, dealt: float, others_bytes: int) -> tu
 
 def _rate(case: Case) -> float | None:
     """Return how many bytes a second a link carries in the collectives that move most (bus bandwidth), None where that is not known."""
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     here = next((row for row in rows if row["process"] == case.process), {})
     collectives = [each for each in here.get("by_collective") or () if each["bus_bytes_per_s"] and each["bytes"]]
     return max(collectives, key=lambda each: each["bytes"])["bus_bytes_per_s"] if collectives else None

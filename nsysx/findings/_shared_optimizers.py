@@ -10,13 +10,13 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.events import shared_optimizer
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.events.shared_optimizer import SharedOptimizer
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import SMALL_BUCKETS_TIMES
 from nsysx.findings._needs import FUSABLE
 from nsysx.findings._once import Takes
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sharded_models import spare_bytes
 from nsysx.reading import nccl_notes
 from nsysx.replay import job_changes
@@ -31,17 +31,12 @@ def _sent(case: Case) -> frozenset[int]:
     return job_changes.gone(case.profile, _WHOLE)
 
 
-def _spare_bytes(settings: RecordedSettings, shared: SharedOptimizer) -> int | None:
-    """Return the memory that is never used, None where the state of all parameters would not fit there."""
-    return spare_bytes(settings, shared.state_bytes)
-
-
 def shares_state(case: Case, settings: RecordedSettings) -> str:
     """Return that ranks share out the state of an optimizer for which each of them has room."""
     shared, sent = shared_optimizer.of_settings(settings), _sent(case)
     if shared is None or not sent:
         return ""
-    never_used = _spare_bytes(settings, shared)
+    never_used = spare_bytes(settings, shared.state_bytes)
     if never_used is None:
         return ""
     return (
@@ -59,7 +54,7 @@ def whole_state(case: Case, settings: RecordedSettings | None) -> Saving | None:
     sent, (updates, times) = _sent(case), job_changes.grown(case.profile, _WHOLE)
     if not sent:
         return None
-    rows = (case.ranks.rows if case.ranks else None) or ()
+    rows = rank_rows(case)
     if max((row["replay_error"] or 0 for row in rows), default=0) > TRUSTED_ERROR:
         computed = case.timed_ops(case.ops["op"].is_in(list(updates)), "op")
         more = (times - 1) * case.per_step(int(computed["ns"].sum()))
@@ -92,7 +87,7 @@ def sends_one_by_one(case: Case, settings: RecordedSettings) -> str:
     often = round(len(sent) / case.steps)
     if shared is None or shared.bucket_view or often < SMALL_BUCKETS_TIMES * shared.ranks:
         return ""
-    if _spare_bytes(settings, shared) is not None:
+    if spare_bytes(settings, shared.state_bytes) is not None:
         return ""
     return (
         f"behind each step {units.several(shared.ranks, 'rank')} send each other what they have updated in {often} broadcasts, one for "

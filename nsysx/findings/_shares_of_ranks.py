@@ -21,6 +21,7 @@ from nsysx.events.step_work import gpu_work
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row
 from nsysx.replay import peers
@@ -76,7 +77,7 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
     That is the seed by which each rank has an order of its own; else where batches are put together: the sampler, or the line that takes a
     rank's share, else the loader or the line from which a batch comes.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     even_ns = max((row["turn_even_ns"] or 0 for row in rows), default=0)
     waits = ", ".join(
         f"rank {row['rank']} {units.duration(row['turn_wait_ns'])}" for row in rows[:NAMED_RANKS] if row["turn_wait_ns"]

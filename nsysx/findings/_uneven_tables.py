@@ -19,6 +19,7 @@ from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import LOOKED_UP_MORE_TIMES, MOST_SHARE
 from nsysx.findings._flow_work import place_of_operator
+from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.model import Finding, Row
 from nsysx.replay import peers
 
@@ -86,8 +87,8 @@ def placed_by_cost(case: Case, finding: Finding) -> Finding | None:
     Tables are a rank's own if the ranks' are of unlike sizes, or ids are sent to them: looked up between two all-to-alls. Replicas of one
     network have the same tables, and look them up before their experts, say, exchange anything.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
-    late = next((row for row in rows if row["straggler"]), None)
+    rows = rank_rows(case)
+    late = straggler_of(case)
     if finding.verdict != "found" or late is None or not _by_lookups(late):
         return None
     profiles = [case.profile, *peers.others(case.profile)]

@@ -46,6 +46,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._found import Found
 from nsysx.findings._lines import running
 from nsysx.findings._once import Takes
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._slow_causes import Mask, SlowCause, copied_out, idle_pauses, lower_clock
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
@@ -212,7 +213,7 @@ def _finding_of_steps(
 
 def _late_at_times(case: Case) -> int | None:
     """Return the rank that is late in few steps alone, None if that is the shown one, or none is."""
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     return next((row["rank"] for row in rows if row["late_at_times"] and row["process"] != case.process), None)
 
 

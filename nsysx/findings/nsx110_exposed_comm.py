@@ -61,6 +61,7 @@ from nsysx.findings._pipeline_stages import (
     smaller_bubble,
     uneven,
 )
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._worker_lines import worker_batch
@@ -108,7 +109,7 @@ def _advice(case: Case, kernels: pl.DataFrame) -> Fix:
         for name, ns in kernels.select("name", "ns").iter_rows()
         if nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE
     )
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     # An exchange among all ranks is made of the same kernels: where all ranks are known, it is seen whether two have messages of their own.
     stages = not rows or any(row["bubble_ns"] is not None for row in rows)
     if 2 * between_two > kernels["ns"].sum() and stages and not between_layers(case):

@@ -36,6 +36,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.findings._long_step_lines import line_of_one_rank
+from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.findings._uneven_tables import placed_by_cost
@@ -65,8 +66,7 @@ def check(case: Case) -> list[Finding]:
 
 def _late_by_evaluations(case: Case) -> bool:
     """Return whether most of what a straggler is late by are its own evaluations, for which the others wait."""
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
-    late = next((row for row in rows if row["straggler"]), None)
+    late = straggler_of(case)
     if late is None:
         return False
     evaluates_ns = sum(each["ns"] for each in late["lone_work"] or ())
@@ -79,7 +79,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
     Its own steps hold nothing of it, and the step behind it is that much longer on the others: what it costs is how much longer its step
     is with what runs between steps, as its process measured; where it did not, as often as it was recorded.
     """
-    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    rows = rank_rows(case)
     findings = []
     for row in rows:
         times = row.get("lone_work") or ()
