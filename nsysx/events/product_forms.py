@@ -146,10 +146,8 @@ class _Forms(ResultReaders):
                 if kind == "picked" and self._adds(factors, argument, base, passed):
                     if factors.rows * factors.columns // free < FEWEST_CLASSES_ADDED:
                         continue
-                    kind, read = (
-                        "added",
-                        3 * factors.batch * factors.inner * free,
-                    )  # each row is read, and its sum read and written
+                    # Each row is read, and its sum read and written.
+                    kind, read = "added", 3 * factors.batch * factors.inner * free
                 alone = self.readers.get(base, set()) <= {factors.row, *passed}
                 across = factors.inner * (factors.columns if argument else factors.rows)
                 yield ProductForm(

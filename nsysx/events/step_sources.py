@@ -203,7 +203,10 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             if of_process.height < least:
                 continue
             often = of_process.height if once - {process} else FEWEST_BETWEEN
-            if _covers(of_process, own_ops, evaluations, often, unmarked_before=source == "nsysx"):
+            of_probe = source == "nsysx"
+            if (of_probe and process in once) or _covers(
+                of_process, own_ops, evaluations, often, unmarked_before=of_probe
+            ):
                 chosen_of.append((source, rule, of_process))
                 break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.

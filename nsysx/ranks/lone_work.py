@@ -31,6 +31,7 @@ def evaluations(profile: Profile) -> tuple[I64, I64]:
 def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
     """Return the place of a rank -> its evaluations for which others wait: start_ns, ns, ranks, collective, file, line; in order."""
     told: dict[int, list[Mapping[str, Any]]] = {}
+    met_ns: dict[tuple[int, int], I64] = {}
     if not any(len(rank.evaluations[0]) for rank in aligned.ranks):
         return told
     for key, group in aligned.groups:
@@ -46,7 +47,13 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
             begin, ns = int(start[first, n]), int(waited[first, n])
             if members[first] == late or ns < NOTABLE_EVALUATION_SHARE * (aligned.ranks[late].step_ns or 0):
                 continue
-            met = _last_met(aligned, members[first], late, begin, begin - ns)
+            pair = members[first], late
+            if pair not in met_ns:
+                met_ns[pair] = _meetings(aligned, *pair)
+            before = int(np.searchsorted(met_ns[pair], begin, side="right"))
+            met = (
+                int(met_ns[pair][before - 1]) if before else begin - ns
+            )  # as far back as the wait is long, where none was recorded
             if not _evaluates(aligned, late, met, begin + ns, ns) or _evaluates_too(
                 aligned, members[first], late, met, begin + ns
             ):
@@ -64,17 +71,11 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
     return {late: sorted(rows, key=lambda row: row["start_ns"]) for late, rows in told.items()}
 
 
-def _last_met(aligned: Aligned, waiting: int, late: int, begin: int, otherwise: int) -> int:
-    """Return when the last collective of two ranks ended before a time (ns), ``otherwise`` where none was recorded."""
-    ended = np.concatenate(
-        [
-            aligned.ranks[waiting].end_ns[rows[waiting]] + aligned.offset[waiting]
-            for _, rows in aligned.groups
-            if waiting in rows and late in rows
-        ]
-    )
-    before = ended[ended <= begin]
-    return int(before.max()) if len(before) else otherwise
+def _meetings(aligned: Aligned, waiting: int, late: int) -> I64:
+    """Return when the collectives of two ranks ended on the one that waits, in order."""
+    rows = [group[waiting] for _, group in aligned.groups if waiting in group and late in group]
+    ends: I64 = np.sort(aligned.ranks[waiting].end_ns[np.concatenate(rows)] + aligned.offset[waiting])
+    return ends
 
 
 def _evaluates(aligned: Aligned, late: int, met: int, finish: int, waited_ns: int) -> bool:

@@ -11,22 +11,15 @@ import ast
 import tokenize
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 from .probe_bounds import MOST_PARSED_LETTERS
 
 #: Parts of a statement that are statements of their own, or run when a function is made.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
-_HEADERS = (
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.If,
-    ast.With,
-    ast.AsyncWith,
-    getattr(ast, "Match", ast.If),
-)  # Python 3.10 has match
+#: Python 3.10 has ``match``.
+_HEADERS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, getattr(ast, "Match", ast.If))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -109,30 +102,21 @@ def _head(node: ast.AST) -> list[ast.AST]:
 
 
 def _text(node: ast.AST, line: int, modules: set[str]) -> str:
-    shown: Any = _Below(line, modules).visit(node)
-    if isinstance(shown, _HEADERS):
-        return ast.unparse(shown).partition("\n")[0]
-    return ast.unparse(shown)
+    shown: Any = copy(node)
+    if isinstance(node, _HEADERS):
+        for name in {*_BLOCKS}.intersection(node._fields):
+            setattr(shown, name, [ast.Pass()] if name == "body" else [])
+    shown = _Below(line, modules).visit(deepcopy(shown))
+    text = ast.unparse(shown)
+    return text.partition("\n")[0] if isinstance(node, _HEADERS) else text
 
 
 class _Below(ast.NodeTransformer):
-    """Replaces calls that begin below a line, in copies of what holds them."""
+    """Replaces calls that begin below a line."""
 
     def __init__(self, line: int, modules: set[str]) -> None:
         self.line = line
         self.modules = modules
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        shown = copy(node)
-        for name, value in ast.iter_fields(node):
-            if name in _BLOCKS and isinstance(node, ast.stmt):
-                block: list[Any] = [ast.Pass()] if name == "body" else []
-                setattr(shown, name, block)
-            elif isinstance(value, list):
-                setattr(shown, name, [self.visit(each) if isinstance(each, ast.AST) else each for each in value])
-            elif isinstance(value, ast.AST):
-                setattr(shown, name, self.visit(value))
-        return shown
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if node.lineno <= self.line:
