@@ -194,6 +194,15 @@ class Report:
         self.add("PROCESSES", globalPid=process.global_pid, pid=pid, name=name)
         return process
 
+    def ranks(self, count: int) -> list[Thread]:
+        """Add ranks of a job, processes 100, 101 and so on with a GPU and a context each; return their threads."""
+        threads = []
+        for r in range(count):
+            self.gpu(r, pids=[(100 + r, r)])
+            threads.append((process := self.process(100 + r)).thread(process.pid, "python3"))
+            process.context(device=r)
+        return threads
+
     def gpu(
         self, number: int = 0, name: str = "NVIDIA H200", *, pids: Sequence[tuple[int, int]] = (), **values: Any
     ) -> None:

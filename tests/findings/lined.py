@@ -6,7 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import pytest
+
+from nsysx.findings import _exposed_transfer
+from nsysx.findings._case import Case
 from nsysx.model import Finding, Summary
 from tests.findings import DOMAIN, Program
 
@@ -68,6 +74,16 @@ class Lined(Program):
     def found(self, folder: Path, code: str) -> list[Finding]:
         """Return what one rule found."""
         return [f for f in self.findings(folder, code) if f.verdict == "found"]
+
+
+def all_is_transfer(monkeypatch: pytest.MonkeyPatch, room: ModuleType = _exposed_transfer, share: float = 1.0) -> None:
+    """Let this share of the communication be exposed transfer, as a room asks: one rank alone does not tell transfer from waiting."""
+
+    def transfer(case: Case, chosen: Any) -> int:
+        comm = _exposed_transfer.communication(case).filter(chosen)
+        return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
+
+    monkeypatch.setattr(room, "exposed_transfer_ns", transfer)
 
 
 def forward(program: Lined, launches: int = 40, kernel_us: float = 4) -> None:

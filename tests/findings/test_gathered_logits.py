@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _exposed_transfer, _gathered_logits
+from nsysx.findings import _gathered_logits
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.ranks.test_rank_table import KERNELS, noted
 
@@ -86,12 +86,7 @@ def gathers(program: Lined, kind: str, size: int) -> None:
 
 
 def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Finding | None:
-    def transfer(case: _gathered_logits.Case, chosen: object) -> int:
-        comm = _exposed_transfer.communication(case).filter(chosen)  # type: ignore[arg-type]
-        return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_exposed_transfer, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, share=share)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
     of_settings = program.found(folder, "NSX127")
     return next((f for f in of_settings if f.evidence[0]["setting"] == "gathered logits"), None)

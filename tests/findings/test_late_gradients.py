@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.findings import _late_gradients
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_reduced_twice import Job
 from tests.ranks.test_rank_table import noted
 
@@ -44,12 +44,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def found(folder: Path, kind: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    def transfer(case: _late_gradients.Case, chosen: _late_gradients.Flags) -> int:
-        comm = _late_gradients.communication(case).filter(chosen)
-        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_late_gradients, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, _late_gradients)
     settings = {
         "wrappers": [{"kind": "DDP"}] if kind == "wrapped" else [],
         "optimizers": [{"elements": BYTES // 4, "dtypes": {"float32": 1}}],

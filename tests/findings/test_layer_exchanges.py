@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.findings import _layer_exchanges
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_widened_messages import GATHER
 from tests.ranks.test_rank_table import noted
@@ -65,12 +65,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def exposed(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding:
-    def transfer(case: _layer_exchanges.Case, chosen: object) -> int:
-        comm = _layer_exchanges.communication(case).filter(chosen)  # type: ignore[arg-type]
-        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_layer_exchanges, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, _layer_exchanges)
     (found,) = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind)).found(folder, "NSX110")
     return found
 

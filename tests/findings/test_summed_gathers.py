@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _exposed_transfer
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_widened_messages import GATHER
 
@@ -98,12 +97,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
-    def transfer(case: _exposed_transfer.Case, chosen: object) -> int:
-        comm = _exposed_transfer.communication(case).filter(chosen)  # type: ignore[arg-type]
-        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_exposed_transfer, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
     found = program.found(folder, "NSX127")
     return next((f for f in found if f.evidence[0]["setting"] == "summed gathers"), None)

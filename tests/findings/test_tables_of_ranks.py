@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.findings import _tables_of_ranks
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_widened_messages import REDUCE
 
@@ -34,12 +34,7 @@ def step(program: Lined, number: int, *, ids: int, rows: int = 1_000_000) -> Non
 def found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, ids: int, elements: int = 70_000_000, transfers: float = 1
 ) -> Finding:
-    def transfer(case: _tables_of_ranks.Case, chosen: object) -> int:
-        comm = _tables_of_ranks.communication(case).filter(chosen)  # type: ignore[arg-type]
-        return round(transfers * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_tables_of_ranks, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, _tables_of_ranks, share=transfers)
     settings = {"wrappers": [{"kind": "DDP"}], "optimizers": [{"elements": elements, "dtypes": {"float32": 1}}]}
     program = Lined(SOURCE, settings).run(lambda program, number: step(program, number, ids=ids))
     (finding,) = program.found(folder, "NSX110")

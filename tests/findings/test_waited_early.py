@@ -10,7 +10,7 @@ import pytest
 from nsysx.catalogue import DeviceActivity
 from nsysx.findings import _costly_collectives, _waited_early
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_widened_messages import REDUCE
 
@@ -58,12 +58,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def found(folder: Path, kind: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    def transfer(case: _waited_early.Case, chosen: object) -> int:
-        comm = _waited_early.communication(case).filter(chosen)  # type: ignore[arg-type]
-        return case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum()))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_waited_early, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, _waited_early)
     return Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind)).found(folder, code)
 
 

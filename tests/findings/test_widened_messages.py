@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings import _exposed_transfer, _waited_early
+from nsysx.findings import _waited_early
 from nsysx.model import Finding
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import GEMM, operator
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
@@ -114,12 +114,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def settings_told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> dict[str, Finding]:
-    def transfer(case: _exposed_transfer.Case, chosen: _exposed_transfer.Flags) -> int:
-        comm = _exposed_transfer.communication(case).filter(chosen)
-        return round(share * case.per_step(int((comm["end_ns"] - comm["start_ns"]).sum())))
-
-    # One rank alone does not tell transfer from waiting.
-    monkeypatch.setattr(_exposed_transfer, "exposed_transfer_ns", transfer)
+    all_is_transfer(monkeypatch, share=share)
     program = Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind))
     return {str(f.evidence[0]["setting"]): f for f in program.found(folder, "NSX127")}
 

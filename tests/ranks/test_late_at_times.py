@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.ranks.test_lone_work import stragglers
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
@@ -25,11 +25,7 @@ def job(path: Path, late_ms: Late, *, steps: int = 30, timed: Late | None = None
     ``timed``: the same of the 200 steps that were timed without the profiler, like ``late_ms`` if None.
     """
     report = Report()
-    threads = []
-    for r in range(2):
-        report.gpu(r, pids=[(100 + r, r)])
-        threads.append((process := report.process(100 + r)).thread(process.pid, "python3"))
-        process.context(device=r)
+    threads = report.ranks(2)
     t = MS
     for i in range(steps):
         begins = [t + late_ms(r, i) * MS for r in range(2)]
@@ -53,10 +49,6 @@ def job(path: Path, late_ms: Late, *, steps: int = 30, timed: Late | None = None
         probe["long_steps"] = {"steps": 2, "samples": 90, "places": noted, "entries": []}
     path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
     return report.write(path)
-
-
-def stragglers(summary: Summary) -> list[Finding]:
-    return [f for f in summary.findings or () if f.code == "NSX111" and f.verdict == "found"]
 
 
 def saves(r: int, i: int) -> int:

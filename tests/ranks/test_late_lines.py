@@ -41,12 +41,7 @@ def job(
     ``held_at``, which share the time. Each ``every``-th step is held; lines are noted in the last ``xray``.
     """
     report = Report()
-    threads = []
-    for r in range(2):
-        report.gpu(r, pids=[(100 + r, r)])
-        thread = (process := report.process(100 + r)).thread(process.pid, "python3")
-        process.context(device=r)
-        threads.append(thread)
+    threads = report.ranks(2)
     t, work = MS, 20 * MS
     for i in range(plain + xray):
         if i in (0, plain):

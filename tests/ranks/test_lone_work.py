@@ -23,12 +23,7 @@ def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True, in
     ``infers_ns``: before they do, those that do not evaluate infer for so long.
     """
     report = Report()
-    threads = []
-    for r in range(2):
-        report.gpu(r, pids=[(100 + r, r)])
-        thread = (process := report.process(100 + r)).thread(process.pid, "python3")
-        process.context(device=r)
-        threads.append(thread)
+    threads = report.ranks(2)
     t = MS
     for i in range(10):
         for r, thread in enumerate(threads):
@@ -165,11 +160,7 @@ def test_a_rank_that_has_done_its_part_of_an_evaluation_does_not_wait_for_a_lone
 def job_of_steps(path: Path, evaluation_ns: int, steps: int, every: int = 10) -> Path:
     """Write two ranks of steps (10 ms); behind some, rank 0 evaluates, and the all-reduce of rank 1's next step waits for it."""
     report = Report()
-    threads = []
-    for r in range(2):
-        report.gpu(r, pids=[(100 + r, r)])
-        threads.append((process := report.process(100 + r)).thread(process.pid, "python3"))
-        process.context(device=r)
+    threads = report.ranks(2)
     t, late = MS, 0
     for i in range(steps):
         end = t + late + STEP

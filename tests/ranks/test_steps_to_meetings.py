@@ -46,11 +46,7 @@ def job(
     step of the probe, in ``phase``, and the host waits for it.
     """
     report = Report()
-    for r in range(2):
-        report.gpu(r, pids=[(100 + r, r)])
-    threads = [(process := report.process(100 + r)).thread(process.pid, "python3") for r in range(2)]
-    for r, thread in enumerate(threads):
-        thread.process.context(device=r)
+    threads = report.ranks(2)
     t, number = MS, [0, 0]
     for query in range(queries):
         count = [n + besides[query % len(besides)] for n, besides in zip(passes, more, strict=True)]
