@@ -42,6 +42,7 @@ from nsysx.findings._looped_exchanges import behind_first_round
 from nsysx.findings._once import edits_without
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
+from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Row
 
 #: Remedies of lines that are better than those of exposed communication.
@@ -295,7 +296,10 @@ def _of_links(case: Case) -> CommunicationCause | None:
         text = f"Unset {name}={settings.variable(name).strip()}: {_SLOW_WAYS[name][1]}"
         unset = way("unset-variable", text, f"env -u {name} torchrun train.py")
         return CommunicationCause(Fix.by_name(unset), settings.place(name) or {"near": name})
-    return None if (slow := _slowest(rows)) is None else CommunicationCause(Fix(slow), {})
+    # Between ranks that share a GPU there are no links.
+    if others_of_gpu(case.profile) or (slow := _slowest(rows)) is None:
+        return None
+    return CommunicationCause(Fix(slow), {})
 
 
 class _Moved(NamedTuple):

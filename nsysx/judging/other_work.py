@@ -50,18 +50,23 @@ def _other_gpus(profile: Profile) -> OtherWork:
     )
 
 
-def shared_gpu(profile: Profile) -> list[Check]:
-    """Return a warning if other processes work on the shown GPU during the steady steps; nothing if the report does not say."""
+def others_of_gpu(profile: Profile) -> list[tuple[int, int]]:
+    """Return the (process, device) of other processes whose device is the shown GPU; none if the report does not say."""
     limits = profile.trace.limits
     if profile.device is None or (shown := limits.get((profile.process, profile.device))) is None or shown.gpu is None:
         return []
-    others = [
+    return [
         device
         for device in profile.ledgers.activity
         if device[0] != profile.process
         and (its_limits := limits.get(device)) is not None
         and its_limits.gpu == shown.gpu
     ]
+
+
+def shared_gpu(profile: Profile) -> list[Check]:
+    """Return a warning if other processes work on the shown GPU during the steady steps; nothing if the report does not say."""
+    others = others_of_gpu(profile)
     work, whole = _work_at(profile, others), profile.window[1] - profile.window[0]
     if not work.busy_ns or work.busy_ns < OTHERS_WORK_SHARE * whole:
         return []

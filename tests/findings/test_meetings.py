@@ -161,8 +161,8 @@ def test_layers_that_normalize_over_all_ranks_are_told(layer: str, tmp_path: Pat
     assert ("own-statistics" in [r.name for r in found.remedies]) == (layer == "SyncBatchNorm")
 
 
-def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
-    """Return a case of two ranks on one host whose exposed communication is transfer, at this bus bandwidth."""
+def linked(case: str, bandwidth: float, environment: dict[str, str], gpus: int = 2) -> Case:
+    """Return a case of two ranks on one host, on so many GPUs, whose exposed communication is transfer, at this bus bandwidth."""
     large = {
         "bytes": 10 * (25 << 20),
         "calls": 10,
@@ -173,6 +173,9 @@ def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
     row = {"rank": 0, "comm_ns": 100, "exposed_transfer_ns": 90, "host": 0, "gpu": case, "by_collective": [large]}
     run = {"probe": [{"pid": 1, "settings": {"environment": {"values": environment}}}]}
     profile = SimpleNamespace(process=1 << 24, trace=SimpleNamespace(capture=SimpleNamespace(probe=run["probe"])))
+    profile.device = 0
+    profile.ledgers = SimpleNamespace(activity={(rank << 24, 0): None for rank in (1, 2)})
+    profile.trace.limits = {(rank << 24, 0): SimpleNamespace(gpu=min(rank, gpus)) for rank in (1, 2)}
     profile.once = lambda make: RecordedSettings(run["probe"][0]["settings"])
     return cast(Case, SimpleNamespace(ranks=SimpleNamespace(rows=[row, dict(row)]), profile=profile))
 
@@ -201,6 +204,13 @@ def test_slow_links_are_told_where_faster_ones_are_there(
     found = _meetings._of_links(linked(gpu, bandwidth, environment))
     assert (found is None) == (words is None)
     assert found is None or (words or "") in found.fix.text
+
+
+def test_ranks_that_share_a_gpu_have_no_links_between_them() -> None:
+    shared = linked("NVIDIA H100 80GB HBM3", 8e9, {}, gpus=1)
+    assert _meetings._of_links(shared) is None
+    switched_off = linked("NVIDIA H100 80GB HBM3", 8e9, {"NCCL_PROTO": "LL"}, gpus=1)
+    assert _meetings._of_links(switched_off) is not None
 
 
 def moved(communicator: int, rate: float, size: int = 25 << 20, kind: str = "allreduce") -> dict[str, Any]:
