@@ -81,15 +81,19 @@ def in_its_steps(case: Case, finding: Finding) -> Finding:
 
 
 def _which(case: Case, at_times: Row, timed: I64 | None) -> str:
-    """Return "every 10th step", by the recorded steps or those that were timed (ns), else in how many of the recorded ones."""
-    of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == at_times["late_steps"])
-    every = at_times["every"] or next(of_level, None)
-    if every is None and timed is not None:
-        rhythm = trend.period(timed, SLOW_STEP_SHARE * float(np.median(timed)))
-        every = None if rhythm is None else rhythm.every
+    """Return "every 10th step", by the recorded steps or those that were timed (ns), else in how many of the recorded ones.
+
+    The shortest of them: where one late step is missing, at an end or because something was done beside it, twice the period shows.
+    """
+    recorded = at_times["late_steps"]
+    like_these = [level for level in case.profile.steps.levels[1:] if level.count in (recorded, recorded + 1)]
+    periods = [at_times["every"], *(level.every for level in like_these)]
+    if timed is not None and (rhythm := trend.period(timed, SLOW_STEP_SHARE * float(np.median(timed)))) is not None:
+        periods.append(rhythm.every)
+    every = min(filter(None, periods), default=None)
     if every is not None:
         return f"every {trend.ordinal(every)} step"
-    return f"{at_times['late_steps']} of {units.several(at_times['steps'], 'recorded step')}"
+    return f"{recorded} of {units.several(at_times['steps'], 'recorded step')}"
 
 
 def _find(who: str, each: str) -> Fix:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from nsysx.findings import _late_at_times
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.ranks.test_lone_work import stragglers
@@ -117,3 +120,22 @@ def test_a_straggler_that_is_late_in_each_third_step_is_told_what_to_look_for(
     assert [r["straggler"] for r in summary.rows("ranks")] == [True, False]
     (finding,) = stragglers(summary)
     assert finding.fix.startswith(text) and not finding.saving.bound
+
+
+@pytest.mark.parametrize(
+    ("late_steps", "recorded", "text"),
+    [
+        (1, (8, 2), "every 8th step"),  # the other one is no whole step of both ranks
+        (3, (8, 2), "every 16th step"),
+        (1, (None, 1), "every 16th step"),
+        (1, (4, 4), "every 16th step"),  # something else that comes more often
+    ],
+)
+def test_where_a_late_step_is_missing_the_shorter_period_holds(
+    late_steps: int, recorded: tuple[int | None, int], text: str
+) -> None:
+    """Each eighth step is long, but one of them was not timed: each 16th is long without exception."""
+    timed = np.array([(140 + i % 16) * MS if i % 8 == 5 and i != 69 else 30 * MS for i in range(72)])
+    levels = (SimpleNamespace(every=None, count=14), SimpleNamespace(every=recorded[0], count=recorded[1]))
+    case: Any = SimpleNamespace(profile=SimpleNamespace(steps=SimpleNamespace(levels=levels)))
+    assert _late_at_times._which(case, {"late_steps": late_steps, "steps": 15, "every": None}, timed) == text
