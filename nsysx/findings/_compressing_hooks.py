@@ -23,6 +23,7 @@ from nsysx.findings._finding_bounds import SLOW_NVLINK_SHARE
 from nsysx.findings._meetings import large_messages, nvlink_bytes_per_s, slow_way
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.judging.other_work import others_of_gpu
 from nsysx.reading import nccl_notes
 
 #: torch's hooks that compress, with how many reductions each makes of a bucket.
@@ -67,6 +68,15 @@ def _compressed(profile: Profile) -> _Compressed | None:
     return _Compressed(calls.filter(pl.Series(inside)), frozenset(theirs["op"].to_list()), int(waits.sum()))
 
 
+def waits_of_hook(profile: Profile) -> frozenset[int]:
+    """Return the calls with which such a hook waits for the GPU."""
+    compressed = profile.once(_compressed)
+    if compressed is None:
+        return frozenset()
+    names = compressed.calls["name"].cast(pl.String).str.replace(r"_v\d+$", "")
+    return frozenset(compressed.calls["call"].filter(names.is_in(_WAITS_FOR_ALL)).to_list())
+
+
 def _plain_ns(case: Case, settings: RecordedSettings) -> float | None:
     """Return what it takes to reduce the buckets whole in each step (ns), at most; None where the rate of the links is not known.
 
@@ -86,7 +96,12 @@ def _plain_ns(case: Case, settings: RecordedSettings) -> float | None:
 def _links_bytes_per_s(case: Case, settings: RecordedSettings, ranks: int) -> float | None:
     """Return at what bus bandwidth large messages move at least among the GPUs of one host; None where the report does not tell."""
     rows = rank_rows(case)
-    if len(rows) < ranks or len({row["host"] for row in rows}) != 1 or slow_way(settings):
+    if (
+        len(rows) < ranks
+        or len({row["host"] for row in rows}) != 1
+        or slow_way(settings)
+        or others_of_gpu(case.profile)
+    ):
         return None
     if moved := large_messages(rows):
         return min(message.bandwidth for message in moved)

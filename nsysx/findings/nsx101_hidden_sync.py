@@ -33,6 +33,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.frozen_parameters import reads_of_map
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in
 from nsysx.findings._read_one_by_one import one_by_one, read_at_once
@@ -111,12 +112,17 @@ def _of_ddp(case: Case, row: Row, calls: frozenset[int]) -> str:
     """Return what to do about a wait that DistributedDataParallel itself makes; "" for any other.
 
     DDP times some of its first steps, and then every hundredth, with events, and waits for them: the program asks for no value. Nor does
-    it where DDP looks for unused parameters: behind each backward it reads which of them any rank has used.
+    it where DDP looks for unused parameters: behind each backward it reads which of them any rank has used; or where a hook waits.
     """
     if 2 * len(calls & reads_of_map(case.profile)) > len(calls):
         return (
             "DistributedDataParallel reads here which parameters have been used (find_unused_parameters=True): leave that out where every "
             "parameter that requires a gradient gets one, and freeze those that nothing trains before the module is wrapped"
+        )
+    if 2 * len(calls & waits_of_hook(case.profile)) > len(calls):
+        return (
+            "The communication hook of DistributedDataParallel waits here, behind each bucket (PowerSGD): the program asks for no value, "
+            "and the wait goes with the hook"
         )
     if "EventSynchronize" not in row["api"] or "DistributedDataParallel" not in str(row["module"]):
         return ""

@@ -31,6 +31,7 @@ def job(
     compresses: int = COMPRESSES,
     late: int = 0,
     recorded: int = RANKS,
+    gpus: int = RANKS,
     variables: dict[str, str] | None = None,
 ) -> list[Finding]:
     """Return what is found of ranks whose backward fills ``BUCKETS`` buckets: behind each the hook reduces, computes, and waits.
@@ -42,7 +43,8 @@ def job(
     for rank in range(recorded):
         process = report.process(100 + rank)
         main, thread = process.thread(100 + rank, "python3"), process.thread(200 + rank, "pt_autograd_0")
-        report.gpu(rank, name=card, pids=[(100 + rank, rank)])
+        if rank < gpus:
+            report.gpu(rank, name=card, pids=[(100 + r, r) for r in range(rank, recorded, gpus)])
         noted(main, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=rank)
         for i in range(STEPS):
             t = MS + i * period
@@ -103,6 +105,7 @@ def test_what_a_rank_waits_for_another_one_stays(tmp_path: Path) -> None:
     [
         (HOOK, {"card": "NVIDIA A100-PCIE-40GB"}),  # what its links move is not known
         (HOOK, {"variables": {"NCCL_P2P_DISABLE": "1"}}),
+        (HOOK, {"gpus": 1}),  # nothing links ranks that share a GPU
         (HOOK, {"recorded": 1}),  # the other rank may be on another host
         (HOOK, {"compresses": 30 * US}),
         (HOOK, {"waits": False}),  # before its first step of compression it reduces whole
@@ -117,3 +120,11 @@ def test_hooks_that_compress_nothing_or_may_have_to(
     tmp_path: Path, wrapper: dict[str, Any], options: dict[str, Any]
 ) -> None:
     assert found(job(tmp_path, wrapper, **options), "compressing hook") is None
+
+
+def test_the_wait_of_a_hook_is_not_the_programs(tmp_path: Path) -> None:
+    """It is no synchronize that the program could leave out."""
+    job(tmp_path)
+    waits = [f for f in summarize([tmp_path / "r.sqlite"], every_table=False).findings if f.code == "NSX101"]
+    assert any("hook of DistributedDataParallel waits here" in f.fix for f in waits if f.verdict == "found")
+    assert not any("torch.cuda.synchronize()" in f.fix for f in waits)
