@@ -158,3 +158,20 @@ def test_a_capture_without_steps_has_a_closer_look_at_its_busiest_launches(tmp_p
     assert closer.end_ns - closer.start_ns < 1_200 * US
     (stream,) = [lane for lane in closer.lanes if lane.role == "stream"]
     assert len(stream.spans) >= 10
+
+
+@pytest.mark.parametrize(("other", "label"), [(0, "process 200: GPU 0 stream 7"), (1, "GPU 1 stream 7")])
+def test_lanes_of_processes_that_number_their_gpu_alike_say_whose_they_are(tmp_path, other, label):
+    report = Report()
+    for pid, device in ((100, 0), (200, other)):
+        process = report.process(pid)
+        main = process.thread(pid, "python3")
+        report.gpu(device, pids=[(pid, device)])
+        for i in range(6):
+            t = 1_000_000 * (i + 1)
+            main.add_range("forward", t, t + 20_000, domain="nsysx")
+            main.launch(t + 5_000, kernel="gemm", gpu_start=t + 30_000, gpu_dur=500_000, device=device)
+            main.sync("cudaStreamSynchronize_v3020", at=t + 100_000, dur=500_000, device=device)
+    picture = pipeline.summarize([report.write(tmp_path / "a.sqlite")], timelines=True).timelines[0]
+    streams = [lane.label for lane in picture.lanes if lane.role == "stream"]
+    assert streams == ["GPU 0 stream 7", label]

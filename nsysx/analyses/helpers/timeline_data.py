@@ -222,7 +222,11 @@ class _Lanes:
         return picture_places.places(self.profile, pieces, self.process, self.start, self.end)
 
     def add_other_processes(self) -> None:
-        """Add the busiest streams of the other processes of the report: the other ranks, on the same clock."""
+        """Add the busiest streams of the other processes of the report: the other ranks, on the same clock.
+
+        Processes may share a device, or each may number the one that it sees 0: then a lane says whose it is.
+        """
+        numbered = {device for process, device in self.profile.ledgers.activity if process == self.process}
         ops = self.profile.attributed.gpu_ops.filter(pl.col("process") != self.process).select(_OPS)
         ops = ops.filter((pl.col("end_ns") > self.start) & (pl.col("start_ns") < self.end)).sort("start_ns")
         streams = ops.group_by("process", "device", "stream").agg(
@@ -234,11 +238,11 @@ class _Lanes:
             .head(STREAMS_OF_OTHERS)
             .head(max(0, MOST_LANES - len(self.lanes)))
         )
-        for process, device, stream in (
-            busiest.sort("device", "stream").select("process", "device", "stream").iter_rows()
-        ):
+        in_order = busiest.sort("device", "process", "stream").select("process", "device", "stream")
+        for process, device, stream in in_order.iter_rows():
             here = (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("stream") == stream)
-            self._add("stream", f"GPU {device} stream {stream}", self._ops(ops.filter(here)))
+            whose = f"process {ids.pid_of(process)}: " if device in numbered else ""
+            self._add("stream", f"{whose}GPU {device} stream {stream}", self._ops(ops.filter(here)))
 
     def _ops(self, ops: pl.DataFrame) -> list[Span]:
         return _op_spans(ops, self.start, self.end, self._api_lane)
