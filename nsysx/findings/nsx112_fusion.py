@@ -66,6 +66,7 @@ REQUIRES = ("steps", "kernels")
 _COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
+_PUTS_TOGETHER = "CatArrayBatchedCopy"
 #: Phases in which no network runs: ``torch.compile(model)`` reaches none of their kernels.
 _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 
@@ -91,6 +92,9 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     # It writes numbers of its own and reads nothing that the kernel before it wrote.
     new |= family == FUSIBLE.index("random")
     new |= _other_size(ops.select("name", "grid", "block")[rows])
+    # Two in a row put together tensors that have nothing in common, as keys and values.
+    puts = lookup.matching(ops["name"], _PUTS_TOGETHER)[rows]
+    new[1:] |= puts[1:] & puts[:-1]
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]
     long = np.bincount(run)[run] >= FEWEST_CHAIN_KERNELS
