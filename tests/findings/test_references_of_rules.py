@@ -530,7 +530,7 @@ def test_chains_of_neighbours_on_a_stream_that_can_be_fused(monkeypatch: pytest.
     Tensors that are put together one after the other have nothing in common.
     """
     seen = together = 0
-    for source in rounds(120):
+    for source in rounds(240):
         count = source.randrange(14)
         of = columns(source, 2)
         of.rows = count
@@ -539,7 +539,7 @@ def test_chains_of_neighbours_on_a_stream_that_can_be_fused(monkeypatch: pytest.
             "module", ("m",)
         )
         cat = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<...>"
-        of.add("grid", (1,)).add("block", (1,)).names("name", ("k", cat)).add("op", iter(range(count)).__next__)
+        of.add("grid", (1,)).add("block", (1,)).names("name", ("k", "k", cat)).add("op", iter(range(count)).__next__)
         start = sorted(source.sample(range(200), count))
         ops = of.frame().with_columns(start_ns=pl.Series(start, dtype=pl.Int64))
         ops = ops.with_columns(
