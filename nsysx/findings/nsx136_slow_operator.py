@@ -59,13 +59,17 @@ _SIXTEEN_BITS = ("bf16", "fp16", "16 bits")
 #: What an operator can often be replaced by, by its name; the first row that fits counts.
 _INSTEAD = (
     (r"^(arg|m)?sort|topk|kthvalue|median|quantile", "the few largest (torch.topk), a count of what is larger, or no order at all"),
-    (r"upsample|grid_sampl|resize", "resample fewer channels or places, in channels_last, or once for what stays the same"),
+    (r"upsample|grid_sampl|resize", "fewer channels or places to resample, in channels_last, or once for what stays the same"),
     (r"attention|sdp", "attention by a fused kernel: q, k and v in 16 bits, is_causal=True in place of a mask tensor"),
     (r"conv", "16 bits, channels_last, channels in multiples of 8, and a library's kernel for these sizes"),
     (r"mm$|matmul|linear|einsum", "16 bits or TF32, sizes in multiples of 8, many small products as one (torch.bmm), or a smaller product"),
     (
-        r"index_(put|add|reduce|copy)|scatter|embedding|^index$|bincount|histc",
-        "F.embedding in place of x[index], sums of sorted segments (segment_reduce) or a product: additions to one row wait for each other",
+        r"index_(add|reduce)|scatter|bincount|histc",
+        "sums of sorted segments (segment_reduce) or a sparse product: additions to one row wait for each other",
+    ),
+    (
+        r"index_(put|copy)|embedding|^index$",
+        "F.embedding in place of x[index], or sums of sorted segments (segment_reduce): additions to one row wait for each other",
     ),
     (r"gather|index_select|take", "rows that lie together, picked once; or what comes before it done on the picked ones alone"),
     (r"^cum|logcumsumexp", "a scan along the last dimension, or a product with a triangular matrix"),
@@ -75,7 +79,7 @@ _INSTEAD = (
     (r"cat|stack|copy|clone|contiguous|pad|roll|flip|repeat", "views, and results that are written where they are needed"),
     (r"rand|normal|multinomial|bernoulli|dropout|exponential", "numbers drawn once for several steps, or fewer of them"),
 )  # fmt: skip
-_ELSE = "only what is needed later, once for what stays the same, or another operator"
+_ELSE = "what is needed later alone, once for what stays the same, or another operator"
 _WIDE = ("fp32", "tf32", "fp64")
 #: Operators that have no shorter form as a rule, or go over their numbers several times.
 _NEEDED = re.compile(r"^Compiled|fft|stft|cholesky|inv|solve|svd|eig|qr|lu_|lstsq|rnn|lstm|gru")
@@ -199,4 +203,4 @@ def _words(case: Case, row: Row, *, narrow: bool) -> str:
         facts.append(f"at {_reached(row)}")
     if narrow and row["number_format"] in _WIDE:
         facts.append(f"in {row['number_format']} where the other products have 16 bits")
-    return f"Make {row['operation']} cheaper here ({', '.join(facts)}): {advice}"
+    return f"Make {row['operation']} cheaper here ({', '.join(facts)}), with {advice}"
