@@ -164,8 +164,8 @@ def text_of(stages: UnevenStages, layers: StageLayers) -> str:
     """Return what to do, in words."""
     ranks = _listed([row["rank"] for row in stages.rows])
     return (
-        f"Cut the layers into {_listed(layers.better)} (ranks {ranks}), not {_listed(layers.counts)}: stages that take equally long with all "
-        "that they have besides layers (embedding, head, loss), not equally many layers"
+        f"Cut the layers into {_listed(layers.better)} (ranks {ranks}), not {_listed(layers.counts)}: stages that take equally long, with "
+        "all that they have besides layers (embedding, head, loss), not equally many layers"
     )
 
 
