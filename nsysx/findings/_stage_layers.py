@@ -58,16 +58,16 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     """Return the layers of the stages, None where those of a rank are not known, or no other number of whole layers is better."""
     profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
     parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
-    known = [each for each in parts if each is not None]
-    if len(known) < len(parts):
+    of_stages = [each for each in parts if each is not None]
+    if len(of_stages) < len(parts):
         return None
-    names = dict.fromkeys(cls for each in known for cls in each.layers)
-    whole = {cls: sum(sum(each.layers.get(cls, {}).values()) for each in known) for cls in names}
+    names = dict.fromkeys(cls for each in of_stages for cls in each.layers)
+    whole = {cls: sum(sum(each.layers.get(cls, {}).values()) for each in of_stages) for cls in names}
     cls = max(whole, key=lambda name: whole[name], default=None)
-    if cls is None or not all(each.layers.get(cls) for each in known):
+    if cls is None or not all(each.layers.get(cls) for each in of_stages):
         return None
     counts, layer_ns, rest_ns = [], [], []
-    for work, each in zip(stages.work_ns, known, strict=True):
+    for work, each in zip(stages.work_ns, of_stages, strict=True):
         ran = [ns for layers in each.layers.values() for ns in layers.values()]
         # Kernels of several streams run beside each other: all are parts of what the stage computes.
         times = work / max(sum(ran) + sum(each.others.values()), 1.0)
@@ -78,7 +78,7 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
         layer_ns.append(of_layers / counts[-1])
         rest_ns.append(work - of_layers)
     better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
-    longest = known[max(range(len(known)), key=lambda i: stages.work_ns[i])]
+    longest = of_stages[max(range(len(of_stages)), key=lambda i: stages.work_ns[i])]
     beside = tuple(sorted(longest.others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
     made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
     return made if better != made.counts else None
@@ -147,9 +147,9 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
 
 def in_words(stages: UnevenStages, layers: StageLayers) -> str:
     """Return a sentence on what the longest stage computes, and one on what the better cut makes of it."""
-    at = max(range(len(stages.work_ns)), key=lambda i: stages.work_ns[i])
-    own = units.duration(round(layers.counts[at] * layers.layer_ns[at]))
-    parts = [f"{layers.counts[at]} layers ({layers.cls}) take {own}"]
+    longest = max(range(len(stages.work_ns)), key=lambda i: stages.work_ns[i])
+    count, ns_each = layers.counts[longest], layers.layer_ns[longest]
+    parts = [f"{count} layers ({layers.cls}) take {units.duration(round(count * ns_each))}"]
     parts += [f"{name} {units.duration(round(ns))}" for name, ns in layers.beside if name]
     parts += [f"what is in no module, as a loss, {units.duration(round(ns))}" for name, ns in layers.beside if not name]
     mean = sum(layers.layer_ns) / len(layers.layer_ns)
