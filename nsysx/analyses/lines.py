@@ -163,7 +163,9 @@ def texts_of_ranks(profile: Profile) -> Mapping[str, Any]:
 
 
 def orders_of_ranks(profile: Profile) -> list[Mapping[str, Any]]:
-    """Return where the rank in a seed decides an order: file, the lines of seed and order, and whether ``runs`` its function in steps."""
+    """Return where the rank in a seed decides an order, or a size that is ``drawn``: file and lines of seed and order, and whether its
+    function ``runs`` in steps.
+    """
     noted = [row for record in profile.trace.run.get("probe") or () for row in record.get("orders_of_ranks") or ()]
     return [row for row in noted if isinstance(row, dict) and isinstance(row.get("seed"), int)]
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.findings._case import Fix
+from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Row, Table
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
@@ -36,7 +37,7 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
     """Return how what is exposed divides; None where the ranks do not tell. The arguments are those of ``of_ranks``.
 
     The table is as recorded. Without the profiler a transfer takes as long as with it, so what is shorter then is waiting: tracing slows
-    the hosts, each by a different amount.
+    the hosts, each by a different amount. Where ranks wait for each other's GPU work, other steps are shorter in both alike.
     """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
         return None
@@ -52,6 +53,8 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
         return None
     waited, transferred = (round(row[f"exposed_{part}_ns"] / max(row["steps"], 1)) for part in ("wait", "transfer"))
     transfer = min(transferred, exposed)
+    if rank_verdict.wait_for_work(table.rows):  # GPU work that others wait for is no matter of tracing
+        transfer = min(transfer, round(exposed * transferred / max(waited + transferred, 1)))
     return DividedComm(row, exposed, min(waited, exposed - transfer), transfer, which_steps)
 
 

@@ -257,6 +257,10 @@ MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
 ENOUGH_MICRO_BATCHES_TIMES, MANY_MICRO_BATCHES_TIMES = 4, 8
 #: Of the time in which stages took turns so much goes where they work beside each other, and how wrong that may be: messages come late.
 TURNS_GAINED_SHARE, TURNS_ERROR_SHARE = 0.8, 0.4
+# ---- _stage_layers ----------------------------------------------------------------------------------------------
+#: Layers are what a stage is cut in where they take this share of its work; another number of them is told if it saves this share of a
+#: step. So many parts that a stage has besides are named. All chosen.
+LAYERS_OF_STAGE_SHARE, EVEN_STAGES_SAVING_SHARE, NAMED_STAGE_PARTS = 0.3, 0.05, 3
 # ---- _dispatched -------------------------------------------------------------------------------------------------
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000

@@ -21,7 +21,8 @@ from nsysx.findings._finding_bounds import (
     TURNS_GAINED_SHARE,
 )
 from nsysx.findings._rank_rows import rank_rows
-from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
+from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
+from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
@@ -29,11 +30,29 @@ from nsysx.model import Finding
 from nsysx.reading import nccl_notes
 
 
-def uneven(case: Case) -> UnevenStages | None:
-    """Return stages of a pipeline that are cut unevenly; two ranks that a wrapper spans are no stages: they send parts of a sequence."""
+def uneven(case: Case, times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | None:
+    """Return stages of a pipeline of which the longest has so many times the mean work; two ranks that a wrapper spans are no stages: they
+    send parts of a sequence.
+    """
     settings, rows = settings_of(case.profile), rank_rows(case)
     spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
-    return None if spanned else uneven_stages(rows)
+    return None if spanned else uneven_stages(rows, times)
+
+
+def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding with the numbers of layers that make stages of unlike work even; None where these are not known, or save little.
+
+    ``kernels``: name, count, ns.
+    """
+    stages = uneven(case, UNLIKE_STAGES_TIMES)
+    layers = None if stages is None else stage_layers(case, stages)
+    if stages is None or layers is None:
+        return None
+    saving = moved(case, stages, layers, (least_micro_batches(case, kernels), _messages(case, kernels)))
+    if saving is None:
+        return None
+    fix = Fix.by_name("even-stages", text=text_of(stages, layers), paste=paste_of(layers))
+    return fix.into(_of_stages(case, finding, stages, in_words(stages, layers), saving))
 
 
 def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.DataFrame) -> Finding:
@@ -42,21 +61,13 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
     At least the longest stage's extra work goes, but for the bubble of the fewest micro-batches that the messages leave possible; at most
     all that a step takes shrinks like that, host code and gaps, too, with the bubble of the most.
     """
+    if (cut := in_whole_layers(case, finding, kernels)) is not None:
+        return cut
     few, many = least_micro_batches(case, kernels), _messages(case, kernels)
     least = min(stages.step_ns(few) - stages.even_step_ns(few), case.step_ns)
     most = max(case.step_ns * (1 - stages.even_step_ns(many) / stages.step_ns(many)), least)
-    settings, count = settings_of(case.profile), len(stages.work_ns)
-    line = settings.place("stage") if settings is not None else {}
-    # The shown rank's own line says nothing of the place where another one works.
-    of_shown = finding.where if stages.longest["process"] == case.process else {}
-    each = ", ".join(
-        f"rank {row['rank']} {units.duration(ns)}"
-        for row, ns in ((stages.longest, max(stages.work_ns)), (stages.shortest, min(stages.work_ns)))
-    )
-    told = (
-        f"GPU work of a step: {each} as recorded; {units.duration(round(sum(stages.work_ns) / count))} on each of {count} if the "
-        "stages are cut evenly."
-    )
+    count = len(stages.work_ns)
+    even = f"{units.duration(round(sum(stages.work_ns) / count))} on each of {count} if the stages are cut evenly"
     likely = round((least + most) / 2)
     saving = Saving(
         likely,
@@ -64,14 +75,28 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
         error_ns=max(round((most - least) / 2), round(UNEVEN_CUT_SHARE * likely)),
         source="time",
     )
-    return Fix.by_name("even-stages").into(
-        replace(
-            finding,
-            title=f"Rank {stages.longest['rank']} has most of the pipeline's work; the others wait for it",
-            detail=f"{finding.detail} {told}",
-            where={**(line or of_shown), "near": f"rank {stages.longest['rank']}"},
-            saving=saving,
-        )
+    return Fix.by_name("even-stages").into(_of_stages(case, finding, stages, "", saving, even))
+
+
+def _of_stages(
+    case: Case, finding: Finding, stages: UnevenStages, told: str, saving: Saving, even: str = ""
+) -> Finding:
+    """Return a finding about the longest stage, with its place: where the stage is made, else where the shown rank works if it is that."""
+    settings = settings_of(case.profile)
+    line = settings.place("stage") if settings is not None else {}
+    # The shown rank's own line says nothing of the place where another one works.
+    of_shown = finding.where if stages.longest["process"] == case.process else {}
+    each = ", ".join(
+        f"rank {row['rank']} {units.duration(ns)}"
+        for row, ns in ((stages.longest, max(stages.work_ns)), (stages.shortest, min(stages.work_ns)))
+    )
+    work = f"GPU work of a step: {each} as recorded{'; ' if even else ''}{even}."
+    return replace(
+        finding,
+        title=f"Rank {stages.longest['rank']} has most of the pipeline's work; the others wait for it",
+        detail=" ".join(part for part in (finding.detail, work, told) if part),
+        where={**(line or of_shown), "near": f"rank {stages.longest['rank']}"},
+        saving=saving,
     )
 
 

@@ -97,7 +97,7 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         f"one that computes longest in it ({waits})."
     )
     if order:
-        detail += f" The rank is in the seed of the order in which it goes through its batches ({in_short(order)})."
+        detail += f" The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."
     waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
     in_turn: Row = {"turn_wait_ns": sum(row["turn_wait_ns"] or 0 for row in rows), "waited_ns": round(waited)}
     return Fix.by_name("like-order" if order else "like-batches").into(
@@ -123,7 +123,7 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
         return None
     detail = (
         f"{finding.detail} The ranks have unlike amounts of GPU work in each step: {units.share(share, 1)} of the longest of each step "
-        f"goes where they come in one order. The rank is in the seed of the order in which it goes through its batches ({in_short(order)})."
+        f"goes where they come in one order. The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."
     )
     return Fix.by_name("like-order").into(replace(finding, detail=detail, where=dict(order)))
 
@@ -155,6 +155,18 @@ def order_by_rank(profile: Profile) -> Row:
     runs = [order for order in orders if order.get("runs")]
     chosen = next(iter(runs or (orders if len({(o.get("file"), o["seed"]) for o in orders}) == 1 else ())), None)
     return {} if chosen is None else {"file": chosen.get("file"), "line": chosen["seed"]}
+
+
+def _decides(profile: Profile, order: Row) -> str:
+    """Return what the seed at a line decides."""
+    drawn = [
+        o.get("drawn") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == (order["file"], order["line"])
+    ]
+    return (
+        "by which it draws the size of its batches"
+        if all(drawn)
+        else "of the order in which it goes through its batches"
+    )
 
 
 def _line_of_batches(profile: Profile) -> Row:

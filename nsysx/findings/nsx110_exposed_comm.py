@@ -56,6 +56,7 @@ from nsysx.findings._pipeline_stages import (
     bubble_of_schedule,
     cut_evenly,
     fewer_micro_batches,
+    in_whole_layers,
     of_schedule,
     one_at_a_time,
     smaller_bubble,
@@ -226,6 +227,8 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
         return [_of_its_wrapper(case, replace(told, saving=replace(told.saving, bound=True)))]
     if (alone := one_at_a_time(case, told, kernels)) is not None:
         return [alone]
+    if (cut := in_whole_layers(case, told, kernels)) is not None:
+        return [cut]
     if not stages_late and (enough := as_its_schedule(case, kernels)):
         return case.clear(RULE, enough)
     return [_of_its_wrapper(case, told)]

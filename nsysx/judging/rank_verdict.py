@@ -8,7 +8,12 @@ from dataclasses import replace
 from nsysx import units
 from nsysx.catalogue import Late, StepLimit, Surplus
 from nsysx.judging import late_kinds
-from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
+from nsysx.judging.judging_bounds import (
+    LIMITING_SHARE,
+    NO_NETWORK_PROBLEM_SHARE,
+    RANKS_WAIT_MOSTLY_SHARE,
+    UNLIKE_STAGES_TIMES,
+)
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import gpu_clock, per_step
 from nsysx.judging.schedule import schedule_of
@@ -56,13 +61,19 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
 def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
     """Return a sentence about stages of a pipeline that are cut unevenly."""
     recorded = " (as recorded)" if verdict.recorded_ns else ""
-    longest, shortest = (
-        f"rank {row['rank']} {units.duration(per_step(row, 'compute_ns'))}" for row in (stages.longest, stages.shortest)
-    )
+    longest, shortest = _work_of(stages)
     return (
         f"Uneven pipeline stages: of a step, {longest} of GPU work, {shortest}{recorded}. The others wait for "
         f"rank {stages.longest['rank']} in send and receive; the network is not the problem."
     )
+
+
+def _work_of(stages: UnevenStages) -> tuple[str, str]:
+    """Return what the longest and the shortest stage compute in a step, in words."""
+    longest, shortest = (
+        f"rank {row['rank']} {units.duration(per_step(row, 'compute_ns'))}" for row in (stages.longest, stages.shortest)
+    )
+    return longest, shortest
 
 
 def _of_schedule(rows: Sequence[Row], micro_batches: int | None) -> str:
@@ -71,6 +82,12 @@ def _of_schedule(rows: Sequence[Row], micro_batches: int | None) -> str:
     if schedule is None:
         return ""
     share = units.share(schedule.of_step, 1)
+    if (unlike := uneven_stages(rows, UNLIKE_STAGES_TIMES)) is not None:
+        longest, shortest = _work_of(unlike)
+        return (
+            f"The stages are not equal: of a step, {longest} of GPU work, {shortest} (as recorded); {schedule.stages} equal ones with "
+            f"{micro_batches} micro-batches each idle {share} by their schedule alone."
+        )
     return f"{schedule.stages} equal stages with {micro_batches} micro-batches each idle {share} of a step by their schedule alone."
 
 

@@ -34,3 +34,9 @@ def schedule_of(rows: Sequence[Row], micro_batches: int | None) -> Schedule | No
     if len(rows) < 2 or any(row.get("bubble_ns") is None for row in rows) or (micro_batches or 0) < 2:
         return None
     return Schedule(len(rows), float(micro_batches or 0))
+
+
+def paced_ns(work_ns: Sequence[float], micro_batches: float) -> float:
+    """Return what a step takes of stages that compute so much in it: the longest one, and of each other one micro-batch (ns)."""
+    longest = max(work_ns)
+    return longest + (sum(work_ns) - longest) / micro_batches

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from nsysx.events.sampled_clocks import working_clock
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
-from nsysx.ranks import host_meetings, process_groups
+from nsysx.ranks import host_meetings, process_groups, usual_work
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
 from nsysx.ranks.rank_places import Place
 from nsysx.ranks.rank_record import LEDGER, CollectiveSeries, LedgerTiles, Rank
@@ -168,6 +168,8 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     for process, device, start, end in windows:
         key = process, device
         figures, tiles = _ledger(profile, work.steps.get(key, profile.steps.gpu.clear()), key, (start, end))
+        if tiles is not None and key in work.kernels and usual_work.shares_gpu(profile, key):
+            tiles = replace(tiles, usual_ns=usual_work.usual_ns(work.kernels[key], tiles))
         members = communicators.get(process, {})
         communication = work.communication.get(key, work.no_communication)
         series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)

@@ -15,16 +15,21 @@ from nsysx.frames.statistics import F64
 from nsysx.replay.together import ReplayedRank
 
 
-def factors(members: Sequence[ReplayedRank]) -> list[F64] | None:
+def factors(members: Sequence[ReplayedRank], *, in_each_step: bool = False) -> list[F64] | None:
     """Return, for each op of each rank, how many times as long it takes where the ranks' work is even between their exchanges.
 
-    That is what is launched between two collectives that all ranks have, over all steps with as many of these. Where a rank has no work
-    there, it counts to what follows in the step, behind the last such stretch to what is before. None where ranks launch these collectives
-    in unlike order, or one of them has no work in a whole step.
+    That is what is launched between two collectives that all ranks have, over all steps with as many of these, or ``in_each_step``. Where a
+    rank has no work there, it counts to what follows in the step, behind the last such stretch to what is before. None where ranks launch
+    these collectives in unlike order, or one of them has no work in a whole step.
     """
     stretches = _stretches(members)
     if stretches is None:
         return None
+    if in_each_step:  # as if no two steps had as many
+        stretches = [
+            np.stack([member.step_of_op, of_rank[:, 1]], axis=1)
+            for member, of_rank in zip(members, stretches, strict=True)
+        ]
     keys, of_op = np.unique(np.concatenate(stretches), axis=0, return_inverse=True)
     stretch_of_op = np.split(of_op.ravel(), np.cumsum([len(each) for each in stretches])[:-1])
     ns = [np.where(member.own, member.cols.op_duration, 0) for member in members]

@@ -138,9 +138,16 @@ class OwnTimes:
         return self._with_work(members, work[:, None], work.mean())
 
     def even_in_each_step_ns(self) -> float:
-        """Return by how much the job's step is shorter if all ranks have as much GPU work of their own in each step as on average (ns)."""
-        work = np.array([m.own_work_ns for m in self.members], np.float64)
-        return self._with_work(list(self.members), work, work.mean(axis=0))
+        """Return by how much the job's step is shorter if all ranks have as much GPU work of their own in each step as on average (ns).
+
+        That is so between each two of their exchanges, see ``even_work``, else in the step as a whole.
+        """
+        members = list(self.members)
+        between = even_work.factors(members, in_each_step=True)
+        if between is not None:
+            return self._then(members, [m.lengthened(each) for m, each in zip(members, between, strict=True)])
+        work = np.array([m.own_work_ns for m in members], np.float64)
+        return self._with_work(members, work, work.mean(axis=0))
 
     def _with_work(self, members: Sequence[ReplayedRank], work: F64, then_work: F64 | np.floating[Any]) -> float:
         """Return what a step saves if the GPU work of each rank, of shape (ranks, steps or 1), takes as long as ``then_work`` (ns)."""

@@ -64,17 +64,22 @@ class HostCalls:
 
 @dataclass(frozen=True)
 class LedgerTiles:
-    """The ledger of adjacent stretches of a device's time: its steady steps, in order."""
+    """The ledger of adjacent stretches of a device's time: its steady steps, in order.
+
+    ``usual_ns``: what each usually computes, by its kernels (``usual_work``); None where no other process shares its GPU.
+    """
 
     start_ns: I64
     end_ns: I64
     parts: Mapping[str, I64]
     idle_causes: Mapping[str, I64]
+    usual_ns: I64 | None = None
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> LedgerTiles:
         """Return the chosen stretches."""
         parts, causes = ({k: ns[chosen] for k, ns in x.items()} for x in (self.parts, self.idle_causes))
-        return LedgerTiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes)
+        usual = None if self.usual_ns is None else self.usual_ns[chosen]
+        return LedgerTiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes, usual)
 
     def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
         """Return the fields of a Rank that cover the chosen stretches together, by name."""

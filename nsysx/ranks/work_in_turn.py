@@ -56,14 +56,17 @@ def waits_for_work(work: F64, waits: F64) -> F64 | None:
 
 
 def _work_and_waits(compared: JobCompared, group: Sequence[int]) -> tuple[F64, F64] | None:
-    """Return how long each rank of a group computes, and waits for the others of it, in each common step (ns): shape (ranks, steps)."""
+    """Return how long each rank of a group computes, and waits for the others of it, in each common step (ns): shape (ranks, steps).
+
+    Of ranks that share a GPU it is how long such kernels take usually: those that one slows in the other are no more work.
+    """
     work, waits = [], []
     for r in group:
         tiles = compared.ranks[r].tiles
         if tiles is None:
             return None
         together = [i for i, a in enumerate(compared.costs[r].among) if a.together and a.ranks == group]
-        work.append(tiles.parts[DeviceActivity.COMPUTE.column])
+        work.append(tiles.parts[DeviceActivity.COMPUTE.column] if tiles.usual_ns is None else tiles.usual_ns)
         waits.append(waiting_per_step(compared.ranks[r], compared.costs[r], together))
     if len({len(row) for row in work}) != 1 or len(work[0]) < STRAGGLER_FEWEST_STEPS:
         return None

@@ -173,6 +173,12 @@ NEAR_STRETCHES = 20
 #: than usual, without tracing, and 90 in 100 all-reduces 73 us (two jobs on H100s).
 MOST_CODE_OF_LAUNCH_NS = 100_000
 
+# ---- held_streams -----------------------------------------------------------------------------------------------
+#: A pause of a stream is a wait for a collective of another one if it lasts this long (ns; queued kernels pause for 1 to 5 us) and the
+#: collective, which ends before it does, takes this share of it. DDP with a hook that copies its buckets, two ranks of one H200: in each of
+#: the pauses of 1 to 18 ms 98 % or more, the rest is the bucket's copy.
+HELD_FROM_NS, HELD_COVERED_SHARE = 50_000, 0.9
+
 # ---- tracing_costs, of the loop -----------------------------------------------------------------------------------
 #: Pauses between steps take this many times as long as a usual step; they count from this share of the mean step on. Chosen: epochs begin
 #: with one of them, and clocks that change make no step three times as long.

@@ -11,7 +11,7 @@ import polars as pl
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.model import Unprofiled
-from nsysx.replay import bare_loading, overhead, peers
+from nsysx.replay import bare_loading, held_streams, overhead, peers
 from nsysx.replay import chain as chains
 from nsysx.replay import tracing_costs as tables
 from nsysx.replay.chain_columns import Columns, WithoutTracing
@@ -43,7 +43,7 @@ class Model:
 
     def __init__(self, profile: Profile, window: ReplayedWindow, waiting: peers.Waiting | None = None) -> None:
         self.window, self.added = window, overhead.added(profile, window)
-        self.chain = chains.chain(profile, window, self.added)
+        self.chain = held_streams.held_by_collectives(profile, chains.chain(profile, window, self.added))
         waiting = waiting or peers.waiting(profile, *window.gpu_span)
         #: Whether the other ranks show the waiting for them; if not, all communication may be waiting.
         self.with_peers = waiting.by_peers

@@ -52,7 +52,53 @@ BY_RANK = {
                 step(batches[i])
     """,
 }
+#: Sizes that each rank draws for itself: each step has one of them.
+DRAWN = {
+    "of the library's own generator": """
+        random.seed(args.seed + rank)  # seed
+        def main():
+            for x in loader:
+                size = random.choice(SIZES)  # order
+                step(F.interpolate(x, size))
+    """,
+    "of a generator of the class": """
+        class Batches:
+            def __init__(self, rank):
+                self.rng = np.random.default_rng([seed, rank])  # seed
+            def __iter__(self):
+                while True:
+                    seq_len = self.lengths[self.rng.integers(len(self.lengths))]  # order
+                    yield self.draw(seq_len)
+    """,
+    "of a generator of torch": """
+        gen = torch.Generator().manual_seed(seed + dist.get_rank())  # seed
+        for i in range(steps):
+            h, w = SHAPES[torch.randint(len(SHAPES), (1,), generator=gen).item()]  # order
+            step(images(h, w))
+    """,
+}
 BY_NOBODY = {
+    "a size that all ranks draw alike": """
+        noise = random.Random(seed + rank)
+        sizes = random.Random(seed)
+        for x in loader:
+            size = sizes.choice(SIZES)
+            step(F.interpolate(x, size) + noise.random())
+    """,
+    "a size of each sample": """
+        class Data:
+            def __init__(self, rank):
+                self.rng = random.Random(seed + rank)
+            def __getitem__(self, i):
+                size = self.rng.choice(CROPS)
+                return crop(self.images[i], size)
+    """,
+    "a number of each sample that is no size": """
+        def step(x, rank):
+            gen = torch.Generator().manual_seed(seed + rank)
+            t = torch.randint(0, 1000, (len(x),), generator=gen)
+            return add_noise(x, t)
+    """,
     "noise": """
         def step(x, rank):
             gen = torch.Generator().manual_seed(seed + rank)
@@ -144,12 +190,13 @@ BY_NOBODY = {
 }
 
 
-@pytest.mark.parametrize("text", BY_RANK.values(), ids=BY_RANK)
+@pytest.mark.parametrize("text", [*BY_RANK.values(), *DRAWN.values()], ids=[*BY_RANK, *DRAWN])
 def test_the_rank_in_the_seed_of_an_order(text: str) -> None:
+    drawn = text in DRAWN.values()
     text = textwrap.dedent(text)
     found = rank_orders(text)
     lines = text.split("\n")
-    assert len(found) == 1
+    assert [each.drawn for each in found] == [drawn]
     assert lines[found[0].seed - 1].partition("#")[2].split()[0] == "seed"
     assert lines[found[0].order - 1].partition("#")[2].split()[-1] == "order"
     assert found[0].first <= found[0].order <= found[0].last
@@ -171,7 +218,7 @@ def test_orders_of_the_users_files_are_noted_with_whether_their_function_runs(tm
     assert [row["runs"] for row in sources.orders_of_ranks()] == [False]
     sources.seen(str(runs), 9, package=False)
     sources.seen(str(package), 9, package=True)
-    row = {"file": str(runs), "seed": 4, "order": 7, "runs": True}
+    row = {"file": str(runs), "seed": 4, "order": 7, "drawn": False, "runs": True}
     assert sources.orders_of_ranks() == [row]
     sources.seen(str(silent), 4, package=False)
     assert sources.orders_of_ranks() == [row, {**row, "file": str(silent), "runs": False}]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nsysx.answer import certainty
-from nsysx.findings import _padding, _shares_of_ranks
+from nsysx.findings import _divided_comm, _padding, _shares_of_ranks
 from nsysx.model import Check, Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
@@ -94,6 +94,16 @@ def test_ranks_that_shuffle_by_their_number_are_told_to_shuffle_alike(
 
 
 @pytest.mark.parametrize(
+    ("drawn", "words"), [(True, "the size of its batches"), (False, "in which it goes through its batches")]
+)
+def test_what_the_seed_decides_is_said(drawn: bool, words: str, tmp_path: Path) -> None:
+    path = job(tmp_path / "j.sqlite", TURNS, stream=COMPUTES)
+    orders = [{**ORDER, "drawn": drawn}]
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
+    assert f"{words} (train.py:74)" in read(path)[1].detail
+
+
+@pytest.mark.parametrize(
     ("own", "orders", "line"),
     [
         (TURNS, [ORDER], 74),
@@ -118,6 +128,23 @@ def test_an_order_of_each_rank_s_own_is_named_where_hosts_take_part_in_the_waits
     assert ([way.name for way in exposed.remedies] == ["like-order"]) == (line is not None)
     assert exposed.where.get("line") == line
     assert ("25 % of the longest of each step" in exposed.detail) == (line is not None)
+
+
+@pytest.mark.parametrize(("even_ns", "wait"), [(None, 20), (10, 40)])
+def test_steps_without_the_profiler_are_shorter_in_waits_and_transfer_alike(even_ns: int | None, wait: int) -> None:
+    """As recorded 80 wait and 40 transfer: of 60 without the profiler 20 wait, and 40 where ranks wait for work, which it does not slow."""
+    row = {
+        "rank": 0,
+        "comm_ns": 100,
+        "steps": 1,
+        "exposed_wait_ns": 80,
+        "exposed_transfer_ns": 40,
+        "turn_even_ns": even_ns,
+    }
+    table: Any = SimpleNamespace(rows=[row])
+    told: Any = SimpleNamespace(verdict="found", cost_ns_per_step=60, evidence=[])
+    divided = _divided_comm.divided_comm(told, table, 0, None)
+    assert divided is not None and (divided.wait, divided.transfer) == (wait, 60 - wait)
 
 
 def test_what_ranks_wait_for_step_by_step_is_certain(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Where the order of a program's batches depends on the rank: a generator of random numbers that has the rank in its seed shuffles it.
+"""Where the order of a program's batches, or their size, depends on the rank: a generator that has the rank in its seed decides it.
 
 Ranks with orders of their own have batches of unlike lengths in the same step, even where each gets as much work over an epoch. The same
-generator for noise, augmentation or dropout is right: only what is gone through in the order counts. It is read in the program's text.
+generator for noise, augmentation or dropout is right: only what is gone through in the order counts, and what is drawn and called a size,
+a length or a bucket. It is read in the program's text.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 #: Without these words no text is parsed.
-_WORDS = re.compile(r"(?is)(?=.*rank)(?=.*(?:shuffle|permut|randperm))(?=.*(?:seed|random|rng|generator))")
+_WORDS = re.compile(
+    r"(?is)(?=.*rank)(?=.*(?:shuffle|permut|randperm|choice|randint|randrange|integers))(?=.*(?:seed|random|rng|generator))"
+)
 _RANK = re.compile(r"(?i)(^|_)rank$")
 _SEED = re.compile(r"(?i)seed")
 #: Calls that seed, and calls that make an order.
 _SEEDS = {"Random", "RandomState", "default_rng", "manual_seed", "seed", "SeedSequence", "PCG64"}
 _ORDERS = {"shuffle", "permutation", "permuted", "randperm"}
+#: Calls that draw one of several, and names of what a batch has one of: its size in pixels or tokens.
+_DRAWS = {"choice", "choices", "randint", "randrange", "integers"}
+_SIZE = re.compile(
+    r"(?i)(^|_)(sides?|sizes?|res|resolutions?|len|lens|lengths?|seq_?len|buckets?|height|width|h|w|shape|frames?|tokens?)$"
+)
 #: What all of a library's generators are seeded with, by the name of the library.
 _LIBRARIES = {"random", "np", "numpy", "torch"}
 #: They are called for each sample, or for each batch.
@@ -25,12 +33,16 @@ _OF_A_SAMPLE = {"__getitem__", "__getitems__", "__call__", "forward"}
 
 
 class RankOrder(NamedTuple):
-    """The line of the seed, and that of the order which it decides, with the first and last line of the function that makes it."""
+    """The line of the seed, and that of the order which it decides, with the first and last line of the function that makes it.
+
+    ``drawn``: no order, but the size of a batch, drawn for each.
+    """
 
     seed: int
     order: int
     first: int
     last: int
+    drawn: bool = False
 
 
 def rank_orders(text: str) -> list[RankOrder]:
@@ -102,16 +114,20 @@ class _Text:
         return self.seeded.get(function, 0) if of_self or isinstance(node.func, ast.Name) else 0
 
     def orders(self) -> list[RankOrder]:
+        """Return the orders, and behind them the sizes that are drawn."""
         by_rank: dict[RankOrder, None] = {}
         for scope in self.scopes:
             if getattr(scope.node, "name", "") in _OF_A_SAMPLE:
                 continue
-            for call, target in _order_calls(scope.node):
+            orders = [
+                (call, False) for call, target in _order_calls(scope.node) if _gone_through(scope.node, call, target)
+            ]
+            for call, drawn in (*orders, *((call, True) for call in _size_draws(scope.node))):
                 line = self._of_order(call, scope)
-                if line and _gone_through(scope.node, call, target):
+                if line:
                     lines = [n.lineno for n in ast.walk(scope.node) if hasattr(n, "lineno")]
-                    by_rank[RankOrder(line, call.lineno, min(lines), max(lines))] = None
-        return list(by_rank)
+                    by_rank[RankOrder(line, call.lineno, min(lines), max(lines), drawn)] = None
+        return sorted(by_rank, key=lambda order: order.drawn)
 
     def _of_order(self, call: ast.Call, scope: _Scope) -> int:
         """Return the line of the seed that decides an order: of the generator that is called or given, else of its library's.
@@ -182,6 +198,21 @@ def _order_calls(scope: ast.AST) -> Iterator[tuple[ast.Call, str]]:
                     first if first is not None else named.get(id(node.value)) if isinstance(node, ast.Assign) else None
                 )
                 yield inner, ast.dump(target).replace("Store()", "Load()") if target is not None else ""
+
+
+def _size_draws(scope: ast.AST) -> Iterator[ast.Call]:
+    """Yield each call that draws what is then called a size."""
+    for node in _own(scope):
+        if not isinstance(node, ast.Assign):
+            continue
+        names = (
+            n.id if isinstance(n, ast.Name) else n.attr
+            for t in node.targets
+            for n in ast.walk(t)
+            if isinstance(n, (ast.Name, ast.Attribute))
+        )
+        if any(_SIZE.search(name) for name in names):
+            yield from (n for n in ast.walk(node.value) if isinstance(n, ast.Call) and _called(n) in _DRAWS)
 
 
 def _gone_through(scope: ast.AST, call: ast.Call, target: str) -> bool:

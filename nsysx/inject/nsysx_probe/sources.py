@@ -151,7 +151,10 @@ class Sources:
         return texts_of
 
     def orders_of_ranks(self) -> list[dict[str, Any]]:
-        """Return where a seed with the rank in it decides an order, in the same files: ``runs`` tells whether its function had ranges."""
+        """Return where a seed with the rank in it decides an order, or the size of a batch that is ``drawn``, in the same files.
+
+        ``runs`` tells whether its function had ranges.
+        """
         if not self._keeps_text:
             return []
         if self._orders is None or self._orders[0] != len(self._lines):
@@ -163,6 +166,7 @@ class Sources:
                 "file": path,
                 "seed": order.seed,
                 "order": order.order,
+                "drawn": order.drawn,
                 "runs": any(order.first <= number <= order.last for number in self._lines[path]),
             }
             for path, order in self._orders[1]

@@ -56,16 +56,18 @@ UNTRIED = (
     Remedy(
         "like-batches",
         "Give every rank as much work in each step: batches of like length to all ranks at the same time (one order by length that all "
-        "ranks share, dealt out in turn), or as many tokens in each batch, not as many samples",
+        "ranks share, dealt out in turn; sizes drawn by one seed of all ranks), or as many tokens in each batch, not as many samples",
         "batches = sorted(batches, key=cost)  # on all ranks alike; then shuffle groups of world batches\nown = batches[rank::world]",
         "It must be the work of the batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
     ),
     Remedy(
         "like-order",
-        "Shuffle the batches alike on all ranks, with no rank in the seed: now each goes through its own in another order, and batches of "
-        "unlike length come in the same step",
-        "rng = random.Random(seed + epoch)  # the same on all ranks; own = batches[rank::world] of the list sorted by length",
-        "What is shuffled must be alike at the same place on all ranks: sorted by length, then dealt out in turn.", untried=_ALL_RANKS,
+        "Shuffle the batches, and draw their sizes, alike on all ranks, with no rank in the seed: now each goes through its own in another "
+        "order, and batches of unlike length come in the same step",
+        "order = random.Random(seed + epoch)  # the same on all ranks: for the order of the batches, and their sizes\n"
+        "own = random.Random(seed + rank)  # for the samples of that size that this rank takes",
+        "What is shuffled must be alike at the same place on all ranks: sizes, or batches sorted by length and dealt out in turn "
+        "(batches[rank::world]).", untried=_ALL_RANKS,
     ),
     Remedy(
         "equal-attention",

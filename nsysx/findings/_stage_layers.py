@@ -1,0 +1,182 @@
+"""Layers of the stages of a pipeline: how many each rank has, how long one computes, what a stage has besides, and how many even them out.
+
+A stage with as many layers as the others, and the head and the loss behind them, is the longest one; so is one with the embedding, where
+that is large. Layers are numbered modules of one class (``layers.0``, ``h.1``), the class that takes most of the time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.profile import Profile
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import EVEN_STAGES_SAVING_SHARE, LAYERS_OF_STAGE_SHARE, NAMED_STAGE_PARTS
+from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
+from nsysx.judging.other_work import others_of_gpu
+from nsysx.judging.schedule import paced_ns
+from nsysx.judging.uneven_stages import UnevenStages
+from nsysx.replay import peers
+
+#: A layer: the first numbered part of a module's name, with what stands before it.
+_LAYER = re.compile(r"^((?:[A-Za-z_]\w*\.)*)(\d+)(?=\.|$)")
+
+
+class _StageParts(NamedTuple):
+    """The compute of one stage in a step (ns): the layers, by name, of each class, and all else by the first part of its module's name."""
+
+    layers: dict[str, dict[str, float]]
+    others: dict[str, float]
+
+
+class StageLayers(NamedTuple):
+    """The layers of the stages, in the order of the ranks, and of a better cut: how many each has; what one computes in a step, and what a
+    stage computes besides (ns). ``beside``: what the longest stage has besides, by name (ns), longest first.
+    """
+
+    cls: str
+    counts: tuple[int, ...]
+    better: tuple[int, ...]
+    layer_ns: tuple[float, ...]
+    rest_ns: tuple[float, ...]
+    beside: tuple[tuple[str, float], ...]
+
+    def work_ns(self, layer_ns: Sequence[float], slower: Sequence[float]) -> tuple[float, ...]:
+        """Return what each stage computes with the better cut, if a layer takes so long there and all else so many times as long (ns)."""
+        return tuple(
+            rest * more + count * layer
+            for rest, more, count, layer in zip(self.rest_ns, slower, self.better, layer_ns, strict=True)
+        )
+
+
+def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
+    """Return the layers of the stages, None where those of a rank are not known, or no other number of whole layers is better."""
+    profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
+    parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
+    of_stages = [each for each in parts if each is not None]
+    if len(of_stages) < len(parts):
+        return None
+    names = dict.fromkeys(cls for each in of_stages for cls in each.layers)
+    whole = {cls: sum(sum(each.layers.get(cls, {}).values()) for each in of_stages) for cls in names}
+    cls = max(whole, key=lambda name: whole[name], default=None)
+    if cls is None or not all(each.layers.get(cls) for each in of_stages):
+        return None
+    counts, layer_ns, rest_ns = [], [], []
+    for work, each in zip(stages.work_ns, of_stages, strict=True):
+        ran = [ns for layers in each.layers.values() for ns in layers.values()]
+        # Kernels of several streams run beside each other: all are parts of what the stage computes.
+        times = work / max(sum(ran) + sum(each.others.values()), 1.0)
+        of_layers = times * sum(each.layers[cls].values())
+        if of_layers < LAYERS_OF_STAGE_SHARE * work:
+            return None
+        counts.append(len(each.layers[cls]))
+        layer_ns.append(of_layers / counts[-1])
+        rest_ns.append(work - of_layers)
+    better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
+    longest = of_stages[max(range(len(of_stages)), key=lambda i: stages.work_ns[i])]
+    beside = tuple(sorted(longest.others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
+    made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
+    return made if better != made.counts else None
+
+
+def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:
+    """Return how many layers each stage has where each goes to the one that has least to compute yet; every stage has one."""
+    counts = [1] * len(rest_ns)
+    for _ in range(layers - len(rest_ns)):
+        least = min(range(len(counts)), key=lambda i: rest_ns[i] + counts[i] * layer_ns)
+        counts[least] += 1
+    return tuple(counts)
+
+
+def _parts(profile: Profile) -> _StageParts | None:
+    """Return what a rank computes in a step by its layers and other modules, None without steps."""
+    if not profile.scope.steps:
+        return None
+    ops = profile.steady_ops
+    ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMPUTE.value))
+    sums = ops.group_by(pl.col("module").cast(pl.String)).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+    modules = profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
+    class_of = dict(modules.iter_rows())
+    made = _StageParts({}, {})
+    for module, ns in sums.iter_rows():
+        of_step = profile.scope.per_step(int(ns))
+        match = _LAYER.match(module or "")
+        cls = class_of.get(match[0]) if match else None
+        if match and cls:
+            layers = made.layers.setdefault(cls, {})
+            layers[match[0]] = layers.get(match[0], 0.0) + of_step
+        else:
+            name = (module or "").partition(".")[0]
+            name = _OUTSIDE if name.startswith("(") or not name else name
+            made.others[name] = made.others.get(name, 0.0) + of_step
+    return made
+
+
+#: All that is in no module.
+_OUTSIDE = ""
+
+
+def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: tuple[float, float]) -> Saving | None:
+    """Return what a step saves with the better cut; None where that is little. ``micro_batches``: the fewest and the most it may have.
+
+    At most the layers take as long as on the longest stage. At least they take as long as where they take longest, and on a GPU that
+    ranks share all else of a stage is slower, too, in proportion: there it runs beside the work of the other one for longer. What a stage
+    gains by fewer layers is never all that the step gains.
+    """
+    few, many = micro_batches
+    slowest, longest = (
+        max(layers.layer_ns),
+        layers.layer_ns[max(range(len(stages.work_ns)), key=stages.work_ns.__getitem__)],
+    )
+    even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))
+    slower = [slowest / ns for ns in layers.layer_ns] if shared else even
+    least = stages.step_ns(few) - paced_ns(layers.work_ns([slowest] * len(even), slower), few)
+    best = paced_ns(layers.work_ns([longest] * len(even), even), many)
+    most = max(case.step_ns * (1 - best / stages.step_ns(many)), least)
+    why = "the longest stage sets the pace; layers take between as long as on it and as where they take longest"
+    why += ", and ranks that share a GPU slow each other more" if shared else ""
+    least = max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)
+    saving = Saving.between(round(least), round(min(most, case.step_ns)), why)
+    return saving if (saving.likely_ns or 0) >= EVEN_STAGES_SAVING_SHARE * case.step_ns else None
+
+
+def in_words(stages: UnevenStages, layers: StageLayers) -> str:
+    """Return a sentence on what the longest stage computes, and one on what the better cut makes of it."""
+    longest = max(range(len(stages.work_ns)), key=lambda i: stages.work_ns[i])
+    count, ns_each = layers.counts[longest], layers.layer_ns[longest]
+    parts = [f"{count} layers ({layers.cls}) take {units.duration(round(count * ns_each))}"]
+    parts += [f"{name} {units.duration(round(ns))}" for name, ns in layers.beside if name]
+    parts += [f"what is in no module, as a loss, {units.duration(round(ns))}" for name, ns in layers.beside if not name]
+    mean = sum(layers.layer_ns) / len(layers.layer_ns)
+    then = max(layers.work_ns([mean] * len(layers.counts), [1.0] * len(layers.counts)))
+    return (
+        f"Of rank {stages.longest['rank']}'s work, {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}. With "
+        f"{_listed(layers.better)} layers in place of {_listed(layers.counts)} the longest stage computes {units.duration(round(then))}."
+    )
+
+
+def text_of(stages: UnevenStages, layers: StageLayers) -> str:
+    """Return what to do, in words."""
+    ranks = _listed([row["rank"] for row in stages.rows])
+    return (
+        f"Cut the layers into {_listed(layers.better)} (ranks {ranks}), not {_listed(layers.counts)}: stages that take equally long, with "
+        "all that they have besides layers (embedding, head, loss), not equally many layers"
+    )
+
+
+def paste_of(layers: StageLayers) -> str:
+    """Return the lines that cut the layers so."""
+    return (
+        f"layers_of = {list(layers.better)}  # not {list(layers.counts)}\n"
+        "first = sum(layers_of[:stage])\n"
+        "mine = range(first, first + layers_of[stage])  # the layers of this stage"
+    )
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
