@@ -1,0 +1,291 @@
+"""Tensors that grow by concatenation: each cat copies what the one before it made, and adds a little to it.
+
+Operators name what made each of their arguments, and sizes tell how much of what a cat writes stood in the last one already. Two forms are
+one: ``x = torch.cat([x, new])``, whose argument is the result of the cat before (or a view that drops its oldest rows), and a list that is
+put together anew each time it has become longer, ``torch.stack(history)``, whose arguments are those of the cat before and new ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nsysx.events.event_bounds import COPIED_AGAIN_SHARE, FEWEST_GROWING_CATS, STRUCTURE_SHARE
+from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view, operators_before
+from nsysx.events.profile import Profile
+from nsysx.events.result_readers import ResultReaders
+from nsysx.events.trained_operators import trained_of
+
+#: Operators that put tensors together; all but the first hold it.
+_CAT = "aten::cat"
+_CATS = frozenset(
+    f"aten::{name}"
+    for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack")
+)
+#: Views that are a part of a tensor, or one of several, and what hands a tensor on if it has nothing to convert.
+_PARTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "select",
+        "slice",
+        "narrow",
+        "as_strided",
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "tensor_split",
+        "unbind",
+        "diagonal",
+    )
+)
+_HANDS_ON = frozenset(("aten::contiguous", "aten::to", "aten::type_as"))
+#: A result: the number of the operator that made it, and which of its results it is.
+Result = tuple[int, int]
+
+
+class GrownTensor(NamedTuple):
+    """A tensor that cats make longer. ``copied``: of each cat (outermost row of the flow) the share of what it writes that stood in the one
+    before it, 0 for the first one.
+
+    ``read``: something else than the next cat reads what is made on the way. ``kept``: it goes on from the step before. ``bounded``: its
+    oldest rows are dropped. ``size``: what the last cat makes, and ``dimension``: in which it grows; None where sizes do not tell.
+    """
+
+    copied: dict[int, float]
+    read: bool
+    kept: bool
+    bounded: bool
+    size: Size | None
+    dimension: int | None
+
+
+class _Cat(NamedTuple):
+    """A cat: its row among the outermost operators of its flow (``here``: not of the step before), its number, and what it is given."""
+
+    row: int
+    here: bool
+    number: int
+    given: tuple[Result, ...]
+    sizes: tuple[Size, ...]
+
+    @property
+    def written(self) -> int:
+        """How many numbers it writes."""
+        return sum(map(math.prod, self.sizes))
+
+
+class _Link(NamedTuple):
+    """A cat that goes on from another one: ``copied`` numbers stood there, ``new``: the arguments that did not; some are ``dropped``."""
+
+    before: _Cat
+    copied: int
+    new: tuple[int, ...]
+    dropped: bool
+
+
+@dataclass
+class _Chain:
+    """Cats of one tensor, in order, and how each but the first goes on from the one before."""
+
+    cats: list[_Cat]
+    links: list[_Link] = field(default_factory=list)
+
+
+def grown_tensors(profile: Profile) -> list[GrownTensor]:
+    """Return the tensors of an X-ray step that grow by concatenation, but those that only a list and one cat could not make differently."""
+    return profile.once(_of_report)
+
+
+def _of_report(profile: Profile) -> list[GrownTensor]:
+    flow = flow_of(profile)
+    if flow is None or not _CATS.intersection(flow.names):
+        return []
+    return grown_in(flow, profile.once(operators_before), trained_of(profile))
+
+
+def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) -> list[GrownTensor]:
+    """Return the tensors that grow in a flow; ``before``: the operators of the step before, ``trained``: which operators are."""
+    chains = [chain for chain in _Growth(flow, before).chains() if _is_growth(chain)]
+    if not chains:
+        return []
+    readers, modules, grown = ResultReaders(flow), _modules_of(flow), list[GrownTensor]()
+    for chain in chains:
+        if _is_structure(chain, flow, modules):
+            continue
+        here = [cat for cat in chain.cats if cat.here]
+        between = [reader for cat in here[:-1] for reader in _readers(cat, here, readers)]
+        kept = not chain.cats[0].here
+        read = bool(between) or (kept and any(reader >= 0 for reader in _readers(here[-1], here, readers)))
+        # Autograd keeps what is read of a tensor for the backward: nothing may be written into it in between.
+        differentiated = any(trained[cat.row] for cat in here) or any(r >= 0 and trained[r] for r in between)
+        if read and differentiated:
+            continue
+        copied = {cat.row: 0.0 for cat in here[:1]}
+        copied |= {
+            cat.row: link.copied / max(cat.written, 1)
+            for cat, link in zip(chain.cats[1:], chain.links, strict=True)
+            if cat.here
+        }
+        dropped = sum(link.dropped for link in chain.links)
+        grown.append(GrownTensor(copied, read, kept, 2 * dropped > len(chain.links), *_size(chain)))
+    return grown
+
+
+def _is_growth(chain: _Chain) -> bool:
+    """Return whether cats copy again and again what stood there: many of one step, or each step those of the step before."""
+    here = [cat for cat in chain.cats if cat.here]
+    kept = not chain.cats[0].here
+    if not here or not chain.links or (len(here) < FEWEST_GROWING_CATS and not kept):
+        return False
+    copied = sum(link.copied for link in chain.links)
+    return copied >= COPIED_AGAIN_SHARE * sum(cat.written for cat in chain.cats[1:])
+
+
+def _modules_of(flow: OperatorFlow) -> list[str]:
+    """Return of each operator the innermost module in whose call it lies, "" for none."""
+    modules = [""] * len(flow.names)
+    for call in flow.calls:  # outer ones before inner ones
+        modules[call.first : call.last] = [call.path] * (call.last - call.first)
+    return modules
+
+
+def _is_structure(chain: _Chain, flow: OperatorFlow, modules: Sequence[str]) -> bool:
+    """Return whether a network's layers each add their own part: features that are passed on, not a loop's history."""
+    makers = []
+    for cat, link in zip(chain.cats[1:], chain.links, strict=True):
+        rows = [flow.row_of[cat.given[i][0]] for i in link.new if cat.given[i][0] in flow.row_of]
+        makers.append(modules[rows[0]] if rows else modules[cat.row] if cat.here else "")
+    return len(makers) > 1 and max(Counter(makers).values()) <= STRUCTURE_SHARE * len(makers) and len(set(makers)) > 1
+
+
+def _readers(cat: _Cat, chain: Sequence[_Cat], readers: ResultReaders) -> Iterator[int]:
+    """Yield the outermost operators (-1: one behind the step) that read what a cat made, but the cats of its chain."""
+    own, waiting, seen = {each.row for each in chain}, [cat.number], set[int]()
+    while waiting:
+        for row in readers.readers.get(waiting.pop(), ()):
+            if row in seen or row in own:
+                continue
+            seen.add(row)
+            if row >= 0 and _passes(readers.flow, row):
+                waiting.append(readers.flow.number[row])
+            else:
+                yield row
+
+
+def _passes(flow: OperatorFlow, row: int) -> bool:
+    """Return whether an operator's result lies where its first argument does."""
+    return (
+        bool(flow.made[row]) and (is_view(flow.names[row]) or flow.names[row] in _HANDS_ON) and not _copies(flow, row)
+    )
+
+
+def _copies(flow: OperatorFlow, row: int) -> bool:
+    """Return whether an operator that may hand on a tensor holds one that does not."""
+    inner, end = row + 1, flow.end_ns[row]
+    while inner < len(flow.names) and flow.start_ns[inner] < end:
+        if not is_view(flow.names[inner]) and flow.names[inner] not in _HANDS_ON:
+            return True
+        inner += 1
+    return False
+
+
+def _size(chain: _Chain) -> tuple[Size | None, int | None]:
+    """Return the size of what the last cat makes, and the dimension in which it puts tensors together: where they differ."""
+    sizes = chain.cats[-1].sizes
+    differing = [d for d, lengths in enumerate(zip(*sizes, strict=False)) if len(set(lengths)) > 1]
+    if len(set(map(len, sizes))) > 1 or len(differing) != 1:
+        return None, None
+    d = differing[0]
+    return (*sizes[0][:d], sum(size[d] for size in sizes), *sizes[0][d + 1 :]), d
+
+
+class _Growth:
+    """The cats of a flow, and of the step before, by what each goes on from."""
+
+    def __init__(self, flow: OperatorFlow, before: OperatorFlow | None) -> None:
+        self._flows = [each for each in (before, flow) if each is not None]
+        self._flow = flow
+        self._by_number = dict[int, _Cat]()
+        self._last_with = dict[Result, _Cat]()
+
+    def chains(self) -> list[_Chain]:
+        """Return the cats that go on from each other, in chains."""
+        chain_of, chains = dict[int, _Chain](), list[_Chain]()
+        for cat in self._cats():
+            link = self._appended(cat) or self._put_together_again(cat)
+            self._by_number[cat.number] = cat
+            self._last_with |= dict.fromkeys(cat.given, cat)
+            chain = None if link is None else chain_of.get(link.before.number)
+            if link is None or chain is None or chain.cats[-1] is not link.before:
+                chains.append(_Chain([cat]))
+                chain_of[cat.number] = chains[-1]
+                continue
+            chain.cats.append(cat)
+            chain.links.append(link)
+            chain_of[cat.number] = chain
+        return [chain for chain in chains if chain.links]
+
+    def _cats(self) -> Iterator[_Cat]:
+        for flow in self._flows:
+            for row, end in flow.outermost_spans:
+                if flow.names[row] not in _CATS:
+                    continue
+                cat = next((inner for inner in range(row, end) if flow.names[inner] == _CAT), row)
+                sizes = sizes_of(flow.size[cat])
+                if len(sizes) != len(flow.made[cat]):
+                    continue
+                which = flow.which[cat] if flow.which else [0] * len(sizes)
+                given = [
+                    ((number, part if number >= 0 else flow.number[row]), size)
+                    for number, part, size in zip(flow.made[cat], which, sizes, strict=True)
+                    if size
+                ]
+                if len(given) > 1:
+                    made = tuple(self._maker(*result) for result, _ in given)
+                    yield _Cat(row, flow is self._flow, flow.number[row], made, tuple(size for _, size in given))
+
+    def _at(self, number: int) -> tuple[OperatorFlow, int] | None:
+        """Return the flow of an operator and its row, None for one of neither."""
+        return next(
+            ((flow, flow.row_of[number]) for flow in self._flows if number in flow.row_of and number >= 0), None
+        )
+
+    def _maker(self, number: int, which: int, *, parts: bool = False) -> Result:
+        """Return what made a tensor, past what hands it on as a whole; ``parts``: or a part of it, too."""
+        while (at := self._at(number)) is not None:
+            flow, row = at
+            if not _passes(flow, row) or (flow.names[row] in _PARTS and not parts):
+                break
+            number, which = flow.made[row][0], flow.which[row][0] if flow.which else 0
+        return number, which
+
+    def _appended(self, cat: _Cat) -> _Link | None:
+        """Return what a cat goes on from, where it is given the result of another one, or most of it."""
+        found = list[_Link]()
+        for i, (result, size) in enumerate(zip(cat.given, cat.sizes, strict=True)):
+            before = self._by_number.get(self._maker(*result, parts=True)[0])
+            copied = math.prod(size)
+            if before is not None and copied >= COPIED_AGAIN_SHARE * before.written:
+                new = tuple(other for other in range(len(cat.given)) if other != i)
+                found.append(_Link(before, copied, new, dropped=copied < before.written))
+        return max(found, key=lambda link: link.copied, default=None)
+
+    def _put_together_again(self, cat: _Cat) -> _Link | None:
+        """Return what a cat goes on from, where it is given the same as another one and something new, behind or before it."""
+        given, numbers = cat.given, list(map(math.prod, cat.sizes))
+        if (before := self._last_with.get(given[0])) is not None and given[0][0] >= 0:
+            dropped = before.given.index(given[0])
+            common = len(before.given) - dropped
+            if dropped <= len(given) - common and 0 < common < len(given) and before.given[dropped:] == given[:common]:
+                return _Link(before, sum(numbers[:common]), tuple(range(common, len(given))), dropped=dropped > 0)
+        if (before := self._last_with.get(given[-1])) is not None and given[-1][0] >= 0:
+            common = before.given.index(given[-1]) + 1
+            dropped, added = len(before.given) - common, len(given) - common
+            if dropped <= added and 0 < common < len(given) and before.given[:common] == given[added:]:
+                return _Link(before, sum(numbers[added:]), tuple(range(added)), dropped=dropped > 0)
+        return None

@@ -1,0 +1,151 @@
+"""Tensors that grow by concatenation (``events.grown_tensors``): what copying the same rows again takes, and what comes in its place.
+
+Where something reads what is made on the way, the rows go into room that is made once, of which a slice is read; where nothing does, a
+list and one cat at the end do. What is left is the writing of the new rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.lines import text_of, texts
+from nsysx.catalogue import StepPart
+from nsysx.events.grown_tensors import GrownTensor, grown_tensors
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import REPORTED_SHARE
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._found import Found
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import MOST_LINES_NAMED, ROWS_WRITTEN_NS
+from nsysx.model import Finding, Row
+from nsysx.replay.engine import ScaleOps
+
+#: The remedy that the text of a line alone stands for.
+BY_TEXT = "preallocated"
+_IN_PLACE, _AT_END, _RING, _STATIC = "grown-in-place", "joined-at-end", "ring-of-rows", "static-cache"
+#: What a line calls that puts tensors together.
+_JOINS = re.compile(r"\b(cat|concat|concatenate|[hvd]?stack|column_stack|row_stack)\(")
+#: whole = torch.cat([whole, new], dim=1)
+_APPENDS = re.compile(
+    r"^(?P<whole>[\w.]+)\s*=\s*torch\.(?:cat|concat|concatenate)\(\s*[\[(]\s*(?P=whole)\s*,\s*(?P<new>[\w.]+)\s*[\])]\s*"
+    r"(?:,\s*(?:(?:dim|axis)\s*=\s*)?(?P<dim>-?\d+)\s*)?\)$"
+)
+
+
+class _Group(NamedTuple):
+    """Tensors that grow at lines of one file for which one remedy is: the tensors, and the lines with the most work first."""
+
+    remedy: str
+    tensors: list[GrownTensor]
+    places: list[Row]
+
+
+def tells(case: Case) -> bool:
+    """Return whether the operators of two steps say which tensors grow, so that a line's text need not."""
+    flow = flow_of(case.profile)
+    return flow is not None and flow.follows
+
+
+def findings_of(case: Case, rule: Rule) -> list[Finding]:
+    """Return a finding for the lines of each file whose tensors grow, by remedy, that save 5 % of the step or more."""
+    flow, grown = flow_of(case.profile), case.profile.once(grown_tensors)
+    if flow is None or not grown:
+        return []
+    work = work_of_operators(case, flow)
+    return [f for group in _groups(case, flow, grown, work) if (f := _found(case, rule, group, work)) is not None]
+
+
+def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_Group]:
+    code, by_key = case.profile.code(), dict[tuple[str, str], _Group]()
+    taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
+    ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
+    for tensor in ranked:
+        longest = max(tensor.copied, key=lambda row: taken.get(row, 0))
+        place = {} if code is None else place_of_operator(code, flow, flow.start_ns[[longest]])
+        remedy = _remedy_of(case, tensor, place)
+        group = by_key.setdefault((str(place.get("file")), remedy), _Group(remedy, [], []))
+        group.tensors.append(tensor)
+        if place and place not in group.places:
+            group.places.append(place)
+    return list(by_key.values())
+
+
+def _remedy_of(case: Case, tensor: GrownTensor, place: Row) -> str:
+    """Return what is for a tensor: by who reads it, and whether the program's own line grows it."""
+    settings = settings_of(case.profile)
+    networks = () if settings is None else settings.rows("networks") or ()
+    text = text_of(texts(case.profile), place.get("file"), place.get("line"))
+    called = text is not None and not _JOINS.search(text)
+    if called and any(row.get("package") == "transformers" for row in networks):
+        return _STATIC
+    if not tensor.read and not case.program.compiled:  # what a compiled program reads is not seen
+        return _AT_END
+    return _RING if tensor.kept and tensor.bounded else _IN_PLACE
+
+
+def _found(case: Case, rule: Rule, group: _Group, work: pl.DataFrame) -> Finding | None:
+    """Return the finding about a group, None where it saves too little."""
+    copied = {row: share for tensor in group.tensors for row, share in tensor.copied.items()}
+    cats = work.filter(pl.col("row").is_in(list(copied)))
+    taken = int(cats["ns"].sum())
+    if not case.notable(case.per_step(taken), REPORTED_SHARE):
+        return None
+    ns = cats["ns"].to_numpy()
+    new = ns * (1 - cats["row"].replace_strict(copied, return_dtype=pl.Float64).to_numpy())
+    left = float(np.maximum(new, np.minimum(ns, ROWS_WRITTEN_NS)).sum())
+    edit = ScaleOps(ops_of(cats), left / max(taken, 1), less_work=True)
+    worth = case.worth_or_freed(edit, cause=(StepPart.WORK,), bound=group.remedy == _STATIC)
+    if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
+        return None
+    cost = case.per_step(taken)
+    where = group.places[0] if group.places else {}
+    again = 1 - float(new.sum()) / max(taken, 1)
+    lines = sorted({in_short(place) for place in group.places})
+    there = f"{in_short(where)}: " if where else ""
+    title = f"{there}tensors that grow by torch.cat are copied again for {units.duration(case.per_step(taken - round(left)))} {case.per}"
+    there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
+    longer = "a tensor" if len(group.tensors) == 1 else f"{units.count(len(group.tensors))} tensors"
+    readers = "something reads each result" if group.remedy != _AT_END else "nothing else reads what is made on the way"
+    detail = (
+        f"{units.count(len(copied))} cats of a step make {longer} longer, {units.duration(cost)} {case.per}, {case.share(cost)} of the "
+        f"step{there_too}. {units.share(again, 1)} of what they write was in the result of the cat before; {readers}."
+    )
+    return Found(
+        rule, title, detail, worth=worth, cost_ns=cost, fix=_fix_of(case, group), where=where or None, takes=Takes(ops_of(cats)),
+    ).as_finding(case)  # fmt: skip
+
+
+def _fix_of(case: Case, group: _Group) -> Fix:
+    """Return the remedy, with the names of the program where its line says them."""
+    fix, where = Fix.by_name(group.remedy), group.places[0] if group.places else {}
+    text = text_of(texts(case.profile), where.get("file"), where.get("line")) or ""
+    appends = _APPENDS.match(text.partition("  #")[0].rstrip())
+    if appends is None or group.remedy not in (_IN_PLACE, _AT_END):
+        return fix
+    whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
+    joined = f"torch.cat([{whole}, {new}], {dim})"
+    if group.remedy == _AT_END:
+        return fix.but(
+            paste=f"parts.append({new})  # in the loop, not {joined}\n{whole} = torch.cat(parts, {dim})  # once, behind the loop"
+        )
+    first = group.tensors[0]
+    if first.size is None or first.dimension is None or first.bounded:
+        return fix
+    size, d, room = list(map(str, first.size)), first.dimension, f"{whole}_room"
+    if first.kept:  # how long it gets is not seen
+        size[d] = "longest"
+    paste = (
+        f"{room} = {new}.new_empty({', '.join(size)})  # once\n"
+        f"{room}.narrow({d}, {whole}.shape[{d}], {new}.shape[{d}]).copy_({new})\n"
+        f"{whole} = {room}.narrow({d}, 0, {whole}.shape[{d}] + {new}.shape[{d}])  # not {joined}"
+    )
+    begin = f"{whole} = {room}.narrow({d}, 0, 0)"
+    return fix.but(paste=paste, condition=f"Begin with {begin}; no gradient may run through what is written.")
