@@ -344,14 +344,6 @@ MOST_FLOW_OPERATORS = 200_000
 #: The step before, or behind, was recorded with its operators if it has this share of those of the step. Chosen: steps differ.
 RECORDED_BESIDE_SHARE = 0.5
 
-# ---- grown_tensors --------------------------------------------------------------------------------------------------
-#: So many cats of one tensor in a step are a loop that makes it longer. Chosen: a network joins what its levels make in fewer.
-FEWEST_GROWING_CATS = 6
-#: Of what they write this share at least stood in the tensor before. Chosen: of a tensor that doubles it is half.
-COPIED_AGAIN_SHARE = 0.6
-#: If no module makes more than this share of what is added, each layer of a network adds its own part (dense connections). Chosen.
-STRUCTURE_SHARE = 0.5
-
 # ---- operator_of_calls ----------------------------------------------------------------------------------------------
 #: Another step runs nearly the same operators if this share of them correspond. Chosen: what a step logs is less.
 CORRESPONDING_OPERATORS_SHARE = 0.9

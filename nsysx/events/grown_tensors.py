@@ -8,42 +8,27 @@ put together anew each time it has become longer, ``torch.stack(history)``, whos
 from __future__ import annotations
 
 import math
+import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
-from nsysx.events.event_bounds import COPIED_AGAIN_SHARE, FEWEST_GROWING_CATS, STRUCTURE_SHARE
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_bounds import COPIED_AGAIN_SHARE, FEWEST_GROWING_CATS, RECURRING_MODULES_SHARE
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view, operators_before
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 from nsysx.events.trained_operators import trained_of
 
-#: Operators that put tensors together; all but the first hold it.
-_CAT = "aten::cat"
-_CATS = frozenset(
-    f"aten::{name}"
-    for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack")
-)
+#: Operators that put tensors together.
+_CATS = re.compile(r"^aten::(cat|concat|concatenate|([hvd]|row_|column_)?stack)$")
 #: Views that are a part of a tensor, or one of several, and what hands a tensor on if it has nothing to convert.
-_PARTS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "select",
-        "slice",
-        "narrow",
-        "as_strided",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "tensor_split",
-        "unbind",
-        "diagonal",
-    )
-)
-_HANDS_ON = frozenset(("aten::contiguous", "aten::to", "aten::type_as"))
+_PARTS = re.compile(r"^aten::(select|slice|narrow|as_strided|chunk|(tensor_)?split(_with_sizes)?|unbind|diagonal)$")
+_HANDS_ON = re.compile(r"^aten::(contiguous|to|type_as|resolve_conj|resolve_neg)$")
 #: A result: the number of the operator that made it, and which of its results it is.
 Result = tuple[int, int]
 
@@ -103,19 +88,19 @@ def grown_tensors(profile: Profile) -> list[GrownTensor]:
 
 def _of_report(profile: Profile) -> list[GrownTensor]:
     flow = flow_of(profile)
-    if flow is None or not _CATS.intersection(flow.names):
+    if flow is None or not any(map(_CATS.match, flow.names)):
         return []
     return grown_in(flow, profile.once(operators_before), trained_of(profile))
 
 
 def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) -> list[GrownTensor]:
     """Return the tensors that grow in a flow; ``before``: the operators of the step before, ``trained``: which operators are."""
-    chains = [chain for chain in _Growth(flow, before).chains() if _is_growth(chain)]
+    chains = [chain for chain in _CatsInOrder(flow, before).chains() if _is_growth(chain)]
     if not chains:
         return []
-    readers, modules, grown = ResultReaders(flow), _modules_of(flow), list[GrownTensor]()
+    readers, grown = ResultReaders(flow), list[GrownTensor]()
     for chain in chains:
-        if _is_structure(chain, flow, modules):
+        if _is_structure(chain, flow):
             continue
         here = [cat for cat in chain.cats if cat.here]
         between = [reader for cat in here[:-1] for reader in _readers(cat, here, readers)]
@@ -146,21 +131,14 @@ def _is_growth(chain: _Chain) -> bool:
     return copied >= COPIED_AGAIN_SHARE * sum(cat.written for cat in chain.cats[1:])
 
 
-def _modules_of(flow: OperatorFlow) -> list[str]:
-    """Return of each operator the innermost module in whose call it lies, "" for none."""
-    modules = [""] * len(flow.names)
-    for call in flow.calls:  # outer ones before inner ones
-        modules[call.first : call.last] = [call.path] * (call.last - call.first)
-    return modules
-
-
-def _is_structure(chain: _Chain, flow: OperatorFlow, modules: Sequence[str]) -> bool:
-    """Return whether a network's layers each add their own part: features that are passed on, not a loop's history."""
-    makers = []
-    for cat, link in zip(chain.cats[1:], chain.links, strict=True):
-        rows = [flow.row_of[cat.given[i][0]] for i in link.new if cat.given[i][0] in flow.row_of]
-        makers.append(modules[rows[0]] if rows else modules[cat.row] if cat.here else "")
-    return len(makers) > 1 and max(Counter(makers).values()) <= STRUCTURE_SHARE * len(makers) and len(set(makers)) > 1
+def _is_structure(chain: _Chain, flow: OperatorFlow) -> bool:
+    """Return whether other modules run before each cat: layers of a network that each add their own part, not the rounds of a loop."""
+    calls = sorted(flow.calls, key=lambda call: call.first)
+    first, rows = [call.first for call in calls], [cat.row for cat in chain.cats if cat.here]
+    borders = [bisect_left(first, row) for row in rows]
+    rounds = [frozenset(call.path for call in calls[a:b]) for a, b in pairwise(borders)]
+    often = Counter(path for each in rounds for path in each)
+    return sum(n for n in often.values() if n > 1) < RECURRING_MODULES_SHARE * sum(often.values())
 
 
 def _readers(cat: _Cat, chain: Sequence[_Cat], readers: ResultReaders) -> Iterator[int]:
@@ -179,16 +157,18 @@ def _readers(cat: _Cat, chain: Sequence[_Cat], readers: ResultReaders) -> Iterat
 
 def _passes(flow: OperatorFlow, row: int) -> bool:
     """Return whether an operator's result lies where its first argument does."""
-    return (
-        bool(flow.made[row]) and (is_view(flow.names[row]) or flow.names[row] in _HANDS_ON) and not _copies(flow, row)
-    )
+    return bool(flow.made[row]) and _may_pass(flow.names[row]) and not _copies(flow, row)
+
+
+def _may_pass(name: str) -> bool:
+    return is_view(name) or _HANDS_ON.match(name) is not None
 
 
 def _copies(flow: OperatorFlow, row: int) -> bool:
     """Return whether an operator that may hand on a tensor holds one that does not."""
     inner, end = row + 1, flow.end_ns[row]
     while inner < len(flow.names) and flow.start_ns[inner] < end:
-        if not is_view(flow.names[inner]) and flow.names[inner] not in _HANDS_ON:
+        if not _may_pass(flow.names[inner]):
             return True
         inner += 1
     return False
@@ -204,7 +184,7 @@ def _size(chain: _Chain) -> tuple[Size | None, int | None]:
     return (*sizes[0][:d], sum(size[d] for size in sizes), *sizes[0][d + 1 :]), d
 
 
-class _Growth:
+class _CatsInOrder:
     """The cats of a flow, and of the step before, by what each goes on from."""
 
     def __init__(self, flow: OperatorFlow, before: OperatorFlow | None) -> None:
@@ -212,6 +192,8 @@ class _Growth:
         self._flow = flow
         self._by_number = dict[int, _Cat]()
         self._last_with = dict[Result, _Cat]()
+        #: Tensors of which no operator is known are told apart by their sizes.
+        self._unknown = dict[Size, int]()
 
     def chains(self) -> list[_Chain]:
         """Return the cats that go on from each other, in chains."""
@@ -232,22 +214,26 @@ class _Growth:
 
     def _cats(self) -> Iterator[_Cat]:
         for flow in self._flows:
-            for row, end in flow.outermost_spans:
-                if flow.names[row] not in _CATS:
+            for row in flow.outermost:
+                if not _CATS.match(flow.names[row]):
                     continue
-                cat = next((inner for inner in range(row, end) if flow.names[inner] == _CAT), row)
-                sizes = sizes_of(flow.size[cat])
-                if len(sizes) != len(flow.made[cat]):
+                sizes = sizes_of(flow.size[row])
+                if len(sizes) != len(flow.made[row]):
                     continue
-                which = flow.which[cat] if flow.which else [0] * len(sizes)
+                which = flow.which[row] if flow.which else [0] * len(sizes)
                 given = [
-                    ((number, part if number >= 0 else flow.number[row]), size)
-                    for number, part, size in zip(flow.made[cat], which, sizes, strict=True)
+                    (
+                        self._maker(number, part)
+                        if number >= 0
+                        else (-1, self._unknown.setdefault(size, len(self._unknown))),
+                        size,
+                    )
+                    for number, part, size in zip(flow.made[row], which, sizes, strict=True)
                     if size
                 ]
                 if len(given) > 1:
-                    made = tuple(self._maker(*result) for result, _ in given)
-                    yield _Cat(row, flow is self._flow, flow.number[row], made, tuple(size for _, size in given))
+                    results, tensors = zip(*given, strict=True)
+                    yield _Cat(row, flow is self._flow, flow.number[row], results, tensors)
 
     def _at(self, number: int) -> tuple[OperatorFlow, int] | None:
         """Return the flow of an operator and its row, None for one of neither."""
@@ -259,33 +245,34 @@ class _Growth:
         """Return what made a tensor, past what hands it on as a whole; ``parts``: or a part of it, too."""
         while (at := self._at(number)) is not None:
             flow, row = at
-            if not _passes(flow, row) or (flow.names[row] in _PARTS and not parts):
+            if not _passes(flow, row) or (_PARTS.match(flow.names[row]) and not parts):
                 break
             number, which = flow.made[row][0], flow.which[row][0] if flow.which else 0
         return number, which
 
     def _appended(self, cat: _Cat) -> _Link | None:
         """Return what a cat goes on from, where it is given the result of another one, or most of it."""
-        found = list[_Link]()
+        links = list[_Link]()
         for i, (result, size) in enumerate(zip(cat.given, cat.sizes, strict=True)):
             before = self._by_number.get(self._maker(*result, parts=True)[0])
             copied = math.prod(size)
             if before is not None and copied >= COPIED_AGAIN_SHARE * before.written:
                 new = tuple(other for other in range(len(cat.given)) if other != i)
-                found.append(_Link(before, copied, new, dropped=copied < before.written))
-        return max(found, key=lambda link: link.copied, default=None)
+                links.append(_Link(before, copied, new, dropped=copied < before.written))
+        return max(links, key=lambda link: link.copied, default=None)
 
     def _put_together_again(self, cat: _Cat) -> _Link | None:
         """Return what a cat goes on from, where it is given the same as another one and something new, behind or before it."""
-        given, numbers = cat.given, list(map(math.prod, cat.sizes))
-        if (before := self._last_with.get(given[0])) is not None and given[0][0] >= 0:
-            dropped = before.given.index(given[0])
-            common = len(before.given) - dropped
-            if dropped <= len(given) - common and 0 < common < len(given) and before.given[dropped:] == given[:common]:
-                return _Link(before, sum(numbers[:common]), tuple(range(common, len(given))), dropped=dropped > 0)
-        if (before := self._last_with.get(given[-1])) is not None and given[-1][0] >= 0:
-            common = before.given.index(given[-1]) + 1
-            dropped, added = len(before.given) - common, len(given) - common
-            if dropped <= added and 0 < common < len(given) and before.given[:common] == given[added:]:
-                return _Link(before, sum(numbers[added:]), tuple(range(added)), dropped=dropped > 0)
+        for step in (1, -1):  # read backwards, what is put in front is put behind
+            given, numbers = cat.given[::step], list(map(math.prod, cat.sizes))[::step]
+            at = next((i for i, (number, _) in enumerate(given) if number >= 0), 0)
+            before = self._last_with.get(given[at]) if given[at][0] >= 0 else None
+            if before is None:
+                continue
+            earlier = before.given[::step]
+            dropped = earlier.index(given[at]) - at
+            common, added = len(earlier) - dropped, len(given) - len(earlier) + dropped
+            if 0 <= dropped <= added and 0 < common < len(given) and earlier[dropped:] == given[:common]:
+                new = tuple(range(common, len(given)) if step > 0 else range(added))
+                return _Link(before, sum(numbers[:common]), new, dropped=dropped > 0)
         return None

@@ -38,9 +38,11 @@ _APPENDS = re.compile(
     r"^(?P<whole>[\w.]+)\s*=\s*torch\.(?:cat|concat|concatenate)\(\s*[\[(]\s*(?P=whole)\s*,\s*(?P<new>[\w.]+)\s*[\])]\s*"
     r"(?:,\s*(?:(?:dim|axis)\s*=\s*)?(?P<dim>-?\d+)\s*)?\)$"
 )
+#: torch.stack(history, dim=1), torch.stack(list(frames))
+_STACKS = re.compile(r"\bstack\((?:[^,]*,\s*(?:dim\s*=\s*)?(?P<dim>\d+)\s*\))?")
 
 
-class _Group(NamedTuple):
+class _GrownLines(NamedTuple):
     """Tensors that grow at lines of one file for which one remedy is: the tensors, and the lines with the most work first."""
 
     remedy: str
@@ -63,15 +65,15 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     return [f for group in _groups(case, flow, grown, work) if (f := _found(case, rule, group, work)) is not None]
 
 
-def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_Group]:
-    code, by_key = case.profile.code(), dict[tuple[str, str], _Group]()
+def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_GrownLines]:
+    code, by_key = case.profile.code(), dict[tuple[str, str], _GrownLines]()
     taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
     ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
     for tensor in ranked:
         longest = max(tensor.copied, key=lambda row: taken.get(row, 0))
         place = {} if code is None else place_of_operator(code, flow, flow.start_ns[[longest]])
         remedy = _remedy_of(case, tensor, place)
-        group = by_key.setdefault((str(place.get("file")), remedy), _Group(remedy, [], []))
+        group = by_key.setdefault((str(place.get("file")), remedy), _GrownLines(remedy, [], []))
         group.tensors.append(tensor)
         if place and place not in group.places:
             group.places.append(place)
@@ -91,7 +93,7 @@ def _remedy_of(case: Case, tensor: GrownTensor, place: Row) -> str:
     return _RING if tensor.kept and tensor.bounded else _IN_PLACE
 
 
-def _found(case: Case, rule: Rule, group: _Group, work: pl.DataFrame) -> Finding | None:
+def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Finding | None:
     """Return the finding about a group, None where it saves too little."""
     copied = {row: share for tensor in group.tensors for row, share in tensor.copied.items()}
     cats = work.filter(pl.col("row").is_in(list(copied)))
@@ -123,29 +125,61 @@ def _found(case: Case, rule: Rule, group: _Group, work: pl.DataFrame) -> Finding
     ).as_finding(case)  # fmt: skip
 
 
-def _fix_of(case: Case, group: _Group) -> Fix:
+def _fix_of(case: Case, group: _GrownLines) -> Fix:
     """Return the remedy, with the names of the program where its line says them."""
     fix, where = Fix.by_name(group.remedy), group.places[0] if group.places else {}
-    text = text_of(texts(case.profile), where.get("file"), where.get("line")) or ""
-    appends = _APPENDS.match(text.partition("  #")[0].rstrip())
-    if appends is None or group.remedy not in (_IN_PLACE, _AT_END):
-        return fix
-    whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
-    joined = f"torch.cat([{whole}, {new}], {dim})"
-    if group.remedy == _AT_END:
+    text = (text_of(texts(case.profile), where.get("file"), where.get("line")) or "").partition("  #")[0].rstrip()
+    if group.remedy == _IN_PLACE and len(group.places) > 1:
+        do, _, why = fix.text.partition(": ")
+        fix = fix.but(text=f"{do}, likewise in {', '.join(map(in_short, group.places[1:MOST_LINES_NAMED]))}: {why}")
+    appends, stacks = _APPENDS.match(text), _STACKS.search(text)
+    if group.remedy == _AT_END and appends is not None:
+        whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
         return fix.but(
-            paste=f"parts.append({new})  # in the loop, not {joined}\n{whole} = torch.cat(parts, {dim})  # once, behind the loop"
+            paste=f"parts.append({new})  # in the loop, not torch.cat([{whole}, {new}], {dim})\n"
+            f"{whole} = torch.cat(parts, {dim})  # once, behind the loop"
         )
-    first = group.tensors[0]
-    if first.size is None or first.dimension is None or first.bounded:
-        return fix
-    size, d, room = list(map(str, first.size)), first.dimension, f"{whole}_room"
-    if first.kept:  # how long it gets is not seen
+    if group.remedy == _IN_PLACE and stacks is not None:
+        return fix.but(
+            paste=_stacked(int(stacks["dim"] or 0), bounded=group.tensors[0].bounded), condition=_NO_GRADIENT
+        )
+    if group.remedy == _IN_PLACE and group.tensors[0].bounded:
+        return fix.but(paste=_WINDOW, condition=f"Begin with the first rows in room, and n of them. {_NO_GRADIENT}")
+    if group.remedy == _IN_PLACE and appends is not None and group.tensors[0].size is not None:
+        return _appended(fix, group.tensors[0], appends["whole"], appends["new"])
+    return fix
+
+
+_NO_GRADIENT = "No gradient may run through what is written."
+#: A window of the last rows moves on by the new ones.
+_WINDOW = (
+    "room = new.new_empty(len(new), longest, *new.shape[2:])  # once: all rows that come\n"
+    "room.narrow(1, n, new.shape[1]).copy_(new); n += new.shape[1]\n"
+    "whole = room.narrow(1, n - length, length)  # not torch.cat([whole[:, 1:], new], 1)"
+)
+
+
+def _stacked(dim: int, *, bounded: bool) -> str:
+    """Return the lines that write a tensor behind those before it, in place of a stack of a list along a dimension."""
+    others = ":, " * dim
+    sizes = ", ".join([*(f"new.shape[{d}]" for d in range(dim)), "longest", f"*new.shape{f'[{dim}:]' if dim else ''}"])
+    first = "max(n - length, 0)" if bounded else ""
+    return (
+        f"room, n = new.new_empty({sizes}), 0  # once\n"
+        f"room[{others}n], n = new, n + 1  # not history.append(new)\n"
+        f"whole = room[{others}{first}:n]  # not torch.stack(history, {dim})"
+    )
+
+
+def _appended(fix: Fix, tensor: GrownTensor, whole: str, new: str) -> Fix:
+    """Return the remedy that writes the rows ``new`` behind those of ``whole``."""
+    size, d, room = list(map(str, tensor.size or ())), tensor.dimension or 0, f"{whole}_room"
+    if tensor.kept:  # how long it gets is not seen
         size[d] = "longest"
     paste = (
         f"{room} = {new}.new_empty({', '.join(size)})  # once\n"
         f"{room}.narrow({d}, {whole}.shape[{d}], {new}.shape[{d}]).copy_({new})\n"
-        f"{whole} = {room}.narrow({d}, 0, {whole}.shape[{d}] + {new}.shape[{d}])  # not {joined}"
+        f"{whole} = {room}.narrow({d}, 0, {whole}.shape[{d}] + {new}.shape[{d}])  # not torch.cat([{whole}, {new}], {d})"
     )
-    begin = f"{whole} = {room}.narrow({d}, 0, 0)"
-    return fix.but(paste=paste, condition=f"Begin with {begin}; no gradient may run through what is written.")
+    begin = f"Begin with {whole} = {room}.narrow({d}, 0, 0)"
+    return fix.but(paste=paste, condition=f"{begin}. {_NO_GRADIENT}")

@@ -147,11 +147,11 @@ UNTRIED = (
     ),
     Remedy(
         "grown-in-place",
-        "Make room for all rows once, write the new ones into it, and read a slice (a view): each torch.cat copies all rows before them",
+        "Make room for all rows once, write the new ones into it, and read a view of it: each torch.cat copies all rows before them",
         "room = new.new_empty(len(new), longest, *new.shape[2:])  # once\n"
         "room.narrow(1, whole.shape[1], new.shape[1]).copy_(new)\n"
         "whole = room.narrow(1, 0, whole.shape[1] + new.shape[1])  # not torch.cat([whole, new], 1)",
-        "Begin with whole = room.narrow(1, 0, 0); no gradient may run through what is written.", untried=_OWN_CODE,
+        "Begin with whole = room.narrow(1, 0, 0). No gradient may run through what is written.", untried=_OWN_CODE,
     ),
     Remedy(
         "joined-at-end",
