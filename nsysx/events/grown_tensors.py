@@ -65,11 +65,10 @@ class _Cat(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A cat that goes on from another one: ``copied`` numbers stood there, ``new``: the arguments that did not; some are ``dropped``."""
+    """A cat that goes on from another one: ``copied`` numbers of what it writes stood there, some are ``dropped``."""
 
     before: _Cat
     copied: int
-    new: tuple[int, ...]
     dropped: bool
 
 
@@ -82,7 +81,7 @@ class _Chain:
 
 
 def grown_tensors(profile: Profile) -> list[GrownTensor]:
-    """Return the tensors of an X-ray step that grow by concatenation, but those that only a list and one cat could not make differently."""
+    """Return the tensors of an X-ray step that grow by concatenation, but those through which gradients run and that are read."""
     return profile.once(_of_report)
 
 
@@ -143,10 +142,10 @@ def _is_structure(chain: _Chain, flow: OperatorFlow) -> bool:
 
 def _readers(cat: _Cat, chain: Sequence[_Cat], readers: ResultReaders) -> Iterator[int]:
     """Yield the outermost operators (-1: one behind the step) that read what a cat made, but the cats of its chain."""
-    own, waiting, seen = {each.row for each in chain}, [cat.number], set[int]()
+    cats, waiting, seen = {each.row for each in chain}, [cat.number], set[int]()
     while waiting:
         for row in readers.readers.get(waiting.pop(), ()):
-            if row in seen or row in own:
+            if row in seen or row in cats:
                 continue
             seen.add(row)
             if row >= 0 and _passes(readers.flow, row):
@@ -235,7 +234,7 @@ class _CatsInOrder:
                     results, tensors = zip(*given, strict=True)
                     yield _Cat(row, flow is self._flow, flow.number[row], results, tensors)
 
-    def _at(self, number: int) -> tuple[OperatorFlow, int] | None:
+    def _operator(self, number: int) -> tuple[OperatorFlow, int] | None:
         """Return the flow of an operator and its row, None for one of neither."""
         return next(
             ((flow, flow.row_of[number]) for flow in self._flows if number in flow.row_of and number >= 0), None
@@ -243,8 +242,8 @@ class _CatsInOrder:
 
     def _maker(self, number: int, which: int, *, parts: bool = False) -> Result:
         """Return what made a tensor, past what hands it on as a whole; ``parts``: or a part of it, too."""
-        while (at := self._at(number)) is not None:
-            flow, row = at
+        while (operator := self._operator(number)) is not None:
+            flow, row = operator
             if not _passes(flow, row) or (_PARTS.match(flow.names[row]) and not parts):
                 break
             number, which = flow.made[row][0], flow.which[row][0] if flow.which else 0
@@ -253,26 +252,24 @@ class _CatsInOrder:
     def _appended(self, cat: _Cat) -> _Link | None:
         """Return what a cat goes on from, where it is given the result of another one, or most of it."""
         links = list[_Link]()
-        for i, (result, size) in enumerate(zip(cat.given, cat.sizes, strict=True)):
+        for result, size in zip(cat.given, cat.sizes, strict=True):
             before = self._by_number.get(self._maker(*result, parts=True)[0])
             copied = math.prod(size)
             if before is not None and copied >= COPIED_AGAIN_SHARE * before.written:
-                new = tuple(other for other in range(len(cat.given)) if other != i)
-                links.append(_Link(before, copied, new, dropped=copied < before.written))
+                links.append(_Link(before, copied, dropped=copied < before.written))
         return max(links, key=lambda link: link.copied, default=None)
 
     def _put_together_again(self, cat: _Cat) -> _Link | None:
         """Return what a cat goes on from, where it is given the same as another one and something new, behind or before it."""
         for step in (1, -1):  # read backwards, what is put in front is put behind
             given, numbers = cat.given[::step], list(map(math.prod, cat.sizes))[::step]
-            at = next((i for i, (number, _) in enumerate(given) if number >= 0), 0)
-            before = self._last_with.get(given[at]) if given[at][0] >= 0 else None
+            first = next((i for i, (number, _) in enumerate(given) if number >= 0), 0)
+            before = self._last_with.get(given[first]) if given[first][0] >= 0 else None
             if before is None:
                 continue
             earlier = before.given[::step]
-            dropped = earlier.index(given[at]) - at
+            dropped = earlier.index(given[first]) - first
             common, added = len(earlier) - dropped, len(given) - len(earlier) + dropped
             if 0 <= dropped <= added and 0 < common < len(given) and earlier[dropped:] == given[:common]:
-                new = tuple(range(common, len(given)) if step > 0 else range(added))
-                return _Link(before, sum(numbers[:common]), new, dropped=dropped > 0)
+                return _Link(before, sum(numbers[:common]), dropped=dropped > 0)
         return None

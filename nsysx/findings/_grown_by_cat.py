@@ -71,20 +71,20 @@ def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: 
     ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
     for tensor in ranked:
         longest = max(tensor.copied, key=lambda row: taken.get(row, 0))
-        place = {} if code is None else place_of_operator(code, flow, flow.start_ns[[longest]])
-        remedy = _remedy_of(case, tensor, place)
-        group = by_key.setdefault((str(place.get("file")), remedy), _GrownLines(remedy, [], []))
+        where = {} if code is None else place_of_operator(code, flow, flow.start_ns[[longest]])
+        remedy = _remedy_of(case, tensor, where)
+        group = by_key.setdefault((str(where.get("file")), remedy), _GrownLines(remedy, [], []))
         group.tensors.append(tensor)
-        if place and place not in group.places:
-            group.places.append(place)
+        if where and where not in group.places:
+            group.places.append(where)
     return list(by_key.values())
 
 
-def _remedy_of(case: Case, tensor: GrownTensor, place: Row) -> str:
+def _remedy_of(case: Case, tensor: GrownTensor, where: Row) -> str:
     """Return what is for a tensor: by who reads it, and whether the program's own line grows it."""
     settings = settings_of(case.profile)
     networks = () if settings is None else settings.rows("networks") or ()
-    text = text_of(texts(case.profile), place.get("file"), place.get("line"))
+    text = text_of(texts(case.profile), where.get("file"), where.get("line"))
     called = text is not None and not _JOINS.search(text)
     if called and any(row.get("package") == "transformers" for row in networks):
         return _STATIC
@@ -110,7 +110,7 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
     cost = case.per_step(taken)
     where = group.places[0] if group.places else {}
     again = 1 - float(new.sum()) / max(taken, 1)
-    lines = sorted({in_short(place) for place in group.places})
+    lines = sorted(set(map(in_short, group.places)))
     there = f"{in_short(where)}: " if where else ""
     title = f"{there}tensors that grow by torch.cat are copied again for {units.duration(case.per_step(taken - round(left)))} {case.per}"
     there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
@@ -132,6 +132,8 @@ def _fix_of(case: Case, group: _GrownLines) -> Fix:
     if group.remedy == _IN_PLACE and len(group.places) > 1:
         do, _, why = fix.text.partition(": ")
         fix = fix.but(text=f"{do}, likewise in {', '.join(map(in_short, group.places[1:MOST_LINES_NAMED]))}: {why}")
+    if group.remedy == _STATIC and "generate(" not in text:
+        return fix.but(text=fix.text.replace("generate()", "transformers"), paste=_STATIC_OF_LOOP)
     appends, stacks = _APPENDS.match(text), _STACKS.search(text)
     if group.remedy == _AT_END and appends is not None:
         whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
@@ -150,6 +152,11 @@ def _fix_of(case: Case, group: _GrownLines) -> Fix:
     return fix
 
 
+#: A loop of the program's own over tokens.
+_STATIC_OF_LOOP = (
+    "past = transformers.StaticCache(config=model.config, max_cache_len=longest)  # once for each batch\n"
+    "out = model(token, past_key_values=past, cache_position=position, use_cache=True)"
+)
 _NO_GRADIENT = "No gradient may run through what is written."
 #: A window of the last rows moves on by the new ones.
 _WINDOW = (

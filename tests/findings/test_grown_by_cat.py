@@ -47,8 +47,9 @@ def step(program: Lined, number: int, kind: str) -> None:
     program.sync()
 
 
-def grown(folder: Path, kind: str = "", source: dict[int, str] | None = None) -> list[Finding]:
-    program = Lined(source or SOURCE).run(lambda program, number: step(program, number, kind))
+def grown(folder: Path, kind: str = "", source: dict[int, str] | None = None, package: str = "torch") -> list[Finding]:
+    settings = {"networks": [{"class": "Net", "package": package}]}
+    program = Lined(source or SOURCE, settings).run(lambda program, number: step(program, number, kind))
     return program.found(folder, "NSX131")
 
 
@@ -85,6 +86,20 @@ def test_a_buffer_that_goes_on_over_the_steps(tmp_path: Path) -> None:
     (found,) = grown(tmp_path, "kept", {LINE: "self.buffer = torch.cat([self.buffer, new])[-n:]"})
     assert [way.name for way in found.remedies] == ["ring-of-rows"]
     assert found.saving_ns_per_step == pytest.approx(990_000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "paste"),
+    [
+        ("out = model.generate(ids, max_new_tokens=64)", 'cache_implementation="static"'),
+        ("out = model(token, past_key_values=past)", "transformers.StaticCache("),
+    ],
+)
+def test_the_cache_of_a_library_is_made_static(text: str, paste: str, tmp_path: Path) -> None:
+    (found,) = grown(tmp_path, "", {LINE: text}, "transformers")
+    assert [way.name for way in found.remedies] == ["static-cache"] and paste in found.paste and found.saving.bound
+    (found,) = grown(tmp_path, "", SOURCE, "transformers")
+    assert [way.name for way in found.remedies] == ["grown-in-place"], "a line of the program's own"
 
 
 def test_a_ring_keeps_the_last_rows() -> None:
