@@ -155,7 +155,7 @@ def _fix_of(case: Case, group: _GrownLines) -> Fix:
 #: A loop of the program's own over tokens.
 _STATIC_OF_LOOP = (
     "past = transformers.StaticCache(config=model.config, max_cache_len=longest)  # once for each batch\n"
-    "out = model(token, past_key_values=past, cache_position=position, use_cache=True)"
+    "out = model(token, past_key_values=past, use_cache=True)"
 )
 _NO_GRADIENT = "No gradient may run through what is written."
 #: A window of the last rows moves on by the new ones.

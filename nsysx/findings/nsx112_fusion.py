@@ -91,6 +91,9 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     # It writes numbers of its own and reads nothing that the kernel before it wrote.
     new |= family == FUSIBLE.index("random")
     new |= _other_size(ops.select("name", "grid", "block")[rows])
+    # Tensors are joined as they are: of keys and of values, each read from memory.
+    joins = lookup.matching(ops["name"], "CatArray")[rows]
+    new |= joins & np.append(False, joins[:-1])
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]
     long = np.bincount(run)[run] >= FEWEST_CHAIN_KERNELS
