@@ -39,6 +39,7 @@ class GrownTensor(NamedTuple):
 
     ``read``: something else than the next cat reads what is made on the way. ``kept``: it goes on from the step before. ``bounded``: its
     oldest rows are dropped. ``size``: what the last cat makes, and ``dimension``: in which it grows; None where sizes do not tell.
+    ``made_contiguous``: something calls contiguous() on it, which is no copy of what a cat makes.
     """
 
     copied: dict[int, float]
@@ -47,6 +48,7 @@ class GrownTensor(NamedTuple):
     bounded: bool
     size: Size | None
     dimension: int | None
+    made_contiguous: bool
 
 
 class _Cat(NamedTuple):
@@ -102,9 +104,9 @@ def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) ->
         if _is_structure(chain, flow):
             continue
         here = [cat for cat in chain.cats if cat.here]
-        between = [reader for cat in here[:-1] for reader in _readers(cat, here, readers)]
+        between, handed_on = _readers(here[:-1], here, readers)
         kept = not chain.cats[0].here
-        read = bool(between) or (kept and any(reader >= 0 for reader in _readers(here[-1], here, readers)))
+        read = bool(between) or (kept and any(row >= 0 for row in _readers(here[-1:], here, readers)[0]))
         # Autograd keeps what is read of a tensor for the backward: nothing may be written into it in between.
         differentiated = any(trained[cat.row] for cat in here) or any(r >= 0 and trained[r] for r in between)
         if read and differentiated:
@@ -116,7 +118,9 @@ def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) ->
             if cat.here
         }
         dropped = sum(link.dropped for link in chain.links)
-        grown.append(GrownTensor(copied, read, kept, 2 * dropped > len(chain.links), *_size(chain)))
+        contiguous = any(flow.names[row] == "aten::contiguous" for row in handed_on)
+        bounded = 2 * dropped > len(chain.links)
+        grown.append(GrownTensor(copied, read, kept, bounded, *_size(chain), made_contiguous=contiguous))
     return grown
 
 
@@ -140,18 +144,20 @@ def _is_structure(chain: _Chain, flow: OperatorFlow) -> bool:
     return sum(n for n in often.values() if n > 1) < RECURRING_MODULES_SHARE * sum(often.values())
 
 
-def _readers(cat: _Cat, chain: Sequence[_Cat], readers: ResultReaders) -> Iterator[int]:
-    """Yield the outermost operators (-1: one behind the step) that read what a cat made, but the cats of its chain."""
-    cats, waiting, seen = {each.row for each in chain}, [cat.number], set[int]()
+def _readers(cats: Sequence[_Cat], chain: Sequence[_Cat], readers: ResultReaders) -> tuple[set[int], set[int]]:
+    """Return the outermost operators (-1: one behind the step) that read what cats made, but the cats of their chain; and those that hand
+    it on to them.
+    """
+    others, passed = set[int](), set[int]()
+    waiting, skipped = [cat.number for cat in cats], {cat.row for cat in chain}
     while waiting:
-        for row in readers.readers.get(waiting.pop(), ()):
-            if row in seen or row in cats:
-                continue
-            seen.add(row)
+        for row in readers.readers.get(waiting.pop(), set()) - skipped - others - passed:
             if row >= 0 and _passes(readers.flow, row):
+                passed.add(row)
                 waiting.append(readers.flow.number[row])
             else:
-                yield row
+                others.add(row)
+    return others, passed
 
 
 def _passes(flow: OperatorFlow, row: int) -> bool:

@@ -104,7 +104,7 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
     new = ns * (1 - cats["row"].replace_strict(copied, return_dtype=pl.Float64).to_numpy())
     left = float(np.maximum(new, np.minimum(ns, ROWS_WRITTEN_NS)).sum())
     edit = ScaleOps(ops_of(cats), left / max(taken, 1), less_work=True)
-    worth = case.worth_or_freed(edit, cause=(StepPart.WORK,), bound=group.remedy == _STATIC)
+    worth = case.worth_or_freed(edit, cause=(StepPart.WORK,), bound=_may_copy(group))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     cost = case.per_step(taken)
@@ -123,6 +123,12 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, fix=_fix_of(case, group), where=where or None, takes=Takes(ops_of(cats)),
     ).as_finding(case)  # fmt: skip
+
+
+def _may_copy(group: _GrownLines) -> bool:
+    """Return whether what comes in place of the cats may move more than the new rows."""
+    sliced = group.remedy == _IN_PLACE and any(t.made_contiguous and t.dimension != 0 for t in group.tensors)
+    return sliced or group.remedy == _STATIC
 
 
 def _fix_of(case: Case, group: _GrownLines) -> Fix:
@@ -157,6 +163,7 @@ _STATIC_OF_LOOP = (
     "past = transformers.StaticCache(config=model.config, max_cache_len=longest)  # once for each batch\n"
     "out = model(token, past_key_values=past, use_cache=True)"
 )
+_VIEWED = " Where view() fails on it, reshape()."
 _NO_GRADIENT = "No gradient may run through what is written."
 #: A window of the last rows moves on by the new ones.
 _WINDOW = (
@@ -189,4 +196,5 @@ def _appended(fix: Fix, tensor: GrownTensor, whole: str, new: str) -> Fix:
         f"{whole} = {room}.narrow({d}, 0, {whole}.shape[{d}] + {new}.shape[{d}])  # not torch.cat([{whole}, {new}], {d})"
     )
     begin = f"Begin with {whole} = {room}.narrow({d}, 0, 0)"
-    return fix.but(paste=paste, condition=f"{begin}. {_NO_GRADIENT}")
+    copies = " contiguous() of it copies all rows again: leave that out." if d and tensor.made_contiguous else ""
+    return fix.but(paste=paste, condition=f"{begin}. {_NO_GRADIENT}{copies or (_VIEWED if d else '')}")

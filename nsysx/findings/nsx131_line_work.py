@@ -5,7 +5,8 @@ What it means
     for each of them. For logits over a large vocabulary each pass moves as many bytes as the weights of the model.
     torch.compile(model) does not reach what runs outside of the model. Often one function of torch does the same in one pass.
     Operators that are larger than their result needs are told, too: a head that computes every position, of which only the last
-    is read, or channels that are resampled before they are mixed.
+    is read, or channels that are resampled before they are mixed. So are tensors that a loop makes longer by torch.cat, which copies all
+    that is there for each part that comes: caches, histories, windows, buffers.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line

@@ -68,6 +68,15 @@ def test_a_result_that_only_the_next_cat_reads_is_not_read() -> None:
     assert not tensor.read
 
 
+def test_who_asks_for_contiguous_rows_would_copy_a_slice() -> None:
+    called = cache()
+    assert not grown(called)[0].made_contiguous
+    called.insert(6, ("contiguous", 500, (21, -1), "[4, 102, 64], []"))
+    called.insert(7, ("sum", 501, (500,), "[4, 102, 64]"))
+    assert [row[0] for row in called[4:8]] == ["linear", "cat", "contiguous", "sum"]
+    assert grown(called)[0].made_contiguous
+
+
 def test_few_cats_or_large_parts_are_no_growth() -> None:
     assert not grown(cache(5))
     assert not grown(cache(prompt=1)[:10])
