@@ -39,6 +39,7 @@ class GrownTensor(NamedTuple):
 
     ``read``: something else than the next cat reads what is made on the way. ``kept``: it goes on from the step before. ``bounded``: its
     oldest rows are dropped. ``size``: what the last cat makes, and ``dimension``: in which it grows; None where sizes do not tell.
+    ``in_front``: what is new comes before what is there.
     ``made_contiguous``: something calls contiguous() on it, which is no copy of what a cat makes.
     """
 
@@ -48,7 +49,8 @@ class GrownTensor(NamedTuple):
     bounded: bool
     size: Size | None
     dimension: int | None
-    made_contiguous: bool
+    in_front: bool = False
+    made_contiguous: bool = False
 
 
 class _Cat(NamedTuple):
@@ -67,11 +69,15 @@ class _Cat(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A cat that goes on from another one: ``copied`` numbers of what it writes stood there, some are ``dropped``."""
+    """A cat that goes on from another one: ``copied`` numbers of what it writes stood there, some are ``dropped``.
+
+    ``in_front``: what it adds comes before them.
+    """
 
     before: _Cat
     copied: int
     dropped: bool
+    in_front: bool
 
 
 @dataclass
@@ -119,8 +125,8 @@ def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) ->
         }
         dropped = sum(link.dropped for link in chain.links)
         contiguous = any(flow.names[row] == "aten::contiguous" for row in handed_on)
-        bounded = 2 * dropped > len(chain.links)
-        grown.append(GrownTensor(copied, read, kept, bounded, *_size(chain), made_contiguous=contiguous))
+        bounded, in_front = 2 * dropped > len(chain.links), chain.links[-1].in_front
+        grown.append(GrownTensor(copied, read, kept, bounded, *_size(chain), in_front, contiguous))
     return grown
 
 
@@ -258,11 +264,11 @@ class _CatsInOrder:
     def _appended(self, cat: _Cat) -> _Link | None:
         """Return what a cat goes on from, where it is given the result of another one, or most of it."""
         links = list[_Link]()
-        for result, size in zip(cat.given, cat.sizes, strict=True):
+        for i, (result, size) in enumerate(zip(cat.given, cat.sizes, strict=True)):
             before = self._by_number.get(self._maker(*result, parts=True)[0])
             copied = math.prod(size)
             if before is not None and copied >= COPIED_AGAIN_SHARE * before.written:
-                links.append(_Link(before, copied, dropped=copied < before.written))
+                links.append(_Link(before, copied, dropped=copied < before.written, in_front=i > 0))
         return max(links, key=lambda link: link.copied, default=None)
 
     def _put_together_again(self, cat: _Cat) -> _Link | None:
@@ -277,5 +283,5 @@ class _CatsInOrder:
             dropped = earlier.index(given[first]) - first
             common, added = len(earlier) - dropped, len(given) - len(earlier) + dropped
             if 0 <= dropped <= added and 0 < common < len(given) and earlier[dropped:] == given[:common]:
-                return _Link(before, sum(numbers[:common]), dropped=dropped > 0)
+                return _Link(before, sum(numbers[:common]), dropped=dropped > 0, in_front=step < 0)
         return None

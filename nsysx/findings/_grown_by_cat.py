@@ -147,6 +147,10 @@ def _fix_of(case: Case, group: _GrownLines) -> Fix:
             paste=f"parts.append({new})  # in the loop, not torch.cat([{whole}, {new}], {dim})\n"
             f"{whole} = torch.cat(parts, {dim})  # once, behind the loop"
         )
+    if group.tensors[0].in_front and group.remedy in (_IN_PLACE, _AT_END):
+        if group.remedy == _IN_PLACE:
+            return fix.but(paste=_IN_FRONT, condition=f"Begin with n = 0. {_NO_GRADIENT}")
+        return fix.but(paste=fix.paste.replace("(parts,", "(parts[::-1],"))
     if group.remedy == _IN_PLACE and stacks is not None:
         return fix.but(
             paste=_stacked(int(stacks["dim"] or 0), bounded=group.tensors[0].bounded), condition=_NO_GRADIENT
@@ -165,6 +169,12 @@ _STATIC_OF_LOOP = (
 )
 _VIEWED = " Where view() fails on it, reshape()."
 _NO_GRADIENT = "No gradient may run through what is written."
+#: The newest rows come first: the room is filled from its end on.
+_IN_FRONT = (
+    "room = new.new_empty(len(new), longest, *new.shape[2:])  # once\n"
+    "n += new.shape[1]; room.narrow(1, longest - n, new.shape[1]).copy_(new)\n"
+    "whole = room.narrow(1, longest - n, n)  # not torch.cat([new, whole], 1)"
+)
 #: A window of the last rows moves on by the new ones.
 _WINDOW = (
     "room = new.new_empty(len(new), longest, *new.shape[2:])  # once: all rows that come\n"

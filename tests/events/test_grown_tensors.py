@@ -68,6 +68,17 @@ def test_a_result_that_only_the_next_cat_reads_is_not_read() -> None:
     assert not tensor.read
 
 
+def test_the_newest_may_come_first() -> None:
+    turned: list[Called] = [
+        ("cat", number, (made[1], made[0], -1), f"[4, 1, 64], {sizes.split('], ')[0]}], []")
+        if name == "cat"
+        else (name, number, made, sizes)
+        for name, number, made, sizes in cache()
+    ]
+    (tensor,) = grown(turned)
+    assert tensor.in_front and not grown(cache())[0].in_front and tensor.size == (4, 108, 64)
+
+
 def test_who_asks_for_contiguous_rows_would_copy_a_slice() -> None:
     called = cache()
     assert not grown(called)[0].made_contiguous

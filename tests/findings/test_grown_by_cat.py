@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nsysx.findings._fix import Fix
+from nsysx.findings._grown_by_cat import _IN_FRONT, _WINDOW, _stacked
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
@@ -103,8 +105,6 @@ def test_the_cache_of_a_library_is_made_static(text: str, paste: str, tmp_path: 
 
 
 def test_a_ring_keeps_the_last_rows() -> None:
-    from nsysx.findings._case import Fix
-
     at, each = Fix.by_name("ring-of-rows").paste.splitlines()
     given = {"torch": torch, "kept": torch.zeros(10, 2), "n": 0}
     rows = torch.arange(50.0).view(25, 2)
@@ -116,8 +116,6 @@ def test_a_ring_keeps_the_last_rows() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_a_history_in_room_is_what_stack_makes(dim: int, bounded: bool) -> None:
-    from nsysx.findings._grown_by_cat import _stacked
-
     once, *each = _stacked(dim, bounded=bounded).splitlines()
     given: dict[str, object] = {"longest": 9, "length": 4, "new": torch.zeros(3, 5)}
     exec(once, given)
@@ -129,8 +127,6 @@ def test_a_history_in_room_is_what_stack_makes(dim: int, bounded: bool) -> None:
 
 
 def test_a_window_moves_on_in_its_room() -> None:
-    from nsysx.findings._grown_by_cat import _WINDOW
-
     once, *each = _WINDOW.splitlines()
     whole = torch.randn(2, 4, 3)
     given: dict[str, object] = {"longest": 12, "length": 4, "new": whole[:, :1], "n": 4}
@@ -140,6 +136,17 @@ def test_a_window_moves_on_in_its_room() -> None:
         given["new"] = new = torch.randn(2, 1, 3)
         exec("\n".join(each), given)
         whole = torch.cat([whole[:, 1:], new], 1)
+        assert torch.equal(given["whole"], whole)  # type: ignore[arg-type]
+
+
+def test_the_newest_rows_come_first_in_their_room() -> None:
+    once, *each = _IN_FRONT.splitlines()
+    whole, given = torch.empty(2, 0, 3), {"longest": 8, "n": 0, "new": torch.zeros(2, 1, 3)}
+    exec(once, given)
+    for _ in range(8):
+        given["new"] = new = torch.randn(2, 1, 3)
+        exec("\n".join(each), given)
+        whole = torch.cat([new, whole], 1)
         assert torch.equal(given["whole"], whole)  # type: ignore[arg-type]
 
 
