@@ -145,7 +145,8 @@ def _fix_of(case: Case, group: _GrownLines) -> Fix:
         whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
         return fix.but(
             paste=f"parts.append({new})  # in the loop, not torch.cat([{whole}, {new}], {dim})\n"
-            f"{whole} = torch.cat(parts, {dim})  # once, behind the loop"
+            f"{whole} = torch.cat(parts, {dim})  # once, behind the loop",
+            condition=fix.condition.replace("[whole]", f"[{whole}]"),
         )
     if group.tensors[0].in_front and group.remedy in (_IN_PLACE, _AT_END):
         if group.remedy == _IN_PLACE:

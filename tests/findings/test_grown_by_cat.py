@@ -81,7 +81,14 @@ def test_the_paste_makes_what_cat_makes(tmp_path: Path) -> None:
 def test_what_nothing_reads_on_the_way_is_joined_at_the_end(tmp_path: Path) -> None:
     (found,) = grown(tmp_path, "unread")
     assert [way.name for way in found.remedies] == ["joined-at-end"] and "nothing else reads" in found.detail
-    assert found.paste.startswith("parts.append(k)") and "self.k = torch.cat(parts, 1)" in found.paste
+    each, behind = found.paste.splitlines()
+    assert found.condition.startswith("Begin with parts = [self.k]. ")
+    rows = [torch.randn(4, n, 64) for n in (PROMPT, *[1] * ROUNDS)]
+    given = {"self": SimpleNamespace(), "parts": rows[:1], "torch": torch}
+    for given["k"] in rows[1:]:
+        exec(each, given)
+    exec(behind, given)
+    assert torch.equal(given["self"].k, torch.cat(rows, 1))  # type: ignore[attr-defined]
 
 
 def test_a_buffer_that_goes_on_over_the_steps(tmp_path: Path) -> None:

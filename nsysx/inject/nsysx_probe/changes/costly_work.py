@@ -158,7 +158,7 @@ UNTRIED = (
         "Keep the parts in a list and join them once, behind the loop: nothing reads what torch.cat makes on the way, and each copies all "
         "before it",
         "parts.append(new)  # in the loop, not torch.cat([whole, new], dim)\nwhole = torch.cat(parts, dim)  # once, behind the loop",
-        "Nothing may read the whole before it is joined.", untried=_OWN_CODE,
+        "Begin with parts = [whole]. Nothing may read the whole before it is joined.", untried=_OWN_CODE,
     ),
     Remedy(
         "ring-of-rows",
