@@ -93,6 +93,11 @@ OVERLAPPING_SHARE = 0.02
 #: From this share of its limit on there is nothing to gain by the same operators.
 NEAR_LIMIT_SHARE = 0.8
 
+# ---- moved_most -------------------------------------------------------------------------------------------------
+#: An operator, or a line, that multiplies nothing is what to look at where it takes so much of the GPU's time of a step. Chosen: a network
+#: of many small layers has this of all elementwise operators together, not of one.
+MOVED_MOST_SHARE = 0.4
+
 # ---- others -----------------------------------------------------------------------------------------------------
 #: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
 UNKNOWN_SAVING_COST_SHARE = 0.2

@@ -6,7 +6,7 @@ import re
 
 from nsysx import units
 from nsysx.advice import Certainty
-from nsysx.answer import near_limits, subject, time_places
+from nsysx.answer import moved_most, near_limits, subject, time_places
 from nsysx.answer.answer_bounds import CARD_DETAIL_LETTERS
 from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
 from nsysx.catalogue import StepLimit, StepPart
@@ -61,6 +61,9 @@ def _without_a_change(summary: Summary) -> str:
         if wide is not None:
             saved = units.duration(summary.step.saves_at_most_ns(wide.saving))
             return f"Nothing found to gain in float64. In float32: up to {saved} of {units.duration(summary.step.shown_ns)}."
+        if not near_limits.near(summary) and (most := moved_most.moved_most(summary)) is not None:
+            share = units.share(most.share, 1)
+            return f"Not known: how much of it the program needs. It takes {share} of the GPU time: no change of it saves more."
         return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."

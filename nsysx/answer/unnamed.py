@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.analyses.helpers.module_names import kernel_called
-from nsysx.answer import near_limits, subject, time_places
+from nsysx.answer import moved_most, near_limits, subject, time_places
 from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE, MOSTLY_IDLE_SHARE
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
@@ -31,6 +31,9 @@ _RECORD_AGAIN = {
 }
 #: What is said where no replay prices a change, and time that one could save may be anywhere.
 _UNPRICED = "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
+
+#: Behind the name of what to look at.
+FIRST = " first: "
 
 
 def _beside_computing(summary: Summary) -> str:
@@ -134,15 +137,23 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
         return f"Look at the GPU work itself. {figures} No other {saves}."
     sure = " for sure" if unsure else ""
     may_help = f" What may help: {units.uncapitalized(option)}; nsysx try measures it." if option else ""
-    left = f"What is left is GPU work. {figures}"
+    return _left_over(summary, f"{saves}{sure}.{may_help}", figures, nothing)
+
+
+def _left_over(summary: Summary, saves: str, figures: str, nothing: str) -> str:
+    """Return what is left where no change ``saves`` more; first what multiplies nothing, where that is most of the work."""
     parts = summary.verdict.parts
     idle_ns = sum(ns for part, ns in parts.items() if StepPart.named(part).idle)
+    left = f"What is left is GPU work. {figures}"
     if idle_ns > MOSTLY_IDLE_SHARE * sum(parts.values()):
         left = f"For most of the step the GPU idles, and no change of that is known. {figures}"
-    if summary.verdict.code == StepLimit.COPY:
+    elif summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
+    elif nothing == "Nothing" and (most := moved_most.moved_most(summary)) is not None:
+        # That nothing was found says little of it.
+        return f"Look at {most.name}{FIRST}{most.words}. No {saves} {figures}".rstrip()
     other = "" if nothing == "Nothing" else "other "
-    return f"{nothing}: no {other}{saves}{sure}.{may_help} {left}".rstrip()
+    return f"{nothing}: no {other}{saves} {left}".rstrip()
 
 
 def _works_on_one_kernel(summary: Summary, sentence: str) -> bool:

@@ -3,6 +3,14 @@
 # ---- frozen_operators -----------------------------------------------------------------------------------------------
 #: Numbers of a sample that are worth keeping for each: a megabyte in 16 bits. Chosen: logits of a vocabulary are far more.
 MOST_KEPT_NUMBERS = 1 << 19
+# ---- grown_tensors --------------------------------------------------------------------------------------------------
+#: So many cats of one tensor in a step are a loop that makes it longer. Chosen: a network joins what its levels make in fewer.
+FEWEST_GROWING_CATS = 6
+#: Of what they write this share at least stood in the tensor before. Chosen: of a tensor that doubles it is half.
+COPIED_AGAIN_SHARE = 0.6
+#: Of the modules that are called before each cat at least this share is called before another one, too: a loop runs the same ones in each
+#: round. Layers of a network that each add their own part to it (dense connections) may share an activation.
+RECURRING_MODULES_SHARE = 0.6
 # ---- padded_experts -------------------------------------------------------------------------------------------------
 #: Rows of experts that are so many times the tokens are mostly padding. Chosen: usual capacities are 1 to 1.5 times.
 PADDED_EXPERTS_TIMES = 2

@@ -163,6 +163,22 @@ def _flow(profile: Profile) -> OperatorFlow | None:
     return None
 
 
+def operators_before(profile: Profile) -> OperatorFlow | None:
+    """Return the operators of the thread of ``flow_of`` in the step before it, None where that was not recorded; without modules."""
+    flow = flow_of(profile)
+    if flow is None or not flow.follows:
+        return None
+    ranges = profile.ranges.ranges.filter((pl.col("process") == profile.process) & ~pl.col("repeated"))
+    first = int(flow.start_ns[0])
+    borders = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("start_ns") <= first))["start_ns"]
+    begin = borders.sort()[-2] if len(borders) > 1 else first
+    ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
+    theirs = ops.filter(
+        pl.col("thread") == flow.thread, pl.col("start_ns") >= begin, pl.col("end_ns") <= first, ~pl.col("crossing")
+    )
+    return _read(theirs.sort("start_ns"), ranges.clear()) if theirs.height else None
+
+
 def _reads(ops: pl.DataFrame) -> frozenset[int]:
     """Return the numbers of the operators that made what these are given."""
     return frozenset(number for number, _ in results_given(ops["label"]))

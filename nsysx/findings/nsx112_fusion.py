@@ -66,7 +66,8 @@ REQUIRES = ("steps", "kernels")
 _COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
-_PUTS_TOGETHER = "CatArrayBatchedCopy"
+#: Kernels of such a family that no compiler makes faster: they join tensors.
+JOINS = "CatArray"
 #: Phases in which no network runs: ``torch.compile(model)`` reaches none of their kernels.
 _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 
@@ -93,7 +94,7 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     new |= family == FUSIBLE.index("random")
     new |= _other_size(ops.select("name", "grid", "block")[rows])
     # Two in a row put together tensors that have nothing in common, as keys and values.
-    puts = lookup.matching(ops["name"], _PUTS_TOGETHER)[rows]
+    puts = lookup.matching(ops["name"], JOINS)[rows]
     new[1:] |= puts[1:] & puts[:-1]
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]

@@ -5,7 +5,8 @@ What it means
     for each of them. For logits over a large vocabulary each pass moves as many bytes as the weights of the model.
     torch.compile(model) does not reach what runs outside of the model. Often one function of torch does the same in one pass.
     Operators that are larger than their result needs are told, too: a head that computes every position, of which only the last
-    is read, or channels that are resampled before they are mixed.
+    is read, or channels that are resampled before they are mixed. So are tensors that a loop makes longer by torch.cat, which copies all
+    that is there for each part that comes: caches, histories, windows, buffers.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
@@ -38,6 +39,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
+    _grown_by_cat,
     _neighbour_orders,
     _product_forms,
     _row_matrices,
@@ -110,7 +112,9 @@ def check(case: Case) -> list[Finding]:
     code = case.profile.code()
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
-    findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
+    grown = _grown_by_cat.findings_of(case, RULE)
+    groups = _groups(case, code, _ops_of(grown))
+    findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
     findings += _row_matrices.findings_of(case, RULE)
     factorized = _shared_factors.findings_of(case, RULE)
@@ -126,10 +130,15 @@ def _ops_of(findings: Sequence[Finding]) -> frozenset[int]:
     return frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
 
 
-def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
-    """Return the lines with much such work: those outside of networks by what they are part of, inside those with a known remedy."""
+def _groups(case: Case, code: CodeLines, claimed: frozenset[int]) -> Iterator[_Group]:
+    """Return the lines with much such work: those outside of networks by what they are part of, inside those with a known remedy.
+
+    ``claimed``: GPU ops of other findings.
+    """
     texts = {(r["file"], r["line"]): str(r["text"] or "") for r in case.typed_rows(lines.ROWS)}
     kernels = _moving(case, code)
+    kernels = kernels.filter(~pl.col("op").is_in(list(claimed)))
+    told = _grown_by_cat.tells(case)
     # Inside of networks a line counts by itself or with others of its kind, whatever function it is in.
     purpose = pl.when("inside").then(pl.lit("")).otherwise("function").alias("purpose")
     for (file, _, inside), part in kernels.group_by("file", purpose, "inside", maintain_order=True):
@@ -146,6 +155,8 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                 _Line(n, texts.get((file, n), ""), function_of[n]) for n in sorted(numbers, key=lambda n: -of_line[n])
             ]
             for kind, index in kinds_of([line.text for line in ranked], outside=not inside, trains=case.program.trains):
+                if kind.remedy == _grown_by_cat.BY_TEXT and told:
+                    continue
                 if kind.remedy == "compile-function" and (replayed or DIFFERENTIATED_ONCE.test(case)[0] == "violated"):
                     continue
                 chosen = _chosen(kind, ranked, ranked[index], inside=inside)

@@ -10,7 +10,8 @@ In the trace
     Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device has for
     them, or that do work without a known limit which other operators often replace. Together they take a fifth of the step or more.
     Sparse products that sort the entries of their matrix each time are told as such.
-    Kernels that a compiler fuses are NSX112's, and attention by a fused kernel of 16 bits is in its best form.
+    Kernels that a compiler fuses are NSX112's, but for those that join tensors; attention by a fused kernel of 16 bits is in its best
+    form.
 
 Bad
     order = scores.argsort(descending=True)            # all of 100,000 are sorted for the first ten
@@ -41,7 +42,8 @@ from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
-from nsysx.findings.nsx112_fusion import FUSIBLE
+from nsysx.findings.nsx112_fusion import FUSIBLE, JOINS
+from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
@@ -108,7 +110,8 @@ def check(case: Case) -> list[Finding]:
         ).is_not_null(),  # kernels of the program's own are NSX128's and NSX122's
         pl.col("operation").is_not_null(),
         pl.col("place") >= 0,
-        ~family.is_in((*FUSIBLE, COMMUNICATION)),
+        ~family.is_in((*FUSIBLE, COMMUNICATION))
+        | pl.Series(lookup.matching(done["kernel"].cast(pl.Categorical), JOINS)),
         ~best,
     )
     limited = pl.col("limit_ns").is_not_null()

@@ -9,6 +9,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Also, Bar
+from nsysx.answer.unnamed import FIRST
 from nsysx.model import Summary
 from nsysx.render import answer_words as answers
 from nsysx.render.answer_words import Worded, part_words
@@ -54,6 +55,9 @@ def what_to_do(worded: Worded) -> str:
         return worded.do
     # A change may quote its line itself.
     line = f": {worded.source}" if worded.source and worded.source.rstrip("…") not in worded.do else ""
+    if not worded.code and FIRST in worded.do:
+        look, _, why = worded.do.partition(FIRST)
+        return f"{look} ({worded.where}{line}){FIRST}{why}"
     if not worded.code:
         return f"{worded.do.removesuffix('.')}. {MOST_TIME} {worded.where}{line}."
     return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' if worded.do.endswith('.') else ''}"

@@ -97,3 +97,24 @@ def test_near_the_limits_a_change_that_saves_little_is_no_first_line(tmp_path: P
         texts[gap_us] = found.answer.do[0].text
     assert texts[20].startswith("Nothing: the GPU works near its limits.")
     assert not texts[400].startswith("Nothing")
+
+
+def test_an_operator_that_only_moves_memory_is_looked_at_first(tmp_path: Path) -> None:
+    """That nothing was found says little where most of the step computes nothing."""
+    found = summary(of(190, 1500), tmp_path)
+    assert found.answer is not None
+    text = found.answer.do[0].text
+    assert text.startswith(
+        "Look at add first: it takes 66 % of the GPU time and multiplies nothing, at 12 % of the memory's bandwidth. "
+        "Less of it, or none, would help. No change that was looked for saves 1 % of the step. Of the GPU time"
+    )
+    assert found.answer.worth.startswith("Not known: how much of it the program needs. It takes 66 % of the GPU time")
+
+
+def test_products_or_a_part_of_the_step_are_left_to_their_limits(tmp_path: Path) -> None:
+    for name, product_us, add_us in (("products", 500, 200), ("part", 500, 900)):
+        folder = tmp_path / name
+        folder.mkdir()
+        found = summary(of(product_us, add_us), folder)
+        assert found.answer is not None and found.answer.do[0].text.startswith("Nothing: no change")
+        assert found.answer.worth == "Nothing found to gain."

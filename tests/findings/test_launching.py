@@ -294,6 +294,9 @@ def test_neighbors_that_cannot_share_data_are_no_chain(tmp_path: Path) -> None:
     assert fusible(tmp_path, "forward", "act:Gate", (ADD, 9), (ADD, 90), (ADD, 900)).verdict == "clear"
     assert fusible(tmp_path, "forward", "act:Gate", (RAND, 900), (RAND, 900), (RAND, 900)).verdict == "clear"
     assert fusible(tmp_path, "forward", "act:Gate", (RAND, 900), (ADD, 900)).verdict == "found"
+    joined = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(Args)"
+    assert fusible(tmp_path, "forward", "act:Gate", (joined, 900), (joined, 900)).verdict == "clear"
+    assert fusible(tmp_path, "forward", "act:Gate", (ADD, 900), (joined, 900)).verdict == "found"
 
 
 def test_an_optimizers_kernels_are_not_fused_by_compiling_the_network(tmp_path: Path) -> None:

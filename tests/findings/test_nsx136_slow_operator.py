@@ -51,6 +51,18 @@ def test_an_operator_far_from_its_limit_is_named_with_its_line_and_what_could_go
     assert "torch.bmm" in finding.fix
 
 
+CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(Args)"
+
+
+@pytest.mark.parametrize(("us", "verdict"), [(150, "clear"), (4_000, "found")])
+def test_joining_tensors_far_from_the_speed_of_the_memory(us: int, verdict: str, tmp_path: Path) -> None:
+    # 268 MB are read and written: about 125 us.
+    (finding,) = findings(tmp_path, step("aten::cat", us, CAT, "[[8192, 8192], [8192, 8192], []]"))
+    assert finding.verdict == verdict
+    if verdict == "found":
+        assert "views, and results that are written where they are needed" in finding.fix
+
+
 def test_float32_among_products_of_16_bits_is_striking(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, step("aten::mm", 12_000, SGEMM))
     assert "in fp32 where the other products have 16 bits" in finding.fix

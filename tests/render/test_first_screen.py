@@ -150,6 +150,7 @@ def test_changes_before_the_last_have_their_places(full: Summary) -> None:
     [
         ("Use fewer.", "NSX102", "fc", "Use fewer (fc)."),
         ("Look at it.", "", "the kernel x", "Look at it. Most time: the kernel x."),
+        ("Look at cat first: it is most.", "", "train.py:25", "Look at cat (train.py:25) first: it is most."),
         ("Look. The kernel x takes 9 %.", "", "the kernel x", "Look. The kernel x takes 9 %."),
         ("Use fewer.", "NSX102", "", "Use fewer."),
         ("Use fewer.", "NSX102", "rank 1, a.py:3", "Use fewer (rank 1, a.py:3: y = net(x))."),

@@ -146,6 +146,34 @@ UNTRIED = (
         "adj = adj.coalesce().to_sparse_csr()  # once; an autograd.Function: forward adj @ x, backward adj_t @ grad", untried=_OWN_CODE,
     ),
     Remedy(
+        "grown-in-place",
+        "Make room for all rows once, write the new ones into it, and read a view of it: each torch.cat copies all rows before them",
+        "room = new.new_empty(len(new), longest, *new.shape[2:])  # once\n"
+        "room.narrow(1, whole.shape[1], new.shape[1]).copy_(new)\n"
+        "whole = room.narrow(1, 0, whole.shape[1] + new.shape[1])  # not torch.cat([whole, new], 1)",
+        "Begin with whole = room.narrow(1, 0, 0). No gradient may run through what is written.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "joined-at-end",
+        "Keep the parts in a list and join them once, behind the loop: nothing reads what torch.cat makes on the way, and each copies all "
+        "before it",
+        "parts.append(new)  # in the loop, not torch.cat([whole, new], dim)\nwhole = torch.cat(parts, dim)  # once, behind the loop",
+        "Begin with parts = [whole]. Nothing may read the whole before it is joined.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "ring-of-rows",
+        "Keep as many rows as are kept in one tensor, and write the new ones over the oldest: torch.cat copies all that stay each time",
+        "at = (n + torch.arange(len(new), device=kept.device)) % len(kept)  # kept: made once, as long as it gets\n"
+        "kept[at] = new; n += len(new)  # not kept = torch.cat([kept, new])[-longest:]",
+        "Rows then stand in another order: what reads them may not depend on it, as samples drawn at random do not.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "static-cache",
+        "Let generate() keep keys and values in room that is made once: its usual cache is put together anew for each token and layer",
+        'out = model.generate(ids, max_new_tokens=n, cache_implementation="static")',
+        "Attention then reads the whole room for each token, and the first call compiles the model.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "less-of-an-operator", "Make this operator cheaper here: it takes far longer than its sizes need",
         untried=_OWN_CODE,
     ),
