@@ -37,6 +37,9 @@ _VIEWS = re.compile(
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that write into their first argument.
 _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
+#: The operators of a flow, and those of one with collectives: the latter's results bear the number of the range within.
+_TORCHS = r"^aten::"
+_WITH_COLLECTIVES = r"^(aten|_?c10d(_functional)?)::|^record_param_comms$"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class OperatorFlow:
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
     ``which``: of each argument which of that one's results it is, nothing where all are the first.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
+    ``operators``: the pattern of the names of its operators.
     ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
     thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too.
     """
@@ -75,6 +79,7 @@ class OperatorFlow:
     read_later: frozenset[int] = frozenset()
     follows: bool = False
     which: Sequence[tuple[int, ...]] = ()
+    operators: str = _TORCHS
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -135,12 +140,25 @@ def flow_of(profile: Profile) -> OperatorFlow | None:
     return profile.once(_flow)
 
 
+def flow_with_collectives(profile: Profile) -> OperatorFlow | None:
+    """Return the same with the collectives among the operators: what they receive is made of what they send then."""
+    return profile.once(_with_collectives)
+
+
 def _flow(profile: Profile) -> OperatorFlow | None:
+    return _of_operators(profile, _TORCHS)
+
+
+def _with_collectives(profile: Profile) -> OperatorFlow | None:
+    return _of_operators(profile, _WITH_COLLECTIVES)
+
+
+def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
     modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
-    ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
+    ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.contains(operators))
     # A program of functions alone has no calls of modules: its operators are those of the thread that takes the steps.
     callers = modules if modules.height else ranges.filter((pl.col("kind") == "step") & pl.col("own"))
     if not callers.height:
@@ -159,7 +177,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
         flow = _read(theirs, called.filter(of_thread))
         before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
         later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
-        return flow and replace(flow, read_later=later, follows=before)
+        return flow and replace(flow, read_later=later, follows=before, operators=operators)
     return None
 
 
