@@ -24,7 +24,7 @@ _CHOSEN = re.compile(r"::(randint|randperm|multinomial)\w*$")
 #: Operators that write the same number each time.
 _SAME_NUMBER = re.compile(r"^aten::((new_)?(zeros|ones)(_like)?|zero_)$")
 #: Operators that may write a number of Python.
-_NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|full|full_like|fill_?)$")
+_NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|(new_)?full|full_like|fill_?)$")
 #: Collectives begin with one of these.
 _COLLECTIVES = ("c10d::", "_c10d", "record_param_comms")
 #: Operators that make a batch ready for a network.
@@ -89,6 +89,11 @@ def outer_operators(flow: OperatorFlow) -> OuterOperators:
     return OuterOperators(rows, makers, sources, older, unnamed, into_older)
 
 
+def is_collective(name: str) -> bool:
+    """Return whether an operator is a collective, a send or a receive."""
+    return name.startswith(_COLLECTIVES)
+
+
 def behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
     """Return what is made of some operators' results, themselves included."""
     reached: Flags = begun.copy()
@@ -136,13 +141,15 @@ def fixed_operators(
     gives_gradients: Sequence[bool] | None = None,
     changing: Sequence[bool] = (),
     to_host: Sequence[bool] = (),
+    weights: Collection[Size] = (),
 ) -> list[int]:
     """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
 
     They begin with tensors that were there before the step before this, or with nothing. In the call of a network that is trained these may
     be its weights, read without gradients: none is of the size of a tensor that goes into what is trained, or that an optimizer writes.
     ``copied``: operators that copy from the host, ``to_host``: to it. ``gives_gradients``: as ``trained``, without those before a function
-    that has a gradient of its own. ``changing``: operators that are given other sizes in other steps.
+    that has a gradient of its own. ``changing``: operators that are given other sizes in other steps. ``weights``: the sizes of all that
+    gradients are added to, nothing where these are not known: all that goes into what is trained may be one then.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
@@ -155,16 +162,16 @@ def fixed_operators(
     if len(changing):
         changes |= outer.within(changing, size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
-    # What reads a number on its way (unique, bincount) reads the same one from the same.
-    numbered = (_NUMBERED.search(name) is not None for name in flow.names)
-    changes |= outer.within(numbered, size) & ~same
+    # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
+    changes |= np.array([_NUMBERED.search(flow.names[row]) is not None for row in outer.rows], np.bool_) & ~same
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
-    sends = np.array([flow.names[row].startswith(_COLLECTIVES) for row in outer.rows], np.bool_)
+    sends = np.array([is_collective(flow.names[row]) for row in outer.rows], np.bool_)
     optimized = {
         each for row in outer.rows if writes_lists(flow.names[row]) for each in sizes_of(flow.size[row]) if each
     }
-    weights = frozenset[Size](optimized).union(*(outer.unnamed[i] for i in np.flatnonzero(learns)))
-    may_read = np.array([not weights.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
+    of_trained = [weights] if weights else [outer.unnamed[i] for i in np.flatnonzero(learns)]
+    may_be = frozenset[Size](optimized).union(*of_trained)
+    may_read = np.array([not may_be.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     changes |= parts | (outer.within(in_trained, size) & may_read) | outer.within(taught_elsewhere, size)
     # Shards of weights are sent as they are, and buffers that are kept are filled by others.
     changes |= sends & np.array([bool(sizes) for sizes in outer.unnamed], np.bool_)
@@ -181,11 +188,11 @@ def fixed_operators(
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-        fixed &= ~_of_one_batch(flow, outer, learns, optimized)
+        fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
-        joined |= reads & behind(outer.makers, joined)
+        joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
 
 

@@ -63,7 +63,7 @@ def _with_collectives(profile: Profile) -> OperatorOfCalls | None:
 
 
 def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
-    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
+    calls = profile.attributed.api_calls
     forward, backward = np.full(calls.height, -1), np.full(calls.height, -1)
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     a, b = np.searchsorted(thread, [flow.thread, flow.thread + 1])

@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.earlier_nodes import numbers_in_flow
+from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: What is at work under a number of autograd's without being its node.
 _NO_NODES = r"^(aten|_?c10d\w*)::"
 
@@ -44,7 +46,9 @@ def trained_in(profile: Profile, flow: OperatorFlow, *, own: bool = False) -> Fl
         if flow.sequence[row] in nodes:
             last[flow.sequence[row]] = row
     behind = ranges.filter(
-        chosen, pl.col("thread") == flow.thread, pl.col("start_ns") >= int(flow.end_ns[-1]) if len(flow.end_ns) else False
+        chosen,
+        pl.col("thread") == flow.thread,
+        pl.col("start_ns") >= int(flow.end_ns[-1]) if len(flow.end_ns) else False,
     )
     # The next step's first operator makes the node whose number the last operators of this one have.
     behind = behind.filter(behind["name"].cast(pl.String).str.starts_with("aten::"))
@@ -53,3 +57,12 @@ def trained_in(profile: Profile, flow: OperatorFlow, *, own: bool = False) -> Fl
     for row in last.values():
         trained[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = True
     return trained
+
+
+def trained_sizes(profile: Profile) -> frozenset[Size]:
+    """Return the sizes of the tensors to which a backward of an X-ray step added gradients: the weights that are trained."""
+    chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~pl.col("repeated")
+    sums = profile.ranges.ranges.filter(chosen, pl.col("name").cast(pl.String) == _ACCUMULATES)
+    return frozenset(
+        size for text in sums["label"].cast(pl.String).unique().to_list() for size in sizes_of(text or "")[:1]
+    )
