@@ -172,7 +172,8 @@ def fixed_operators(
     of_trained = [weights] if weights else [outer.unnamed[i] for i in np.flatnonzero(learns)]
     may_be = frozenset[Size](optimized).union(*of_trained)
     may_read = np.array([not may_be.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
-    changes |= parts | (outer.within(in_trained, size) & may_read) | outer.within(taught_elsewhere, size)
+    of_trained_or_none = outer.within(in_trained, size) | ~in_module[outer.rows]
+    changes |= parts | (of_trained_or_none & may_read) | outer.within(taught_elsewhere, size)
     # Shards of weights are sent as they are, and buffers that are kept are filled by others.
     changes |= sends & np.array([bool(sizes) for sizes in outer.unnamed], np.bool_)
     into = (
@@ -188,7 +189,7 @@ def fixed_operators(
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-        fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
+    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
@@ -213,10 +214,10 @@ def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: F
 
 
 def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size]) -> Flags:
-    """Return the operators that make the input of a network ready, or a mask of it, where all that goes in looks the same in each step.
+    """Return the operators that make the input of a network ready, or something of its batch, where that comes under no name in each step.
 
-    That may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor of the size of the
-    network's own input, or only converted, scaled and turned on the way into it.
+    It may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor with as many rows as
+    the network's own input has, or only converted, scaled and turned on the way into it.
     """
     roots = [frozenset[Size]()] * len(outer.rows)
     prepares = np.zeros(len(outer.rows), np.bool_)
@@ -225,17 +226,17 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
         roots[index] = outer.unnamed[index].union(*(roots[maker] for maker in makers))
         name = flow.names[row]
         prepares[index] = bool(is_view(name) or _PREPARES.match(name)) and all(prepares[maker] for maker in makers)
-    taken, ready = set[Size](), np.zeros(len(outer.rows), np.bool_)
+    taken, ready = set[int](), np.zeros(len(outer.rows), np.bool_)
     for index in np.flatnonzero(learns).tolist():
         row = outer.rows[index]
         argument = _DATA_OF.get(flow.names[row].removeprefix("aten::"))
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
         if argument is None or len(sizes) <= argument or len(made) != len(sizes):
             continue
-        if made[argument] < 0 and sizes[argument] not in weights:
-            taken.add(sizes[argument])
+        if made[argument] < 0 and sizes[argument] and sizes[argument] not in weights:
+            taken.add(sizes[argument][0])
         ready[[maker for maker in outer.makers[index] if prepares[maker]]] = True
-    of_input = np.array([not taken.isdisjoint(sizes) for sizes in roots], np.bool_)
+    of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
     return of_input | (before(outer.makers, ready) & prepares)
 
 
