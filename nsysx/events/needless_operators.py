@@ -159,8 +159,6 @@ def fixed_operators(
     learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
     changes = learns | outer.within(copied, size) | outer.older | outer.into_older
     changes |= outer.within((is_drawn(name) for name in flow.names), size)
-    if len(changing):
-        changes |= outer.within(changing, size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
     # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
     changes |= np.array([_NUMBERED.search(flow.names[row]) is not None for row in outer.rows], np.bool_) & ~same
@@ -184,6 +182,8 @@ def fixed_operators(
     written = {each for sizes in into for each in sizes if each}
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     fixed = ~behind(outer.makers, changes)
+    if len(changing):  # what chooses others in another step is made of other numbers there
+        fixed = ~behind(outer.makers, ~fixed | before(outer.makers, fixed & outer.within(changing, size)))
     fixed = _unwritten(flow, outer, fixed, sends)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
@@ -201,16 +201,20 @@ def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: F
     """Return which of the fixed operators' results stay as they are: into none is written what is not fixed, as sums into zeros."""
     kept = fixed.copy()
     for index, row in enumerate(outer.rows):
-        writes = in_place(flow.names[row]) or sends[index]
-        if not writes or kept[index] or not outer.makers[index]:
+        if kept[index] or not (in_place(flow.names[row]) or sends[index]):
             continue
-        target = outer.makers[index][0]
-        while kept[target]:
+        while (target := _first_maker(flow, outer, row)) is not None and kept[target]:
             kept[target] = False
-            if not is_view(flow.names[outer.rows[target]]) or not outer.makers[target]:
+            row = outer.rows[target]
+            if not is_view(flow.names[row]):
                 break
-            target = outer.makers[target][0]
     return ~behind(outer.makers, ~kept)
+
+
+def _first_maker(flow: OperatorFlow, outer: OuterOperators, row: int) -> int | None:
+    """Return the place in ``outer`` of what made the first argument of an operator (row), None for what is older."""
+    maker = flow.row_of.get(flow.made[row][0], row) if flow.made[row] else row
+    return int(np.searchsorted(outer.rows, maker, side="right")) - 1 if maker < row else None
 
 
 def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size]) -> Flags:
