@@ -30,15 +30,15 @@ def _trained(profile: Profile) -> Flags:
     return np.empty(0, np.bool_) if flow is None else trained_in(profile, flow)
 
 
-def trained_in(profile: Profile, flow: OperatorFlow, *, own: bool = False) -> Flags:
-    """Return which operators of a flow are trained. ``own``: by nodes that operators make, not by those of functions with a gradient of
-    their own (``torch.autograd.Function``), whose number the operator before them has, too.
+def trained_in(profile: Profile, flow: OperatorFlow, *, by_operators: bool = False) -> Flags:
+    """Return which operators of a flow are trained. ``by_operators``: by nodes that operators make, not by those of functions with a
+    gradient of their own (``torch.autograd.Function``), whose number the operator before them has, too.
     """
     # The numbers of the nodes that a backward ran.
     ranges = profile.ranges.ranges
     chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)
     backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.contains(_NO_NODES))
-    if own:
+    if by_operators:
         backward = backward.filter(backward["name"].cast(pl.String).str.contains(r"\d$"))
     nodes = frozenset([*backward["number"].to_list(), *numbers_in_flow(backward, flow).values()])
     trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()

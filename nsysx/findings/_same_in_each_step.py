@@ -52,7 +52,7 @@ def same_in_each_step(
         flow,
         trained.tolist() if trained.any() else [False] * len(flow.names),
         copied(case.profile, flow, "HtoD"),
-        gives_gradients=trained_in(case.profile, flow, own=True).tolist(),
+        gives_gradients=trained_in(case.profile, flow, by_operators=True).tolist(),
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
@@ -64,7 +64,7 @@ def same_in_each_step(
     for group in joined_operators(flow, rows):
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    return [_told(case, flow, code, where, groups, work) for where, groups in places.values()]
+    return [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
 
 
 def _of_modules(case: Case) -> frozenset[int]:
@@ -84,7 +84,7 @@ def _work(case: Case, of_calls: OperatorOfCalls, flow: OperatorFlow) -> Mapping[
     return {index: round(ns) for index, ns in enumerate(sums.tolist()) if ns}
 
 
-def _told(
+def _in_words(
     case: Case, flow: OperatorFlow, code: CodeLines, where: Row, groups: list[list[int]], work: Mapping[int, int]
 ) -> SameInEachStep:
     """Return what to say of the operators of one place."""
