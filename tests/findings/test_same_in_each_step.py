@@ -51,16 +51,28 @@ def plan(program: Lined, at: int, ids: int, kind: str) -> None:
             run(program, "aten::new_empty", at + 3, [at + 2, -1], f"{ROWS}, []")
             run(program, "c10d::alltoall_base_", at + 4, [room, at + 2, -1], f"{ROWS}, {ROWS}, []", 100)
         with program.line(MOVED, "__init__"):
-            run(program, "aten::sub_", at + 5, [at + 4, -1], f"{ROWS}, []", 200)
+            run(
+                program,
+                "aten::sub_",
+                at + 5,
+                [at + 4, -1],
+                f"{ROWS}, []",
+                200,
+                at if kind == "before a function" else -1,
+            )
 
 
 def step(program: Lined, number: int, *, kind: str = "same", share: float = 1.0) -> None:
     """A network of layers (500 us each), each of which makes the plan by itself, from ids that are older than the steps."""
     at, node = 1000 * number + 100, 100 * number
-    ids, x = -1, at + 3
+    ids, x, nodes = -1, at + 3, [node + layer for layer in range(LAYERS)]
     with program.line(LOSS):
-        run(program, "aten::randint", at, [-1], "[]", 5)
-        run(program, "aten::index", x, [-1, at], "[5000, 64], [200]", 50)
+        if kind == "same data":
+            run(program, "aten::linear", x, [-1, -1], f"[200, 96], {W}", 50, node + LAYERS)
+            nodes.append(node + LAYERS)
+        else:
+            run(program, "aten::randint", at, [-1], "[]", 5)
+            run(program, "aten::index", x, [-1, at], "[5000, 64], [200]", 50)
         if kind == "ids of the batch":
             run(program, "aten::index", at + 4, [-1, at], "[900000], [500000]", 50)
             ids = at + 4
@@ -78,11 +90,16 @@ def step(program: Lined, number: int, *, kind: str = "same", share: float = 1.0)
                 run(program, "aten::linear", at + 7, [at + 6, -1], f"{X}, {W}", 450 * share, node + layer)
                 x = at + 7
     with program.range("backward"):
-        for layer in range(LAYERS):
+        for each in nodes:
             begin = program.t
             program.launch(100)
             if program.noted is not None:
-                program.main.add_range(f"AddmmBackward0, seq = {node + layer}", begin, program.t)
+                program.main.add_range(f"AddmmBackward0, seq = {each}", begin, program.t)
+                if kind == "before a function":
+                    program.main.add_range(f"FetchBackward, seq = {1000 * number + 120}", begin, program.t)
+    if kind == "same data":  # parts of the gradients, which have the number of the next step's first node
+        run(program, "aten::split", at + 8, [-1, -1], "[900], []", 5)
+        run(program, "aten::copy_", at + 9, [-1, at + 8], "[30, 30], [30, 30]", 5, node + 100 + LAYERS)
     if kind == "written":
         run(program, "aten::copy_", at + 9, [-1, x], f"{IDS}, {IDS}", 5)
     program.sync()
@@ -128,6 +145,14 @@ def test_a_plan_that_each_step_makes_once(tmp_path: Path) -> None:
     found = told(tmp_path, kind="once")
     assert found.title.startswith(f"train.py:{PLAN} computes the same in each step: ")
     assert found.cost_ns_per_step == pytest.approx(900_000, rel=0.05)
+
+
+def test_the_operator_before_a_function_with_a_gradient_of_its_own_is_not_trained(tmp_path: Path) -> None:
+    """It has the number of that function's node. Nor is the last one of a step, which has the number of the next step's first node."""
+    for kind in ("before a function", "same data"):
+        found = told(tmp_path, kind=kind)
+        assert found.title.startswith(f"train.py:{PLAN} computes the same {LAYERS} times in each step: "), kind
+        assert found.cost_ns_per_step == pytest.approx(LAYERS * 900_000, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["ids of the batch", "drawn", "written"])
