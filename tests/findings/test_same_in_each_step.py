@@ -9,7 +9,7 @@ import pytest
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 
-LAYERS = 3
+LAYERS, LAST = 3, 10
 LOSS, PLAN, LAYER, CHOSEN, SENT, MOVED = 5, 9, 11, 20, 21, 22
 SOURCE = {
     LOSS: "loss = criterion(net(x, ids), target)",
@@ -98,6 +98,8 @@ def step(program: Lined, number: int, *, kind: str = "same", share: float = 1.0)
                 if kind == "before a function":
                     program.main.add_range(f"FetchBackward, seq = {1000 * number + 120}", begin, program.t)
     if kind == "same data":  # parts of the gradients, which have the number of the next step's first node
+        if number == LAST:  # it shows something, too: the step before it is the one that others repeat
+            program.launch(5, "softmax")
         run(program, "aten::split", at + 8, [-1, -1], "[900], []", 5)
         run(program, "aten::copy_", at + 9, [-1, at + 8], "[30, 30], [30, 30]", 5, node + 100 + LAYERS)
     if kind == "written":
