@@ -33,6 +33,8 @@ _VIEWS = re.compile(
     r"^aten::(select|slice|narrow|_?(unsafe_)?view(_as)?|reshape(_as)?|as_strided|(un)?squeeze|transpose|permute|numpy_T|[tT]|expand(_as)?|"
     r"chunk|(tensor_)?split(_with_sizes)?|unbind|(un)?flatten|movedim|swapaxes|diagonal|detach|alias)$"
 )
+#: Operators that may hand on what they are given as it is, under their own number: what has the type, the layout or the shape already.
+_HANDS_ON = r"^aten::(to|type_as|contiguous|flatten|resolve_(conj|neg)|dropout)$"
 #: Operators whose result is drawn.
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that write into their first argument.
@@ -150,7 +152,37 @@ def _flow(profile: Profile) -> OperatorFlow | None:
 
 
 def _with_collectives(profile: Profile) -> OperatorFlow | None:
-    return _of_operators(profile, _WITH_COLLECTIVES)
+    flow = _of_operators(profile, _WITH_COLLECTIVES)
+    return flow and replace(flow, made=_as_before(profile, flow))
+
+
+def _as_before(profile: Profile, flow: OperatorFlow) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 for what is older than all X-ray steps, whatever handed it on as it is in one."""
+    ops = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & ~pl.col("repeated"),
+        pl.col("kind") == "op",
+        pl.col("start_ns") < int(flow.start_ns[0]),
+        pl.col("name").cast(pl.String).str.starts_with("aten::"),
+    ).sort("start_ns")
+    alone = (pl.col("start_ns").shift(-1) >= pl.col("end_ns")).fill_null(
+        value=True
+    )  # with another in it, it makes something
+    text = pl.col("label").cast(pl.String)
+    handed = ops.filter(alone & pl.col("name").cast(pl.String).str.contains(_HANDS_ON)).select(
+        text.str.extract(ID, 1).cast(pl.Int64), text.str.extract(MADE, 1).fill_null("")
+    )
+    given = {
+        number: first[0][0] if first[0][1] >= 0 else -1
+        for number, made in handed.iter_rows()
+        if (first := results_in(made))
+    }
+
+    def before(number: int) -> int:
+        while number in given:
+            number = given[number]
+        return number
+
+    return [tuple(before(number) for number in made) for made in flow.made]
 
 
 def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
