@@ -142,6 +142,8 @@ def fixed_operators(
     changing: Sequence[bool] = (),
     to_host: Sequence[bool] = (),
     weights: Collection[Size] = (),
+    counted: Sequence[bool] = (),
+    written_out: Sequence[bool] = (),
 ) -> list[int]:
     """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
 
@@ -149,7 +151,8 @@ def fixed_operators(
     be its weights, read without gradients: none is of the size of a tensor that goes into what is trained, or that an optimizer writes.
     ``copied``: operators that copy from the host, ``to_host``: to it. ``gives_gradients``: as ``trained``, without those before a function
     that has a gradient of its own. ``changing``: operators that are given other sizes in other steps. ``weights``: the sizes of all that
-    gradients are added to, nothing where these are not known: all that goes into what is trained may be one then.
+    gradients are added to, nothing where these are not known: all that goes into what is trained may be one then. ``counted``: operators
+    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
@@ -161,7 +164,9 @@ def fixed_operators(
     changes |= outer.within((is_drawn(name) for name in flow.names), size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
     # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
-    changes |= np.array([_NUMBERED.search(flow.names[row]) is not None for row in outer.rows], np.bool_) & ~same
+    numbered = np.array([_NUMBERED.search(flow.names[row]) is not None for row in outer.rows], np.bool_) & ~same
+    changes |= numbered & ~np.array([any(written_out[row : row + 1]) for row in outer.rows], np.bool_)
+    changes |= np.array([any(counted[row : row + 1]) for row in outer.rows], np.bool_)
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
     sends = np.array([is_collective(flow.names[row]) for row in outer.rows], np.bool_)
     optimized = {
@@ -239,7 +244,9 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
             continue
         if made[argument] < 0 and sizes[argument] and sizes[argument] not in weights:
             taken.add(sizes[argument][0])
-        ready[[maker for maker in outer.makers[index] if prepares[maker]]] = True
+        made_ready = [maker for maker in outer.makers[index] if prepares[maker]]
+        taken.update(size[0] for maker in made_ready for size in roots[maker] if size)
+        ready[made_ready] = True
     of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
     return of_input | (before(outer.makers, ready) & prepares)
 

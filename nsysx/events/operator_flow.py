@@ -169,7 +169,7 @@ def _as_before(profile: Profile, flow: OperatorFlow) -> list[tuple[int, ...]]:
     )  # with another in it, it makes something
     text = pl.col("label").cast(pl.String)
     handed = ops.filter(alone & pl.col("name").cast(pl.String).str.contains(_HANDS_ON)).select(
-        text.str.extract(ID, 1).cast(pl.Int64), text.str.extract(MADE, 1).fill_null("")
+        number=text.str.extract(ID, 1).cast(pl.Int64), made=text.str.extract(MADE, 1).fill_null("")
     )
     given = {
         number: first[0][0] if first[0][1] >= 0 else -1

@@ -23,13 +23,14 @@ from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
+from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
 from nsysx.model import Row
 
 #: A line that gives what one call makes a name.
 _NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*$")
 _CONDITION = (
-    "Nothing may write into what is kept, and what it is made of must be the same for the whole run: a new graph, mask or length needs a "
-    "new one. Its memory stays taken."
+    "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
+    "mask or length needs a new one. Its memory stays taken."
 )
 
 
@@ -47,7 +48,7 @@ def same_in_each_step(
     case: Case, flow: OperatorFlow, code: CodeLines, of_calls: OperatorOfCalls
 ) -> list[SameInEachStep]:
     """Return what each step makes in the same way from nothing that a step changes, by line; ``of_calls``: of this flow."""
-    trained = trained_in(case.profile, flow)
+    trained, written = trained_in(case.profile, flow), _lines_of(case, flow, code)
     rows = fixed_operators(
         flow,
         trained.tolist() if trained.any() else [False] * len(flow.names),
@@ -56,6 +57,8 @@ def same_in_each_step(
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
+        counted=[counts_steps(line) for line in written],
+        written_out=[numbers_written_out(line) for line in written],
     )
     elsewhere = _of_modules(case)
     rows = [row for row in rows if int(flow.start_ns[row]) not in elsewhere]
@@ -65,6 +68,13 @@ def same_in_each_step(
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
     return [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+
+
+def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
+    """Return what is written in the line of each operator."""
+    source = texts(case.profile)
+    text = [text_of(source, *code.places.row(place)[:2]) or "" for place in range(code.places.height)]
+    return [text[place] if place >= 0 else "" for place in code.places_of(code.at(flow.thread, flow.start_ns)).tolist()]
 
 
 def _of_modules(case: Case) -> frozenset[int]:
