@@ -157,11 +157,13 @@ def _with_collectives(profile: Profile) -> OperatorFlow | None:
 
 
 def _as_before(profile: Profile, flow: OperatorFlow) -> list[tuple[int, ...]]:
-    """Return what made the arguments of each operator, -1 for what is older than all X-ray steps, whatever handed it on as it is in one."""
+    """Return what made the arguments of each operator, whatever handed them on as they are since; -1 for what is older than all X-ray
+    steps.
+    """
     ops = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & ~pl.col("repeated"),
         pl.col("kind") == "op",
-        pl.col("start_ns") < int(flow.start_ns[0]),
+        pl.col("start_ns") <= int(flow.start_ns[-1]),
         pl.col("name").cast(pl.String).str.starts_with("aten::"),
     ).sort("start_ns")
     alone = (pl.col("start_ns").shift(-1) >= pl.col("end_ns")).fill_null(
