@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,12 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes
 from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
-from nsysx.findings._case import Case, Fix
+from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
+from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Row
+from nsysx.replay import peers
 
 #: A line that gives what one call makes a name.
 _NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*$")
@@ -67,14 +70,25 @@ def same_in_each_step(
     for group in joined_operators(flow, rows):
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    return [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+    told = [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+    return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
+
+
+def on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
+    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too."""
+    ranks = peers.ranks(case.profile)
+    beside = cost_ns * sum(process in ranks for process, _ in others_of_gpu(case.profile))
+    likely, error = (worth.likely_ns or 0) + beside // 2, (worth.error_ns or 0) + beside // 2
+    most = max(likely + beside // 2, worth.most_ns or 0)
+    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most)
 
 
 def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
     """Return what is written in the line of each operator."""
     source = texts(case.profile)
-    text = [text_of(source, *code.places.row(place)[:2]) or "" for place in range(code.places.height)]
-    return [text[place] if place >= 0 else "" for place in code.places_of(code.at(flow.thread, flow.start_ns)).tolist()]
+    written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
+    rows = code.places_of(code.at(flow.thread, flow.start_ns)).tolist()
+    return [written[row] if row >= 0 else "" for row in rows]
 
 
 def _of_modules(case: Case) -> frozenset[int]:

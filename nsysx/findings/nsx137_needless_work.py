@@ -35,7 +35,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -56,18 +55,16 @@ from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_c
 from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
-from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
-from nsysx.findings._same_in_each_step import same_in_each_step
+from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Finding, Row
-from nsysx.replay import peers
 from nsysx.replay.engine import Edit, ScaleOps
 
 RULE = Rule(
@@ -128,12 +125,18 @@ def check(case: Case) -> list[Finding]:
         needless += [(each, flow, of_calls) for each in (*_unread(case, flow, code), *_frozen(case, flow, code))]
     findings: list[Finding] = []
     gone: set[int] = set()  # when these operators begin
+    small = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]]()
     for each, of_flow, calls in needless:
         rows = [row for row in each.rows if int(of_flow.start_ns[row]) not in gone]
         finding = _found(case, of_flow, each._replace(rows=rows), calls)
         if finding is not None:
             findings.append(finding)
             gone.update(of_flow.start_ns[rows].tolist())
+        elif each.on_every_rank:
+            small.append((each._replace(rows=rows), of_flow, calls))
+    if len(small) > 1:
+        finding = _found(case, small[0][1], _together([each for each, *_ in small]), small[0][2])
+        findings += [finding] if finding is not None else []
     if unseen and not findings:
         return case.cannot_tell(RULE, _UNSEEN)
     return findings or case.clear(RULE, f"no work that can be left out takes {units.bound(REPORTED_SHARE)} of the step")
@@ -183,7 +186,7 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
     if worth.likely_ns is not None and needless.on_every_rank:
-        worth = _on_all_ranks(case, worth, cost)
+        worth = on_all_ranks(case, worth, cost)
     if worth.likely_ns is None:
         return None
     much = case.notable(worth.likely_ns, REPORTED_SHARE)
@@ -215,16 +218,6 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         calls=calls,
         takes=takes,
     ).as_finding(case)
-
-
-def _on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
-    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too."""
-    ranks = peers.ranks(case.profile)
-    beside = cost_ns * sum(process in ranks for process, _ in others_of_gpu(case.profile))
-    likely, error = (worth.likely_ns or 0) + beside // 2, (worth.error_ns or 0) + beside // 2
-    return replace(
-        worth, bound=False, likely_ns=likely, error_ns=error, most_ns=max(likely + beside // 2, worth.most_ns or 0)
-    )
 
 
 def _around(flow: OperatorFlow, rows: Sequence[int]) -> I64:
@@ -351,6 +344,15 @@ def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlo
     forward = OperatorOfCalls(of_calls.forward, np.full(len(of_calls.backward), -1))
     for same in same_in_each_step(case, flow, code, forward):
         yield _Needless(same.rows, same.title, same.why, same.fix, same.where, on_every_rank=True), flow, forward
+
+
+def _together(several: Sequence[_Needless]) -> _Needless:
+    """Return what several lines make in the same way in each step, the one with the most of it first."""
+    rows = sorted({row for each in several for row in each.rows})
+    lines = ", ".join(dict.fromkeys(in_short(each.where) for each in several if each.where))
+    title = f"{units.several(len(several), 'line')} compute the same in each step"
+    why = f"Nothing that goes into them is of the step, or is trained, drawn or written to. These are {lines}."
+    return _Needless(rows, title, why, Fix.by_name("computed-once"), several[0].where, on_every_rank=True)
 
 
 def _frozen(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:

@@ -186,3 +186,35 @@ def test_what_is_received_in_a_buffer_that_is_kept_is_not_told(tmp_path: Path) -
 
 def test_a_plan_that_takes_little_of_the_step(tmp_path: Path) -> None:
     assert told(tmp_path, kind="once", share=60).verdict == "cannot_tell"
+
+
+def tables(program: Lined, number: int, us: float, lines: int) -> None:
+    """Lines that each make a table of their own, which rows of the step are multiplied with: 1 ms each."""
+    at = 1000 * number + 100
+    for line in range(lines):
+        at += 10
+        with program.line(CHOSEN + line):
+            run(program, "aten::arange", at, [-1], "[]")
+            run(program, "aten::exp", at + 1, [at], X, us)
+        with program.line(LAYER):
+            run(program, "aten::randint", at + 2, [-1], "[]", 5)
+            run(program, "aten::mul", at + 3, [at + 2, at + 1], f"{X}, {X}", 1000)
+    program.sync()
+
+
+def test_lines_that_each_take_little_are_told_together(tmp_path: Path) -> None:
+    source = {CHOSEN + line: f"table{line} = torch.arange(64).exp()" for line in range(3)}
+
+    def told_of(us: float, folder: str) -> Finding:
+        (tmp_path / folder).mkdir()
+        return (
+            Lined(source)
+            .run(lambda program, number: tables(program, number, us, 3))
+            .finding(tmp_path / folder, "NSX137")
+        )
+
+    found = told_of(120, "many")
+    assert found.title.startswith("3 lines compute the same in each step: ")
+    assert found.saving_ns_per_step == pytest.approx(360_000, rel=0.05)
+    assert "These are train.py:20, train.py:21, train.py:22." in found.detail
+    assert told_of(40, "few").verdict == "clear"
