@@ -152,7 +152,8 @@ def _flow(profile: Profile) -> OperatorFlow | None:
 
 
 def _with_collectives(profile: Profile) -> OperatorFlow | None:
-    flow = _of_operators(profile, _WITH_COLLECTIVES)
+    names = profile.ranges.ranges["name"].unique().cast(pl.String)
+    flow = _of_operators(profile, _WITH_COLLECTIVES) if names.str.contains("c10d").any() else flow_of(profile)
     return flow and replace(flow, made=_as_before(profile, flow))
 
 

@@ -58,8 +58,10 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
 
 
 def _with_collectives(profile: Profile) -> OperatorOfCalls | None:
-    flow = flow_with_collectives(profile)
-    return None if flow is None else _found(profile, flow)
+    flow, without = flow_with_collectives(profile), flow_of(profile)
+    if flow is None or (without is not None and without.operators == flow.operators):
+        return operator_of_calls(profile)
+    return _found(profile, flow)
 
 
 def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:

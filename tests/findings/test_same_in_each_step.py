@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nsysx.findings import _same_in_each_step
 from nsysx.model import Finding
+from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
 
 LAYERS, LAST = 3, 10
@@ -218,3 +221,15 @@ def test_lines_that_each_take_little_are_told_together(tmp_path: Path) -> None:
     assert found.saving_ns_per_step == pytest.approx(360_000, rel=0.05)
     assert "These are train.py:20, train.py:21, train.py:22." in found.detail
     assert told_of(40, "few").verdict == "clear"
+
+
+@pytest.mark.parametrize(("others", "likely_us", "most_us"), [((), 100, 130), ((2,), 120, 140), ((7,), 100, 130)])
+def test_ranks_that_share_the_gpu_each_leave_it_to_the_others(
+    others: tuple[int, ...], likely_us: int, most_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 us of each rank's work between nothing and all is saved besides; what is no rank computes them still."""
+    monkeypatch.setattr(_same_in_each_step, "others_of_gpu", lambda profile: [(process, 0) for process in others])
+    monkeypatch.setattr(_same_in_each_step.peers, "ranks", lambda profile: (1, 2))
+    worth = Saving(100_000, bound=True, error_ns=10_000, most_ns=130_000)
+    shared = _same_in_each_step.on_all_ranks(SimpleNamespace(profile=None), worth, 40_000)  # type: ignore[arg-type]
+    assert (shared.likely_ns, shared.most_ns) == (likely_us * 1000, most_us * 1000) and not shared.bound
