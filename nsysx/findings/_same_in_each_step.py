@@ -137,6 +137,7 @@ def _fix(case: Case, where: Row, often: str, *, same: bool) -> Fix:
     named = _NAMED.match(text or "")
     advice = f"Make this once, before the steps, and keep the result: it comes out the same {often}"
     if named is None or not same:
+        advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
     name, made = named[1], named[2]
     paste = (

@@ -27,7 +27,8 @@ Good
     accuracy = (out.detach().argmax(1) == y).float().mean()
 
 Harmless when
-    The network or the layers are called with another mode or other Python numbers, or the result is read outside of torch.
+    The network or the layers are called with another mode or other Python numbers, or the result is read outside of torch; what comes
+    out the same in each step is made of one batch that only a benchmark takes again and again, or of what changes once in a while.
 """
 
 from __future__ import annotations
