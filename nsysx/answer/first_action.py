@@ -148,7 +148,8 @@ def _ends_overlap(summary: Summary, finding: Finding) -> bool:
 def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None) -> Finding | None:
     """Return the line from which most of the GPU's time could go, where no cause explains as much; None else.
 
-    A compiler explains other time than that of such a line. A cause that is known goes before a bound that promises a few times as much.
+    A compiler explains other time than that of such a line. A cause that is known goes before a bound that promises a few times as much,
+    and before any where no limit of the line's operator is known: all of it would be gone.
     """
     lines = [f for f in ranked if rule_of(f.code).striking]
     line = max(lines, key=lambda f: saving_ns(summary, f) or 0, default=None)
@@ -157,6 +158,9 @@ def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None)
         return None
     if best is None:
         return line
+    named = rule_of(best.code).leads and subject.names_its_change(best) and not is_bound(summary, best)
+    if named and any(row.get("unlimited") for row in line.evidence):
+        return None
     times = 1.0 if for_anything(best) else BOUND_LEADS_TIMES
     return line if (saving_ns(summary, line) or 0) > times * (likely_alone_ns(summary, best) or 0) else None
 

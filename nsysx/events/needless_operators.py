@@ -7,7 +7,7 @@ place before: as an argument it says nothing about where a result comes from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,19 @@ _CHOSEN = re.compile(r"::(randint|randperm|multinomial)\w*$")
 #: Operators that write the same number each time.
 _SAME_NUMBER = re.compile(r"^aten::((new_)?(zeros|ones)(_like)?|zero_)$")
 #: Operators that may write a number of Python.
-_NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|full|full_like|fill_?|item|_local_scalar_dense)$")
+_NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|(new_)?full|full_like|fill_?)$")
+#: Collectives begin with one of these.
+_COLLECTIVES = ("c10d::", "_c10d", "record_param_comms")
+#: Operators that make a batch ready for a network.
+_PREPARES = re.compile(
+    r"^aten::(_?to(_copy)?|contiguous|clone|float|half|bfloat16|(true_)?div|mul|sub|add|neg|clamp|flip|pad|constant_pad_nd|std|var|mean|"
+    r"std_mean|var_mean|eq|ne|lt|gt|le|ge|logical_not|bitwise_not|one_hot|rsub)$"
+)
+#: Which argument of an operator with weights is the data.
+_DATA_OF = {
+    "linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "embedding": 1, "embedding_bag": 1, "addmm": 1, "layer_norm": 0,
+    "lstm": 0, "gru": 0, "matmul": 0, "batch_norm": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,11 @@ def outer_operators(flow: OperatorFlow) -> OuterOperators:
     return OuterOperators(rows, makers, sources, older, unnamed, into_older)
 
 
+def is_collective(name: str) -> bool:
+    """Return whether an operator is a collective, a send or a receive."""
+    return name.startswith(_COLLECTIVES)
+
+
 def behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
     """Return what is made of some operators' results, themselves included."""
     reached: Flags = begun.copy()
@@ -116,27 +133,52 @@ def unread_operators(
     return [outer.rows[i] for i in np.flatnonzero(~read)], [outer.rows[i] for i in np.flatnonzero(logged)]
 
 
-def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequence[bool]) -> list[int]:
+def fixed_operators(
+    flow: OperatorFlow,
+    trained: Sequence[bool],
+    copied: Sequence[bool],
+    *,
+    gives_gradients: Sequence[bool] | None = None,
+    changing: Sequence[bool] = (),
+    to_host: Sequence[bool] = (),
+    weights: Collection[Size] = (),
+    counted: Sequence[bool] = (),
+    written_out: Sequence[bool] = (),
+) -> list[int]:
     """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
 
     They begin with tensors that were there before the step before this, or with nothing. In the call of a network that is trained these may
-    be its weights, read without gradients: none is of the size of a tensor that goes into what is trained. ``copied``: operators that copy
-    from the host.
+    be its weights, read without gradients: none is of the size of a tensor that goes into what is trained, or that an optimizer writes.
+    ``copied``: operators that copy from the host, ``to_host``: to it. ``gives_gradients``: as ``trained``, without those before a function
+    that has a gradient of its own. ``changing``: operators that are given other sizes in other steps. ``weights``: the sizes of all that
+    gradients are added to, nothing where these are not known: all that goes into what is trained may be one then. ``counted``: operators
+    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
         return []
     outer, size = outer_operators(flow), len(flow.names)
     in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
-    changes = outer.within(trained, size) | outer.within(copied, size) | outer.older | outer.into_older
+    learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
+    changes = learns | outer.within(copied, size) | outer.older | outer.into_older
     changes |= outer.within((is_drawn(name) for name in flow.names), size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
-    changes |= outer.within((_NUMBERED.search(name) is not None for name in flow.names), size) & ~same
+    # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
+    numbered = np.array([_NUMBERED.search(flow.names[row]) is not None for row in outer.rows], np.bool_) & ~same
+    changes |= numbered & ~np.array([any(written_out[row : row + 1]) for row in outer.rows], np.bool_)
+    changes |= np.array([any(counted[row : row + 1]) for row in outer.rows], np.bool_)
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
-    learns = outer.within(trained, size)
-    weights = frozenset[Size]().union(*(outer.unnamed[i] for i in np.flatnonzero(learns)))
-    may_read = np.array([not weights.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
-    changes |= parts | (outer.within(in_trained, size) & may_read) | outer.within(taught_elsewhere, size)
+    sends = np.array([is_collective(flow.names[row]) for row in outer.rows], np.bool_)
+    optimized = {
+        each for row in outer.rows if writes_lists(flow.names[row]) for each in sizes_of(flow.size[row]) if each
+    }
+    of_trained = [weights] if weights else [outer.unnamed[i] for i in np.flatnonzero(learns)]
+    may_be = frozenset[Size](optimized).union(*of_trained)
+    may_read = np.array([not may_be.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
+    of_trained_or_none = outer.within(in_trained, size) | ~in_module[outer.rows]
+    changes |= parts | (of_trained_or_none & may_read) | outer.within(taught_elsewhere, size)
+    # Shards of weights are sent as they are, and buffers that are kept are filled by others.
+    changes |= sends & np.array([bool(sizes) for sizes in outer.unnamed], np.bool_)
     into = (
         sizes_of(flow.size[row])[:1]
         for row, writes in zip(outer.rows, outer.into_older.tolist(), strict=True)
@@ -145,12 +187,68 @@ def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequenc
     written = {each for sizes in into for each in sizes if each}
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     fixed = ~behind(outer.makers, changes)
+    if len(changing):  # what chooses others in another step is made of other numbers there
+        fixed = ~behind(outer.makers, ~fixed | before(outer.makers, fixed & outer.within(changing, size)))
+    fixed = _unwritten(flow, outer, fixed, sends)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-    joined = before(outer.makers, data & ~fixed)
+    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
+    joined = fixed & before(outer.makers, data & ~fixed)
+    if len(to_host):  # the same numbers are read, to make what is joined
+        reads = fixed & outer.within(to_host, size)
+        joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+
+
+def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: Flags) -> Flags:
+    """Return which of the fixed operators' results stay as they are: into none is written what is not fixed, as sums into zeros."""
+    kept = fixed.copy()
+    for index, row in enumerate(outer.rows):
+        if kept[index] or not (in_place(flow.names[row]) or sends[index]):
+            continue
+        while (target := _first_maker(flow, outer, row)) is not None and kept[target]:
+            kept[target] = False
+            row = outer.rows[target]
+            if not is_view(flow.names[row]):
+                break
+    return ~behind(outer.makers, ~kept)
+
+
+def _first_maker(flow: OperatorFlow, outer: OuterOperators, row: int) -> int | None:
+    """Return the place in ``outer`` of what made the first argument of an operator (row), None for what is older."""
+    maker = flow.row_of.get(flow.made[row][0], row) if flow.made[row] else row
+    return int(np.searchsorted(outer.rows, maker, side="right")) - 1 if maker < row else None
+
+
+def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size]) -> Flags:
+    """Return the operators that make the input of a network ready, or something of its batch, where that comes under no name in each step.
+
+    It may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor with as many rows as
+    the network's own input has, or only converted, scaled and turned on the way into it.
+    """
+    roots = [frozenset[Size]()] * len(outer.rows)
+    prepares = np.zeros(len(outer.rows), np.bool_)
+    for index, row in enumerate(outer.rows):
+        makers = outer.makers[index]
+        roots[index] = outer.unnamed[index].union(*(roots[maker] for maker in makers))
+        name = flow.names[row]
+        prepares[index] = bool(is_view(name) or _PREPARES.match(name)) and all(prepares[maker] for maker in makers)
+    taken, ready = set[int](), np.zeros(len(outer.rows), np.bool_)
+    for index in np.flatnonzero(learns).tolist():
+        row = outer.rows[index]
+        argument = _DATA_OF.get(flow.names[row].removeprefix("aten::"))
+        sizes, made = sizes_of(flow.size[row]), flow.made[row]
+        if argument is None or len(sizes) <= argument or len(made) != len(sizes):
+            continue
+        if made[argument] < 0 and sizes[argument] and sizes[argument] not in weights:
+            taken.add(sizes[argument][0])
+        made_ready = [maker for maker in outer.makers[index] if prepares[maker]]
+        taken.update(size[0] for maker in made_ready for size in roots[maker] if size)
+        ready[made_ready] = True
+    of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
+    return of_input | (before(outer.makers, ready) & prepares)
 
 
 def joined_operators(flow: OperatorFlow, rows: Sequence[int]) -> list[list[int]]:

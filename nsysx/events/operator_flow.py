@@ -33,10 +33,15 @@ _VIEWS = re.compile(
     r"^aten::(select|slice|narrow|_?(unsafe_)?view(_as)?|reshape(_as)?|as_strided|(un)?squeeze|transpose|permute|numpy_T|[tT]|expand(_as)?|"
     r"chunk|(tensor_)?split(_with_sizes)?|unbind|(un)?flatten|movedim|swapaxes|diagonal|detach|alias)$"
 )
+#: Operators that may hand on what they are given as it is, under their own number: what has the type, the layout or the shape already.
+_HANDS_ON = r"^aten::(to|type_as|contiguous|flatten|resolve_(conj|neg)|dropout)$"
 #: Operators whose result is drawn.
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that write into their first argument.
 _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
+#: The operators of a flow, and those of one with collectives: the latter's results bear the number of the range within.
+_TORCHS = r"^aten::"
+_WITH_COLLECTIVES = r"^(aten|_?c10d(_functional)?)::|^record_param_comms$"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class OperatorFlow:
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
     ``which``: of each argument which of that one's results it is, nothing where all are the first.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
+    ``operators``: the pattern of the names of its operators.
     ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
     thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too.
     """
@@ -75,6 +81,7 @@ class OperatorFlow:
     read_later: frozenset[int] = frozenset()
     follows: bool = False
     which: Sequence[tuple[int, ...]] = ()
+    operators: str = _TORCHS
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -135,12 +142,58 @@ def flow_of(profile: Profile) -> OperatorFlow | None:
     return profile.once(_flow)
 
 
+def flow_with_collectives(profile: Profile) -> OperatorFlow | None:
+    """Return the same with the collectives among the operators: what they receive is made of what they send then."""
+    return profile.once(_with_collectives)
+
+
 def _flow(profile: Profile) -> OperatorFlow | None:
+    return _of_operators(profile, _TORCHS)
+
+
+def _with_collectives(profile: Profile) -> OperatorFlow | None:
+    names = profile.ranges.ranges["name"].unique().cast(pl.String)
+    flow = _of_operators(profile, _WITH_COLLECTIVES) if names.str.contains("c10d").any() else flow_of(profile)
+    return flow and replace(flow, made=_as_before(profile, flow))
+
+
+def _as_before(profile: Profile, flow: OperatorFlow) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, whatever handed them on as they are since; -1 for what is older than all X-ray
+    steps.
+    """
+    ops = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & ~pl.col("repeated"),
+        pl.col("kind") == "op",
+        pl.col("start_ns") <= int(flow.start_ns[-1]),
+        pl.col("name").cast(pl.String).str.starts_with("aten::"),
+    ).sort("start_ns")
+    alone = (pl.col("start_ns").shift(-1) >= pl.col("end_ns")).fill_null(
+        value=True
+    )  # with another in it, it makes something
+    text = pl.col("label").cast(pl.String)
+    handed = ops.filter(alone & pl.col("name").cast(pl.String).str.contains(_HANDS_ON)).select(
+        number=text.str.extract(ID, 1).cast(pl.Int64), made=text.str.extract(MADE, 1).fill_null("")
+    )
+    given = {
+        number: first[0][0] if first[0][1] >= 0 else -1
+        for number, made in handed.iter_rows()
+        if (first := results_in(made))
+    }
+
+    def before(number: int) -> int:
+        while number in given:
+            number = given[number]
+        return number
+
+    return [tuple(before(number) for number in made) for made in flow.made]
+
+
+def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
     modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
-    ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
+    ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.contains(operators))
     # A program of functions alone has no calls of modules: its operators are those of the thread that takes the steps.
     callers = modules if modules.height else ranges.filter((pl.col("kind") == "step") & pl.col("own"))
     if not callers.height:
@@ -159,7 +212,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
         flow = _read(theirs, called.filter(of_thread))
         before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
         later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
-        return flow and replace(flow, read_later=later, follows=before)
+        return flow and replace(flow, read_later=later, follows=before, operators=operators)
     return None
 
 

@@ -17,7 +17,8 @@ from nsysx.events.alignment import align
 from nsysx.events.code_lines import NodesAtWork, are_nodes
 from nsysx.events.earlier_nodes import numbers_in_flow
 from nsysx.events.event_bounds import CORRESPONDING_OPERATORS_SHARE
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import SIZES, OperatorFlow, flow_of, flow_with_collectives
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, nesting
 
@@ -46,17 +47,29 @@ def operator_of_calls(profile: Profile) -> OperatorOfCalls | None:
     return profile.once(_find)
 
 
+def calls_of_flow_with_collectives(profile: Profile) -> OperatorOfCalls | None:
+    """Return the same of the flow that has collectives, too."""
+    return profile.once(_with_collectives)
+
+
 def _find(profile: Profile) -> OperatorOfCalls | None:
     flow = flow_of(profile)
-    if flow is None:
-        return None
-    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
+    return None if flow is None else _found(profile, flow)
+
+
+def _with_collectives(profile: Profile) -> OperatorOfCalls | None:
+    flow, without = flow_with_collectives(profile), flow_of(profile)
+    if flow is None or (without is not None and without.operators == flow.operators):
+        return operator_of_calls(profile)
+    return _found(profile, flow)
+
+
+def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
+    calls = profile.attributed.api_calls
     forward, backward = np.full(calls.height, -1), np.full(calls.height, -1)
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     a, b = np.searchsorted(thread, [flow.thread, flow.thread + 1])
-    operators = ranges.filter(
-        (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~pl.col("repeated") & ~pl.col("crossing")
-    )
+    operators = _operators(profile)
     makers = dict[int, int]()
     for step in _steps_like_it(profile, flow, operators):
         nest = nesting(step["start_ns"].to_numpy(), step["end_ns"].to_numpy(), 0)
@@ -79,6 +92,23 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
     return OperatorOfCalls(forward, backward)
 
 
+def changing_sizes(profile: Profile, flow: OperatorFlow) -> Flags:
+    """Return which operators of a flow are given other sizes in another X-ray step."""
+    changing = np.zeros(len(flow.names), np.bool_)
+    for step in _steps_like_it(profile, flow, _operators(profile)):
+        theirs = step.filter(step["row"] >= 0)
+        size = theirs["label"].cast(pl.String).str.extract(SIZES, 1).fill_null("")
+        for row, text in zip(theirs["row"].to_list(), size.to_list(), strict=True):
+            changing[row] |= text != flow.size[row]
+    return changing
+
+
+def _operators(profile: Profile) -> pl.DataFrame:
+    return profile.ranges.ranges.filter(
+        (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~pl.col("repeated") & ~pl.col("crossing")
+    )
+
+
 def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the operators of each X-ray step that runs nearly the same as that of the flow: start_ns, end_ns, number, row.
 
@@ -89,7 +119,7 @@ def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame
     )
     name = operators["name"].cast(pl.String)
     theirs = operators.with_columns(name=name).filter(
-        (pl.col("thread") == flow.thread) & name.str.starts_with("aten::")
+        (pl.col("thread") == flow.thread) & name.str.contains(flow.operators)
     )
     theirs = theirs.sort("start_ns")
     code = {name: number for number, name in enumerate(dict.fromkeys(flow.names))}

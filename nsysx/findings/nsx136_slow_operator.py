@@ -186,9 +186,18 @@ def _found(case: Case, row: Row, words: str) -> Finding:
     fix = Fix.by_name("less-of-an-operator", text=words)
     where = {"module": row["module"] and folded(row["module"]), "file": file, "line": line}
     worth = case.bound(most, f"as if it {left}; how much of that can be reached is not known")
-    return Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=Takes(ops)).as_finding(
-        case
-    )
+    evidence = ({"unlimited": True},) if row["unlimited"] else ()
+    return Found(
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=taken,
+        fix=fix,
+        where=where,
+        evidence=evidence,
+        takes=Takes(ops),
+    ).as_finding(case)
 
 
 def _narrow(done: pl.DataFrame) -> bool:

@@ -5,9 +5,9 @@ What it means
     result on) computes the same twice. Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
     once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
     ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
-    step changes (masks, grids, filters, what a frozen network says of a fixed input) comes out the same in each step. Second outputs,
-    auxiliary heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are
-    shown.
+    step changes (masks, grids, filters, what a frozen network says of a fixed input, which rows of a graph a rank wants from which
+    other one) comes out the same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where
+    nobody looks at them; metrics are needed when they are shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
@@ -27,7 +27,8 @@ Good
     accuracy = (out.detach().argmax(1) == y).float().mean()
 
 Harmless when
-    The network or the layers are called with another mode or other Python numbers, or the result is read outside of torch.
+    The network or the layers are called with another mode or other Python numbers, or the result is read outside of torch; what comes
+    out the same in each step is made of one batch that only a benchmark takes again and again, or of what changes once in a while.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ from nsysx.events.converted_again import Conversion, Kernels, converted_again
 from nsysx.events.frozen_operators import frozen_operators
 from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
-from nsysx.events.needless_operators import fixed_operators, joined_operators, unread_operators
-from nsysx.events.operator_flow import OperatorFlow, flow_of
-from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
+from nsysx.events.needless_operators import unread_operators
+from nsysx.events.operator_flow import OperatorFlow, flow_of, flow_with_collectives
+from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
-from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -76,6 +77,7 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu")
+_UNSEEN = "what kernels outside of torch's operators read was not recorded"
 _COPIES = r"copy"
 #: What makes other data of a sample each time.
 _AUGMENTS = re.compile(
@@ -88,7 +90,7 @@ class _Needless(NamedTuple):
     """Operators (rows of the flow, none in another) that can go, what they are in words behind their place, why, and where.
 
     ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: of each of them the share of its
-    work, and of its gradients', that stays; nothing where all goes.
+    work, and of its gradients', that stays; nothing where all goes. ``on_every_rank``: the other ranks do the same for sure.
     """
 
     rows: Sequence[int]
@@ -98,6 +100,7 @@ class _Needless(NamedTuple):
     where: Row
     halved: bool = False
     kept: Mapping[int, float] = {}
+    on_every_rank: bool = False
 
 
 def check(case: Case) -> list[Finding]:
@@ -106,27 +109,45 @@ def check(case: Case) -> list[Finding]:
     if flow is None or code is None:
         return case.cannot_tell(RULE, "operators were not recorded with what made their arguments", "nsysx run -- CMD")
     of_calls = operator_of_calls(case.profile)
-    if of_calls is None or case.program.compiled or _unseen(case, flow):
-        return case.cannot_tell(RULE, "what kernels outside of torch's operators read was not recorded")
+    if of_calls is None or case.program.compiled:
+        return case.cannot_tell(RULE, _UNSEEN)
+    needless, fixed = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]](), list(_fixed(case, code))
+    unseen = _unseen(case, flow, of_calls)
+    if not unseen:
+        kernels = _kernels(case, of_calls)
+        of_line = (
+            *_twice(flow, code),
+            *_in_each_call(case, flow, code, kernels),
+            *_converted(case, flow, code, kernels),
+        )
+        needless += [(each, flow, of_calls) for each in (*of_line, *_on_every_rank(case, flow, code))]
+    needless += fixed
+    if not unseen:
+        needless += [(each, flow, of_calls) for each in (*_unread(case, flow, code), *_frozen(case, flow, code))]
     findings: list[Finding] = []
-    gone: set[int] = set()
-    kernels = _kernels(case, of_calls)
-    of_line = (*_twice(flow, code), *_in_each_call(case, flow, code, kernels), *_converted(case, flow, code, kernels))
-    of_line += tuple(_on_every_rank(case, flow, code))
-    for needless in (*of_line, *_fixed(case, flow, code), *_unread(case, flow, code), *_frozen(case, flow, code)):
-        rows = [row for row in needless.rows if row not in gone]
-        finding = _found(case, flow, needless._replace(rows=rows), of_calls)
+    gone: set[int] = set()  # when these operators begin
+    small = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]]()
+    for each, of_flow, calls in needless:
+        rows = [row for row in each.rows if int(of_flow.start_ns[row]) not in gone]
+        finding = _found(case, of_flow, each._replace(rows=rows), calls)
         if finding is not None:
             findings.append(finding)
-            gone.update(rows)
+            gone.update(of_flow.start_ns[rows].tolist())
+        elif each.on_every_rank:
+            small.append((each._replace(rows=rows), of_flow, calls))
+    if len(small) > 1:
+        finding = _found(case, small[0][1], _together([each for each, *_ in small]), small[0][2])
+        findings += [finding] if finding is not None else []
+    if unseen and not findings:
+        return case.cannot_tell(RULE, _UNSEEN)
     return findings or case.clear(RULE, f"no work that can be left out takes {units.bound(REPORTED_SHARE)} of the step")
 
 
-def _unseen(case: Case, flow: OperatorFlow) -> bool:
+def _unseen(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> bool:
     """Return whether GPU work belongs to no operator of the program's thread, or is another thread's: what it reads is not seen."""
-    of_calls, attributed = operator_of_calls(case.profile), case.profile.attributed
+    attributed = case.profile.attributed
     call = case.ops["call"].drop_nulls().to_numpy()
-    if of_calls is None or not len(call):
+    if not len(call):
         return True
     thread = attributed.api_calls["thread"].to_numpy()[call]
     theirs = [flow.thread, *(key for key, role in attributed.roles.items() if role == thread_roles.AUTOGRAD)]
@@ -165,6 +186,8 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     whole = not needless.halved and not needless.kept
     worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
+    if worth.likely_ns is not None and needless.on_every_rank:
+        worth = on_all_ranks(case, worth, cost)
     if worth.likely_ns is None:
         return None
     much = case.notable(worth.likely_ns, REPORTED_SHARE)
@@ -314,18 +337,23 @@ def _calling(code: CodeLines, flow: OperatorFlow, start_ns: int) -> Row:
     return place_of_operator(code, flow, np.array([start_ns]))
 
 
-def _fixed(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
-    """Yield what each step makes in the same way from nothing that a step changes, by line."""
-    trained = trained_of(case.profile).tolist() or [False] * len(flow.names)
-    from_host = copied(case.profile, flow, "HtoD")
-    rows = fixed_operators(flow, trained, from_host)
-    elsewhere = nsx135_weights_in_calls.needless_rows(case, flow, from_host)
-    rows = [row for row in rows if row not in elsewhere]
-    for theirs in joined_operators(flow, rows):
-        where = place_of_group(code, flow, theirs)
-        title = f"{in_short(where) or 'The program'} computes the same in each step"
-        why = "Nothing that goes into them is of the step, or is trained, drawn or written to."
-        yield _Needless(theirs, title, why, Fix.by_name("computed-once"), where)
+def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlow, OperatorOfCalls]]:
+    """Yield what each step makes in the same way from nothing that a step changes, by line; nothing of it has a gradient."""
+    flow, of_calls = flow_with_collectives(case.profile), calls_of_flow_with_collectives(case.profile)
+    if flow is None or of_calls is None or _unseen(case, flow, of_calls):
+        return
+    forward = OperatorOfCalls(of_calls.forward, np.full(len(of_calls.backward), -1))
+    for same in same_in_each_step(case, flow, code, forward):
+        yield _Needless(same.rows, same.title, same.why, same.fix, same.where, on_every_rank=True), flow, forward
+
+
+def _together(several: Sequence[_Needless]) -> _Needless:
+    """Return what several lines make in the same way in each step, the one with the most of it first."""
+    rows = sorted({row for each in several for row in each.rows})
+    lines = ", ".join(dict.fromkeys(in_short(each.where) for each in several if each.where))
+    title = f"{units.several(len(several), 'line')} compute the same in each step"
+    why = f"Nothing that goes into them is of the step, or is trained, drawn or written to. These are {lines}."
+    return _Needless(rows, title, why, Fix.by_name("computed-once"), several[0].where, on_every_rank=True)
 
 
 def _frozen(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:

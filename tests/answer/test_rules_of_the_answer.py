@@ -849,6 +849,20 @@ def test_a_striking_line_leads_where_no_cause_explains_as_much(
     assert chosen is not None and chosen.code == leads
 
 
+@pytest.mark.parametrize(
+    ("ms", "bound", "leads"), [(1.1, False, "NSX137"), (0.9, False, "NSX136"), (1.1, True, "NSX136")]
+)
+def test_a_line_of_an_operator_without_a_known_limit_stands_behind_a_cause_that_is_known(
+    ms: float, bound: bool, leads: str
+) -> None:
+    """As if all of it were gone: that is no change, however much it promises. A cause has to be worth a twentieth of the step."""
+    line = replace(found("NSX136", 6, bound=True, source="time"), evidence=({"unlimited": True},))
+    remedies = (Alternative("computed-once", "make it once"),)
+    cause = found("NSX137", ms, bound=bound, source="time" if bound else "replay", remedies=remedies)
+    chosen = first_action.first(of_20_ms(StepLimit.GPU, line, cause))
+    assert chosen is not None and chosen.code == leads
+
+
 def test_a_striking_line_that_saves_nothing_leads_nowhere() -> None:
     line = found("NSX136", 0.9, bound=True, source="time")
     assert first_action.first(of_20_ms(StepLimit.LAUNCH, line)) is None

@@ -1,0 +1,147 @@
+"""What a program makes in the same way in each step, by the line that could make it once: plans, masks, tables, what ranks tell each other.
+
+Everything that goes into it was there before the steps: nothing of it is trained, drawn, copied from the host or written to. Collectives of
+the same on each rank bring the same, and what the host reads of it on the way (``nonzero``, ``unique``, ``tolist``) is the same number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from nsysx import units
+from nsysx.analyses.lines import text_of, texts
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.needless_operators import fixed_operators, is_collective, joined_operators
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes
+from nsysx.events.trained_operators import trained_in, trained_sizes
+from nsysx.findings import nsx135_weights_in_calls
+from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
+from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
+from nsysx.judging.other_work import others_of_gpu
+from nsysx.model import Row
+from nsysx.replay import peers
+
+#: A line that gives what one call makes a name.
+_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*$")
+_CONDITION = (
+    "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
+    "mask or length needs a new one. Its memory stays taken."
+)
+
+
+class SameInEachStep(NamedTuple):
+    """Outermost operators (rows of the flow) of one place, in words."""
+
+    rows: Sequence[int]
+    title: str
+    why: str
+    fix: Fix
+    where: Row
+
+
+def same_in_each_step(
+    case: Case, flow: OperatorFlow, code: CodeLines, of_calls: OperatorOfCalls
+) -> list[SameInEachStep]:
+    """Return what each step makes in the same way from nothing that a step changes, by line; ``of_calls``: of this flow."""
+    trained, written = trained_in(case.profile, flow), _lines_of(case, flow, code)
+    rows = fixed_operators(
+        flow,
+        trained.tolist() if trained.any() else [False] * len(flow.names),
+        copied(case.profile, flow, "HtoD"),
+        gives_gradients=trained_in(case.profile, flow, by_operators=True).tolist(),
+        changing=changing_sizes(case.profile, flow).tolist(),
+        to_host=copied(case.profile, flow, "DtoH"),
+        weights=trained_sizes(case.profile),
+        counted=[counts_steps(line) for line in written],
+        written_out=[numbers_written_out(line) for line in written],
+    )
+    elsewhere = _of_modules(case)
+    rows = [row for row in rows if int(flow.start_ns[row]) not in elsewhere]
+    places: dict[tuple[object, object], tuple[Row, list[list[int]]]] = {}
+    work = _work(case, of_calls, flow)
+    for group in joined_operators(flow, rows):
+        where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
+        places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
+    told = [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+    return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
+
+
+def on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
+    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too."""
+    ranks = peers.ranks(case.profile)
+    beside = cost_ns * sum(process in ranks for process, _ in others_of_gpu(case.profile))
+    likely, error = (worth.likely_ns or 0) + beside // 2, (worth.error_ns or 0) + beside // 2
+    most = max(likely + beside // 2, worth.most_ns or 0)
+    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most)
+
+
+def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
+    """Return what is written in the line of each operator."""
+    source = texts(case.profile)
+    written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
+    rows = code.places_of(code.at(flow.thread, flow.start_ns)).tolist()
+    return [written[row] if row >= 0 else "" for row in rows]
+
+
+def _of_modules(case: Case) -> frozenset[int]:
+    """Return when the operators begin that each call of a module runs again, which another rule tells."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return frozenset()
+    rows = nsx135_weights_in_calls.needless_rows(case, flow, copied(case.profile, flow, "HtoD"))
+    return frozenset(flow.start_ns[sorted(rows)].tolist())
+
+
+def _work(case: Case, of_calls: OperatorOfCalls, flow: OperatorFlow) -> Mapping[int, int]:
+    """Return the time on the GPU (ns) of what each outermost operator launches, in all steps."""
+    row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
+    spent = (case.ops["end_ns"] - case.ops["start_ns"]).to_numpy()
+    sums = np.bincount(row[row >= 0], weights=spent[row >= 0], minlength=len(flow.names))
+    return {index: round(ns) for index, ns in enumerate(sums.tolist()) if ns}
+
+
+def _in_words(
+    case: Case, flow: OperatorFlow, code: CodeLines, where: Row, groups: list[list[int]], work: Mapping[int, int]
+) -> SameInEachStep:
+    """Return what to say of the operators of one place."""
+    rows = sorted(row for group in groups for row in group)
+    alike = Counter(tuple((flow.names[row], flow.size[row]) for row in group) for group in groups)
+    rounds, *others = set(alike.values())  # other results at one line are of other inputs
+    same = not others
+    often = f"{rounds} times in each step" if same and rounds > 1 else "in each step"
+    title = f"{in_short(where) or 'The program'} computes the same {often}"
+    why = "Nothing that goes into them is of the step, or is trained, drawn or written to."
+    if any(is_collective(flow.names[row]) for row in rows):
+        why += " The ranks tell each other the same in each step, too: make it once on all of them."
+    lines = Counter[str]()
+    for row in rows:
+        lines[in_short(place_of_operator(code, flow, flow.start_ns[[row]]))] += work.get(row, 0)
+    inside = [(line, ns) for line, ns in lines.most_common(3) if line and line != in_short(where) and ns]
+    if inside:
+        listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
+        why += f" The most of it: {listed}."
+    return SameInEachStep(rows, title, why, _fix(case, where, often, same=same), where)
+
+
+def _fix(case: Case, where: Row, often: str, *, same: bool) -> Fix:
+    """Return the advice, with the line's own names where it gives what it makes some."""
+    text = text_of(texts(case.profile), where.get("file"), where.get("line")) if where else None
+    named = _NAMED.match(text or "")
+    advice = f"Make this once, before the steps, and keep the result: it comes out the same {often}"
+    if named is None or not same:
+        advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
+        return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
+    name, made = named[1], named[2]
+    paste = (
+        "kept = {}  # at the top of the file; then in place of this line:\n"
+        f'if "{name}" not in kept: kept["{name}"] = {made}\n{name} = kept["{name}"]'
+    )
+    return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
