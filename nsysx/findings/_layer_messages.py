@@ -15,6 +15,7 @@ from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.messages_of_layers import LayerMessages, layer_messages
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._added_reductions import added_up, gradients_apart
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._costly_jobs import sharded
 from nsysx.findings._exposed_transfer import exposed_share, in_passes, transfer_of_ops_ns
@@ -154,12 +155,21 @@ def split_for_little(case: Case, finding: Finding) -> Finding | None:
         or not 0 < layers.most_bytes <= SMALL_LAYER_BYTES
     ):
         return None
+    # What is sent more often than it need be is mended in the layers as they are: how they are divided is asked behind that.
+    if added_up(case) or gradients_apart(case):
+        return None
     total, peak = memory.get("total_bytes"), memory.get("reserved_peak_bytes")
     if not isinstance(total, int) or not isinstance(peak, int) or len(rows) * peak > (1 - SPARE_MEMORY_SHARE) * total:
+        return None
+    # All gradients go over the links on which the layers' messages go now, and no more of that is hidden than there is computation.
+    sent = len(layers.at_once) / case.steps * layers.most_bytes
+    gradients_ns = exposed * len(rows) * settings.trained_bytes() / sent if settings is not None else 0.0
+    saved = round(exposed - max(0.0, gradients_ns - case.taken_by((StepPart.WORK,))))
+    if saved < SMALL_LAYERS_SHARE * case.step_ns:
         return None
     told = (
         f"Layers are split over {len(rows)} ranks and send each other {units.size(layers.most_bytes)} at most in a message; all that "
         f"the ranks have would fit on each GPU ({units.size(len(rows) * peak)} of {units.size(total)})."
     )
-    saving = case.bound(exposed, "no layer waits for another rank; gradients are reduced beside backward")
+    saving = case.bound(saved, "no layer waits for another rank; gradients are reduced beside backward")
     return Fix.by_name("data-parallel").into(replace(finding, detail=f"{finding.detail} {told}", saving=saving))
