@@ -18,15 +18,15 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import are_nodes
-from nsysx.events.collective_operators import WAITS
 from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_FLOW_OPERATORS
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.operator_flow import ID, MADE, SIZES, outermost_rows, results_in
 from nsysx.events.profile import Profile
 
-#: Reductions whose result has the number of what they were given first, and those that hand it on with ``wait_tensor``.
+#: Reductions whose result has the number of what they were given first, and those that have one, with what waits for it.
 _IN_PLACE = re.compile(r"^(c10d::(allreduce_|_reduce_scatter_base_)|_c10d_functional::all_reduce_)$")
+_WAITS = re.compile(r"^_c10d_functional::(wait_tensor|_wrap_tensor_autograd)$")
 _FUNCTIONAL = re.compile(r"^_c10d_functional::(all_reduce|reduce_scatter_tensor)$")
 #: Operators of any library. A function of autograd that Python defines, and the node of one, may launch kernels without any.
 _OPERATORS, _ENGINE, _FUNCTIONS = r"^[^:]+::", r"^(torch::)?autograd::", r"^[^:]*[^:\d]$"
@@ -78,12 +78,12 @@ def added_reductions(profile: Profile) -> BothWays:
 class _Sent(NamedTuple):
     """A reduction with what it has in common with those that it could be one with: name, sizes, ranks, bytes, the backward that it is in.
 
-    ``calls``: the API calls that launch it.
+    ``row``: that of its operator; ``call``: the API call that launches it.
     """
 
     row: int
     same: tuple[object, ...]
-    calls: tuple[int, ...]
+    call: int
     back: bool
 
 
@@ -146,8 +146,8 @@ def _sent(profile: Profile, search: _Search) -> Iterator[_Sent]:
         communicator, size, call, phase = part.select("communicator", "bytes", "call", "phase").row(a)
         back = phase == "backward"
         backward = int(np.searchsorted(begun, search.start_ns[row])) if back else 0
-        same = search.names[row], search.sizes[row][0], communicator, size, backward
-        yield _Sent(row, same, (call,), back)
+        same = search.names[row], search.sizes(row)[0], communicator, size, backward
+        yield _Sent(row, same, call, back)
 
 
 def _backwards(profile: Profile) -> list[int]:
@@ -187,7 +187,7 @@ def _in_steady_steps(
     calls = steady["call"].fill_null(-1).to_numpy()
     like = np.append(repeats.of, -1)[calls]
     like = np.where(like >= 0, like, calls)
-    every, first = ([call for group in groups for each in group[begin:] for call in each.calls] for begin in (0, 1))
+    every, first = ([each.call for group in groups for each in group[begin:]] for begin in (0, 1))
     ops = steady["op"].to_numpy()
     return AddedReductions(
         tuple(tuple(functions.asked(search.thread[e.row], search.start_ns[e.row]) for e in group) for group in groups),
@@ -209,14 +209,15 @@ class _Search:
         self.number = text.str.extract(ID, 1).cast(pl.Int64, strict=False).fill_null(-1).to_list()
         self._made = text.str.extract(MADE, 1).fill_null("").to_list()
         self._sizes = text.str.extract(SIZES, 1).fill_null("").to_list()
-        self.sizes = _Sizes(self._sizes)
         self._readers = self._read(ops)
         self._read_by_functions = self._read_alone(functions)
-        waits = [row for row, name in enumerate(self.names) if name == WAITS]
-        self._waits = {made[0]: self.number[row] for row in waits if (made := self.given(row))}
         self.reductions = [
             row for row, name in enumerate(self.names) if _IN_PLACE.match(name) or _FUNCTIONAL.match(name)
         ]
+
+    def sizes(self, row: int) -> list[Size]:
+        """Return the sizes of the arguments of an operator."""
+        return sizes_of(self._sizes[row])
 
     def given(self, row: int) -> list[int]:
         """Return the numbers of what made the arguments of an operator, -1 for one without a name."""
@@ -259,18 +260,29 @@ class _Search:
             return []
         return [row for row in self._readers.get(number, ()) if self.start_ns[row] >= when_ns]
 
+    def _next(self, number: int, when_ns: int) -> set[int]:
+        """Return what reads a result, past what waits for that or wraps it: such a tensor may have either number."""
+        waiting, readers = [number], set[int]()
+        while waiting:
+            for row in self._behind(waiting.pop(), when_ns):
+                if _WAITS.match(self.names[row]):
+                    waiting.append(self.number[row])
+                else:
+                    readers.add(row)
+        return readers
+
     def sums(self, row: int) -> list[int]:
         """Return the sums (rows), in order, into which alone goes what came with a reduction."""
         given, sums = self.given(row), list[int]()
-        number = given[0] if given and _IN_PLACE.match(self.names[row]) else self._waits.get(self.number[row], -1)
-        when, waits = self.end_ns[row], WAITS
+        number = given[0] if given and _IN_PLACE.match(self.names[row]) else self.number[row]
+        when = self.end_ns[row]
         while number >= 0:
-            readers = [each for each in self._behind(number, when) if self.names[each] != waits]
+            readers = self._next(number, when)
             if len(readers) != 1:
                 break
             (reader,) = readers
             if _ADDS.match(self.names[reader]):
-                arrays = {size for size in self.sizes[reader][:2] if size}
+                arrays = {size for size in self.sizes(reader)[:2] if size}
                 if len(arrays) != 1:  # one is made longer
                     break
                 sums.append(reader)
@@ -281,15 +293,5 @@ class _Search:
 
     def _hands_on(self, row: int) -> bool:
         name, given = self.names[row], self.given(row)
-        scaled = _TIMES.match(name) and len(given) > 1 and given[1] < 0 and math.prod(self.sizes[row][1]) == 1
+        scaled = _TIMES.match(name) and len(given) > 1 and given[1] < 0 and math.prod(self.sizes(row)[1]) == 1
         return bool(_HANDS_ON.match(name) or scaled)
-
-
-class _Sizes:
-    """The sizes of the arguments of each operator, read where they are asked for."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-
-    def __getitem__(self, row: int) -> list[Size]:
-        return list(sizes_of(self._texts[row]))

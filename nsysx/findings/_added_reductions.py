@@ -17,6 +17,7 @@ from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
 from nsysx.model import Row
+from nsysx.replay.engine import RemoveOps
 
 
 def _added(case: Case, *, back: bool) -> AddedReductions:
@@ -29,6 +30,18 @@ def _added(case: Case, *, back: bool) -> AddedReductions:
 
 def _saved_ns(case: Case, added: AddedReductions) -> int:
     return transfer_of_ops_ns(case, added.needless)
+
+
+def _once(case: Case, added: AddedReductions) -> Saving:
+    """Return what it saves if each sum is reduced once: all reductions go but one of each, and the sums stay.
+
+    The replay takes what they wait for other ranks away, too, which may go on in another one: no more than their transfer is likely.
+    """
+    transfer = _saved_ns(case, added)
+    worth = case.worth(RemoveOps(added.needless))
+    if worth.likely_ns is None:
+        return case.bound(transfer, "one reduction of each sum is left")
+    return replace(worth, likely_ns=min(worth.likely_ns, transfer))
 
 
 def _counts(case: Case, added: AddedReductions) -> str:
@@ -48,8 +61,8 @@ def added_up(case: Case, settings: RecordedSettings | None = None) -> str:
 
 
 def one_of_the_sum(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that it saves if each sum is reduced once: the exposed transfer of all reductions but one of each."""
-    return case.bound(_saved_ns(case, _added(case, back=False)), "one reduction of each sum is left")
+    """Return what it saves if each sum is reduced once."""
+    return _once(case, _added(case, back=False))
 
 
 def of_added(case: Case) -> Takes:
@@ -77,8 +90,8 @@ def gradients_apart(case: Case, settings: RecordedSettings | None = None) -> str
 
 
 def gradients_together(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that it saves if gradients of one input are added first: the exposed transfer of those that are more."""
-    return case.bound(_saved_ns(case, _added(case, back=True)), "one reduction for each input is left")
+    """Return what it saves if gradients of one input are added first, and reduced once."""
+    return _once(case, _added(case, back=True))
 
 
 def of_apart(case: Case) -> Takes:
@@ -105,7 +118,7 @@ def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[s
         return title, remedy
     paste = (
         f"h = {function}.apply(h)  # once, before all layers that are given h\n"
-        f"return F.linear(x, self.weight)  # in these layers: without {function}.apply(x)"
+        f"return F.linear(x, self.weight)  # in them, without {function}"
     )
     return title, replace(remedy, text=f"{remedy.text}: {function}", paste=paste)
 
