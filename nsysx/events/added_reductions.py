@@ -75,7 +75,7 @@ def added_reductions(profile: Profile) -> BothWays:
     return profile.once(_find)
 
 
-class _Sent(NamedTuple):
+class _OneReduced(NamedTuple):
     """A reduction with what it has in common with those that it could be one with: name, sizes, ranks, bytes, the backward that it is in.
 
     ``row``: that of its operator; ``call``: the API call that launches it.
@@ -101,19 +101,19 @@ def _find(profile: Profile) -> BothWays:
     ops = ops.filter(name.str.contains(_OPERATORS) & ~name.str.contains(_ENGINE)).sort("thread", "start_ns")
     if ops.height > MOST_FLOW_OPERATORS:
         return BothWays()
-    search = _Search(ops, functions)
+    search = _SumSearch(ops, functions)
     sent = list(_sent(profile, search))
     if len(sent) < 2:
         return BothWays()
-    of_sum: dict[int, list[_Sent]] = defaultdict(list)
+    of_sum: dict[int, list[_OneReduced]] = defaultdict(list)
     for each in sent:
         for row in search.sums(each.row):
             of_sum[row].append(each)
     # A sum holds all that those before it hold: the last one that several go into is that of the whole group.
-    groups = dict[tuple[int, ...], tuple[_Sent, ...]]()
+    groups = dict[tuple[int, ...], tuple[_OneReduced, ...]]()
     grouped = set[int]()
     for row in sorted(of_sum, key=lambda row: (-len(of_sum[row]), row)):
-        alike: dict[tuple[object, ...], list[_Sent]] = defaultdict(list)
+        alike: dict[tuple[object, ...], list[_OneReduced]] = defaultdict(list)
         for each in of_sum[row]:
             if each.row not in grouped:
                 alike[each.same].append(each)
@@ -121,25 +121,25 @@ def _find(profile: Profile) -> BothWays:
             if len(theirs) > 1:
                 grouped.update(each.row for each in theirs)
                 groups[tuple(each.row for each in theirs)] = tuple(theirs)
-    found = list(groups.values())
     calls = _FunctionCalls(functions)
     forward, backward = (
-        _in_steady_steps(profile, search, calls, [g for g in found if g[0].back == back]) for back in (False, True)
+        _in_steady_steps(profile, search, calls, [g for g in groups.values() if g[0].back == back])
+        for back in (False, True)
     )
     return BothWays(forward, backward)
 
 
-def _sent(profile: Profile, search: _Search) -> Iterator[_Sent]:
+def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
     """Yield the sums over the ranks among the operators, with the messages that NCCL notes of them."""
     begun = _backwards(profile)
     messages = with_messages(profile).filter(
         (pl.col("bytes") >= LEAST_LAYER_MESSAGE_BYTES) & ~pl.col("name").str.contains(_OTHER_THAN_SUMS.pattern)
     )
-    at: dict[int, tuple[list[int], pl.DataFrame]] = {}
+    of_thread: dict[int, tuple[list[int], pl.DataFrame]] = {}
     for (thread,), part in messages.sort("call_start_ns").group_by("thread", maintain_order=True):
-        at[int(str(thread))] = part["call_start_ns"].to_list(), part
+        of_thread[int(str(thread))] = part["call_start_ns"].to_list(), part
     for row in search.reductions:
-        starts, part = at.get(search.thread[row], ([], messages))
+        starts, part = of_thread.get(search.thread[row], ([], messages))
         a, b = np.searchsorted(starts, (search.start_ns[row], search.end_ns[row])).tolist()
         if b - a != 1:
             continue
@@ -147,7 +147,7 @@ def _sent(profile: Profile, search: _Search) -> Iterator[_Sent]:
         back = phase == "backward"
         backward = int(np.searchsorted(begun, search.start_ns[row])) if back else 0
         same = search.names[row], search.sizes(row)[0], communicator, size, backward
-        yield _Sent(row, same, call, back)
+        yield _OneReduced(row, same, call, back)
 
 
 def _backwards(profile: Profile) -> list[int]:
@@ -179,7 +179,7 @@ class _FunctionCalls:
 
 
 def _in_steady_steps(
-    profile: Profile, search: _Search, functions: _FunctionCalls, groups: Sequence[Sequence[_Sent]]
+    profile: Profile, search: _SumSearch, functions: _FunctionCalls, groups: Sequence[Sequence[_OneReduced]]
 ) -> AddedReductions:
     repeats, steady = profile.ranges.repeats, profile.steady_ops
     if not groups or repeats is None:
@@ -196,7 +196,7 @@ def _in_steady_steps(
     )
 
 
-class _Search:
+class _SumSearch:
     """Operators of all threads, by thread and time: what each is given, and who reads what it makes.
 
     ``functions`` of Python are no operators; what one is given and no operator in it, its own kernels may read.
@@ -219,7 +219,7 @@ class _Search:
         """Return the sizes of the arguments of an operator."""
         return sizes_of(self._sizes[row])
 
-    def given(self, row: int) -> list[int]:
+    def makers_of(self, row: int) -> list[int]:
         """Return the numbers of what made the arguments of an operator, -1 for one without a name."""
         return [number if which >= 0 else -1 for number, which in results_in(self._made[row])]
 
@@ -273,7 +273,7 @@ class _Search:
 
     def sums(self, row: int) -> list[int]:
         """Return the sums (rows), in order, into which alone goes what came with a reduction."""
-        given, sums = self.given(row), list[int]()
+        given, sums = self.makers_of(row), list[int]()
         number = given[0] if given and _IN_PLACE.match(self.names[row]) else self.number[row]
         when = self.end_ns[row]
         while number >= 0:
@@ -292,6 +292,6 @@ class _Search:
         return sums
 
     def _hands_on(self, row: int) -> bool:
-        name, given = self.names[row], self.given(row)
+        name, given = self.names[row], self.makers_of(row)
         scaled = _TIMES.match(name) and len(given) > 1 and given[1] < 0 and math.prod(self.sizes(row)[1]) == 1
         return bool(_HANDS_ON.match(name) or scaled)

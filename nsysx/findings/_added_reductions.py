@@ -120,7 +120,7 @@ def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[s
         f"h = {function}.apply(h)  # once, before all layers that are given h\n"
         f"return F.linear(x, self.weight)  # in them, without {function}"
     )
-    return title, replace(remedy, text=f"{remedy.text}: {function}", paste=paste)
+    return title, replace(remedy, paste=paste)
 
 
 #: Layers that are given a DTensor make none, and autograd adds their gradients before it reduces them.
@@ -144,26 +144,26 @@ def _place(case: Case, added: AddedReductions) -> Row:
         stacks = [int(code.at(each.thread, np.array([each.start_ns]))[0]) for each in group]
         places.update({_parting(code, [_own_chain(code, stack) for stack in stacks]): len(group)})
     del places[-1]
-    return code.where(max(places, key=lambda place: places[place])) if places else {}
+    return code.where(max(places, key=lambda line: places[line])) if places else {}
 
 
 def _own_chain(code: CodeLines, stack: int) -> list[int]:
     """Return the lines of the program in a stack, outermost first."""
     chain = list[int]()
-    while stack >= 0 and (own := int(code.own[stack])) >= 0:
-        chain.append(int(code.place[own]))
-        stack = int(code.parent[own])
+    while stack >= 0 and (within := int(code.own[stack])) >= 0:
+        chain.append(int(code.place[within]))
+        stack = int(code.parent[within])
     return chain[::-1]
 
 
 def _parting(code: CodeLines, chains: Sequence[Sequence[int]]) -> int:
     """Return the line of the innermost function that all chains of lines pass: the one in which most do, -1 without one."""
-    place = -1
+    parting = -1
     for lines in zip(*chains, strict=False):
         if len({code.places.row(line)[::2] for line in lines}) > 1:  # file and function
             break
         often = Counter(lines)
-        place = max(often, key=lambda line: (often[line], -line))
+        parting = max(often, key=lambda line: (often[line], -line))
         if len(often) > 1:
             break
-    return place
+    return parting
