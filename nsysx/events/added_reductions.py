@@ -36,6 +36,8 @@ _HANDS_ON = re.compile(
     r"^aten::(_?(unsafe_)?view(_as)?|reshape(_as)?|_reshape_alias|(un)?flatten|(un)?squeeze|transpose|permute|movedim|numpy_T|[tT]|mT|mH|"
     r"adjoint|alias|to|_to_copy|contiguous|clone|type_as)$"
 )
+#: What a function may call besides, that hands on its input: it makes a tensor to receive into.
+_BESIDE = re.compile(r"^(aten::(detach|as_strided|(new_)?empty\w*|copy_)|c10d::\w+|_c10d_functional::\w+)$")
 _TIMES = re.compile(r"^aten::(mul|div)_?$")
 #: Reductions of which a sum is none of sums.
 _OTHER_THAN_SUMS = re.compile(r"_(Min|Max|MinMax|Prod)_")
@@ -44,7 +46,8 @@ _OTHER_THAN_SUMS = re.compile(r"_(Min|Max|MinMax|Prod)_")
 class Reduction(NamedTuple):
     """A reduction in an X-ray step: the instant on a ``thread`` at which a line of the program asks for it.
 
-    In backward that is the call in forward of the ``function`` of autograd whose node reduces, "" where none is known to.
+    In backward that is the call in forward of the function of autograd whose node reduces. ``function``: its name, if in forward it only
+    hands on its input, or what all ranks have of that; else "".
     """
 
     thread: int
@@ -86,6 +89,11 @@ class _OneReduced(NamedTuple):
     call: int
     back: bool
 
+    @property
+    def scattered_back(self) -> bool:
+        """Whether it is a reduce-scatter of a backward."""
+        return self.back and "reduce_scatter" in str(self.same[0])
+
 
 def _find(profile: Profile) -> BothWays:
     if profile.trace.nccl is None or profile.ranges.repeats is None:
@@ -121,7 +129,7 @@ def _find(profile: Profile) -> BothWays:
             if len(theirs) > 1:
                 grouped.update(each.row for each in theirs)
                 groups[tuple(each.row for each in theirs)] = tuple(theirs)
-    calls = _FunctionCalls(functions)
+    calls = _FunctionCalls(functions, ops)
     forward, backward = (
         _in_steady_steps(profile, search, calls, [g for g in groups.values() if g[0].back == back])
         for back in (False, True)
@@ -161,21 +169,27 @@ def _backwards(profile: Profile) -> list[int]:
 class _FunctionCalls:
     """Functions of autograd, in forward, and their nodes, in backward, which carry the same number."""
 
-    def __init__(self, functions: pl.DataFrame) -> None:
+    def __init__(self, functions: pl.DataFrame, operators: pl.DataFrame) -> None:
         nodes = are_nodes(functions["name"])
-        self._nodes = functions.filter(nodes)
+        self._nodes, self._operators = functions.filter(nodes), operators
         called = functions.filter(~nodes).sort("start_ns").unique("number", keep="first", maintain_order=True)
-        self._called = {row[0]: row[1:] for row in called.select("number", "thread", "start_ns", "name").iter_rows()}
+        columns = ("number", "thread", "start_ns", "end_ns", "name")
+        self._called = {number: call for number, *call in called.select(columns).iter_rows()}
 
     def asked(self, thread: int, start_ns: int) -> Reduction:
         """Return when the program asks for what is reduced at an instant on a thread."""
-        around = self._nodes.filter(
-            (pl.col("thread") == thread) & (pl.col("start_ns") <= start_ns) & (pl.col("end_ns") > start_ns)
-        )
-        number = around["number"].to_list()[-1:]
-        return (
-            Reduction(*self._called[number[0]]) if number and number[0] in self._called else Reduction(thread, start_ns)
-        )
+        around = _on(self._nodes, thread).filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") > start_ns)
+        call = self._called.get(around["number"][-1]) if around.height else None
+        if call is None:
+            return Reduction(thread, start_ns)
+        of_call, begin, end, name = call
+        inside = _on(self._operators, of_call).filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+        only = all(_HANDS_ON.match(each) or _BESIDE.match(each) for each in inside["name"].cast(pl.String).unique())
+        return Reduction(of_call, begin, name if only else "")
+
+
+def _on(ranges: pl.DataFrame, thread: int) -> pl.DataFrame:
+    return ranges.filter(pl.col("thread") == thread)
 
 
 def _in_steady_steps(
@@ -184,15 +198,18 @@ def _in_steady_steps(
     repeats, steady = profile.ranges.repeats, profile.steady_ops
     if not groups or repeats is None:
         return AddedReductions()
+    asked = [tuple(functions.asked(search.thread[e.row], search.start_ns[e.row]) for e in group) for group in groups]
+    # What is scattered in backward was gathered in forward, by a function that can be called once, too, where it is known.
+    told = [n for n, each in enumerate(asked) if not groups[n][0].scattered_back or all(e.function for e in each)]
     calls = steady["call"].fill_null(-1).to_numpy()
     like = np.append(repeats.of, -1)[calls]
     like = np.where(like >= 0, like, calls)
-    every, first = ([each.call for group in groups for each in group[begin:]] for begin in (0, 1))
+    every, more = ([each.call for n in told for each in groups[n][begin:]] for begin in (0, 1))
     ops = steady["op"].to_numpy()
     return AddedReductions(
-        tuple(tuple(functions.asked(search.thread[e.row], search.start_ns[e.row]) for e in group) for group in groups),
+        tuple(asked[n] for n in told),
         frozenset(ops[np.isin(like, every)].tolist()),
-        frozenset(ops[np.isin(like, first)].tolist()),
+        frozenset(ops[np.isin(like, more)].tolist()),
     )
 
 

@@ -63,10 +63,10 @@ def reduced(program: Both, number: int, made: int, kind: str, layer: int) -> int
         program.host(1)
         program.node(came, program.t - 500)
     if program.noted is not None:
-        program.main.line(f"{FILE}:{REDUCING} Copied.backward", start, program.t)
-    text = f"CopiedBackward, seq = {number}, op_id = {number + 2}, sizes = [{size}], input_op_ids = [({made},0)]"
+        program.main.line(f"{FILE}:{REDUCING} Entered.backward", start, program.t)
+    text = f"EnteredBackward, seq = {number}, op_id = {number + 2}, sizes = [{size}], input_op_ids = [({made},0)]"
     program.node(text, begin)
-    program.node("autograd::engine::evaluate_function: CopiedBackward", begin - 1)
+    program.node("autograd::engine::evaluate_function: EnteredBackward", begin - 1)
     return number + 1 if functional else made
 
 
@@ -106,10 +106,16 @@ def step(program: Both, number: int, kind: str) -> None:
     with program.line(20, "main"), program.range("forward"), program.range("net:Net"):
         for layer in range(LAYERS):
             with program.line(FIRST if layer < 2 else SECOND, "Block.forward"), program.line(40, "Column.forward"):
-                text = f"Copied, seq = {at + 20 * layer + 5}, op_id = {at + 500 + layer}, sizes = [{SIZE}], input_op_ids = [(3,0)]"
+                text = f"Entered, seq = {at + 20 * layer + 5}, op_id = {at + 500 + layer}, sizes = [{SIZE}], input_op_ids = [(3,0)]"
                 program.host(5)
-                program.node(text, program.t - 3000)
+                if kind != "whole layers":
+                    program.node(text, program.t - 3000)
+                begin = program.t - 3000
                 operator(program, "linear", at + 510 + layer, [at + 500 + layer, -1], f"{SIZE}, {SIZE}", 100)
+                if kind == "whole layers":  # functions that multiply, too, and not only copy
+                    program.node(
+                        f"Entered, seq = {at + 20 * layer + 5}, op_id = 0, sizes = [{SIZE}], input_op_ids = []", begin
+                    )
     if kind == "in turn":  # of two micro-batches
         total = -1
         for micro in range(2):
@@ -137,11 +143,12 @@ def finding(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding
     return next((f for f in found if f.evidence[0]["setting"] == "gradients of one input"), None)
 
 
-@pytest.mark.parametrize("kind", ["apart", "viewed", "functional"])
+@pytest.mark.parametrize("kind", ["apart", "viewed", "functional", "whole layers"])
 def test_gradients_of_one_input_are_reduced_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = finding(tmp_path, kind, monkeypatch)
     assert found is not None and (found.where["file"], found.where["line"]) == (FILE, FIRST)
-    assert [r.name for r in found.remedies] == ["gradient-reduced-once"] and "Copied.apply(h)" in found.paste
+    assert [r.name for r in found.remedies] == ["gradient-reduced-once"] and ".apply(h)" in found.paste
+    assert ("Entered.apply(h)" in found.paste) is (kind != "whole layers")
     assert "3 reductions of a step" in found.detail and "1 would do" in found.detail
     assert not found.saving.bound and found.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
 
