@@ -15,12 +15,12 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import EVALUATION
 from nsysx.events.event_bounds import MOST_OF_LINE_SHARE
-from nsysx.events.layers import layer_of
+from nsysx.events.layers import Layer, layer_of
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 
-#: The evaluation of the node that accumulates the gradient of a parameter.
-_ACCUMULATES = "AccumulateGrad"
+#: The evaluation of the node that accumulates the gradient of a parameter, and of that behind which fully_shard reduces those of a unit.
+_OF_PARAMETERS = r"AccumulateGrad$|RegisterPostBackwardFunctionBackward$"
 #: The function of a node that the program defines.
 _OF_NODE = ".backward"
 
@@ -39,23 +39,34 @@ def activation_lines(profile: Profile) -> ActivationLines:
 
 def _find(profile: Profile) -> ActivationLines:
     code, ops = profile.code(), profile.steady_ops
-    comm = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & ops["call"].is_not_null())
+    comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
     if code is None or not comm.height:
         return ActivationLines()
     line_of_op = code.places_of(code.op[comm["op"].to_numpy()])
-    calls = profile.attributed.api_calls[code.of[comm["call"].to_numpy()]]
     ns = (comm["end_ns"] - comm["start_ns"]).to_numpy()
-    by_name = np.append(code.places["function"].str.ends_with(_OF_NODE).fill_null(value=False).to_numpy(), False)
     forward = (comm["phase"].cast(pl.String) == "forward").fill_null(value=False).to_numpy()
-    inside = _in_nodes(profile, calls, by_name[line_of_op])
     noted = line_of_op >= 0
     whole, *parts = (
         np.bincount(line_of_op[noted], (ns * chosen)[noted], minlength=code.places.height)
-        for chosen in (np.ones(comm.height, np.bool_), forward, inside)
+        for chosen in (np.ones(comm.height, np.bool_), forward, sent_by_nodes(profile, comm))
     )
     return ActivationLines(
         *(frozenset(np.flatnonzero((whole > 0) & (part > MOST_OF_LINE_SHARE * whole)).tolist()) for part in parts)
     )
+
+
+def sent_by_nodes(profile: Profile, ops: pl.DataFrame) -> Flags:
+    """Return which GPU ops nodes of autograd launch that compute gradients, or hooks of what they are given: none of a parameter's own."""
+    code, repeats, calls = profile.code(), profile.ranges.repeats, ops["call"].fill_null(-1).to_numpy()
+    by_name = np.zeros(ops.height, np.bool_)
+    if code is not None:
+        functions = code.places["function"].str.ends_with(_OF_NODE).fill_null(value=False).to_numpy()
+        by_name = np.append(functions, False)[code.places_of(code.op[ops["op"].to_numpy()])]
+    like = calls if repeats is None else np.append(repeats.of, -1)[calls]
+    like = np.where(like >= 0, like, calls)
+    inside = np.zeros(ops.height, np.bool_)
+    inside[calls >= 0] = _in_nodes(profile, profile.attributed.api_calls[like[calls >= 0]], by_name[calls >= 0])
+    return inside
 
 
 def _in_nodes(profile: Profile, calls: pl.DataFrame, by_name: Flags) -> Flags:
@@ -63,12 +74,8 @@ def _in_nodes(profile: Profile, calls: pl.DataFrame, by_name: Flags) -> Flags:
 
     ``by_name``: which the function of a node seems to make; that counts where no operators were recorded around them.
     """
-    evaluations = profile.ranges.ranges.filter(
-        (pl.col("process") == profile.process) & (pl.col("kind") == "op") & ~(pl.col("crossing") | pl.col("repeated"))
-    )
-    evaluations = evaluations.filter(evaluations["name"].cast(pl.String).str.starts_with(EVALUATION))
-    layer = layer_of(evaluations)
-    computes = np.append(~layer.rows["name"].cast(pl.String).str.ends_with(_ACCUMULATES).to_numpy(), False)
+    layer = profile.once(_evaluations)
+    computes = np.append(~layer.rows["name"].cast(pl.String).str.contains(_OF_PARAMETERS).to_numpy(), False)
     threads, start, inside = calls["thread"].to_numpy(), calls["start_ns"].to_numpy(), np.zeros(calls.height, np.bool_)
     for thread in np.unique(threads).tolist():
         theirs = threads == thread
@@ -76,3 +83,11 @@ def _in_nodes(profile: Profile, calls: pl.DataFrame, by_name: Flags) -> Flags:
         of_autograd = profile.attributed.roles.get(thread) == thread_roles.AUTOGRAD
         inside[theirs] = np.where(row >= 0, computes[row], by_name[theirs] & of_autograd)
     return inside
+
+
+def _evaluations(profile: Profile) -> Layer:
+    """Return how torch's engine calls nodes, in the X-ray steps of the shown process."""
+    ops = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process) & (pl.col("kind") == "op") & ~(pl.col("crossing") | pl.col("repeated"))
+    )
+    return layer_of(ops.filter(ops["name"].cast(pl.String).str.starts_with(EVALUATION)))

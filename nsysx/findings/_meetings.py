@@ -16,6 +16,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings import (
     _late_gradients,
@@ -165,7 +166,8 @@ def _trained_alike(case: Case) -> bool:
     if settings is not None and settings.rows("wrappers"):
         return True
     comm = communication(case)
-    reduces = comm.filter(lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
+    sums = lookup.matching(comm["name"], r"AllReduce|ReduceScatter") & ~sent_by_nodes(case.profile, comm)
+    reduces = comm.filter(pl.Series(sums, dtype=pl.Boolean))
     if (reduces["phase"].cast(pl.String) == "backward").fill_null(value=False).any():
         return True
     if code is None:

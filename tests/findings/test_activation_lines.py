@@ -53,6 +53,7 @@ def step(program: Lined, number: int, *, where: str, evaluated: str, function: s
         ("dist.all_reduce(grad)", "backward", "torch::autograd::AccumulateGrad", "hook", True),
         ("dist.all_reduce(p.grad)", "backward", "torch::autograd::AccumulateGrad", "hook", True),
         ("dist.all_reduce(p.grad)", "backward", "", "hook", True),
+        ("dist.all_reduce(p.grad)", "backward", "RegisterPostBackwardFunctionBackward", "hook", True),
         ("dist.all_reduce(p.grad)", "behind", "", "step", True),
         ("dist.all_reduce(g)", "behind", "", "Trainer.backward", True),  # on the program's own thread
     ],
