@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import are_nodes
-from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_FLOW_OPERATORS
+from nsysx.events.event_bounds import MOST_FLOW_OPERATORS
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.operator_flow import ID, MADE, SIZES, outermost_rows, results_in
@@ -40,7 +40,7 @@ _HANDS_ON = re.compile(
 _BESIDE = re.compile(r"^(aten::(detach|as_strided|(new_)?empty\w*|copy_)|c10d::\w+|_c10d_functional::\w+)$")
 _TIMES = re.compile(r"^aten::(mul|div)_?$")
 #: Reductions of which a sum is none of sums.
-_OTHER_THAN_SUMS = re.compile(r"_(Min|Max|MinMax|Prod)_")
+_OTHER_THAN_SUMS = r"_(Min|Max|MinMax|Prod)_"
 
 
 class Reduction(NamedTuple):
@@ -141,7 +141,7 @@ def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
     """Yield the sums over the ranks among the operators, with the messages that NCCL notes of them."""
     begun = _backwards(profile)
     messages = with_messages(profile).filter(
-        (pl.col("bytes") >= LEAST_LAYER_MESSAGE_BYTES) & ~pl.col("name").str.contains(_OTHER_THAN_SUMS.pattern)
+        pl.col("bytes").is_not_null() & ~pl.col("name").str.contains(_OTHER_THAN_SUMS)
     )
     of_thread: dict[int, tuple[list[int], pl.DataFrame]] = {}
     for (thread,), part in messages.sort("call_start_ns").group_by("thread", maintain_order=True):
@@ -154,7 +154,7 @@ def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
         communicator, size, call, phase = part.select("communicator", "bytes", "call", "phase").row(a)
         back = phase == "backward"
         backward = int(np.searchsorted(begun, search.start_ns[row])) if back else 0
-        same = search.names[row], search.sizes(row)[0], communicator, size, backward
+        same = search.names[row], tuple(search.sizes(row)[:1]), communicator, size, backward
         yield _OneReduced(row, same, call, back)
 
 
@@ -299,9 +299,6 @@ class _SumSearch:
                 break
             (reader,) = readers
             if _ADDS.match(self.names[reader]):
-                arrays = {size for size in self.sizes(reader)[:2] if size}
-                if len(arrays) != 1:  # one is made longer
-                    break
                 sums.append(reader)
             elif not self._hands_on(reader):
                 break
