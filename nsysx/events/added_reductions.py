@@ -151,8 +151,9 @@ def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
         a, b = np.searchsorted(starts, (search.start_ns[row], search.end_ns[row])).tolist()
         if b - a != 1:
             continue
-        communicator, size, call, phase = part.select("communicator", "bytes", "call", "phase").row(a)
-        back = phase == "backward"
+        columns = ("communicator", "bytes", "call", "phase", "recompute")
+        communicator, size, call, phase, again = part.select(columns).row(a)
+        back = phase == "backward" and not again
         backward = int(np.searchsorted(begun, search.start_ns[row])) if back else 0
         same = search.names[row], tuple(search.sizes(row)[:1]), communicator, size, backward
         yield _OneReduced(row, same, call, back)
