@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -140,19 +142,20 @@ def _find(profile: Profile) -> BothWays:
 def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
     """Yield the sums over the ranks among the operators, with the messages that NCCL notes of them."""
     begun = _backwards(profile)
-    messages = with_messages(profile).filter(
+    messages = profile.once(with_messages).filter(
         pl.col("bytes").is_not_null() & ~pl.col("name").str.contains(_OTHER_THAN_SUMS)
     )
-    of_thread: dict[int, tuple[list[int], pl.DataFrame]] = {}
-    for (thread,), part in messages.sort("call_start_ns").group_by("thread", maintain_order=True):
-        of_thread[int(str(thread))] = part["call_start_ns"].to_list(), part
+    columns = ("call_start_ns", "communicator", "bytes", "call", "phase", "recompute")
+    of_thread = {
+        int(str(thread)): list(part.select(columns).sort("call_start_ns").iter_rows())
+        for (thread,), part in messages.group_by("thread", maintain_order=True)
+    }
     for row in search.reductions:
-        starts, part = of_thread.get(search.thread[row], ([], messages))
-        a, b = np.searchsorted(starts, (search.start_ns[row], search.end_ns[row])).tolist()
-        if b - a != 1:
+        sent = of_thread.get(search.thread[row], [])
+        first, last = (bisect_left(sent, each[row], key=itemgetter(0)) for each in (search.start_ns, search.end_ns))
+        if last - first != 1:
             continue
-        columns = ("communicator", "bytes", "call", "phase", "recompute")
-        communicator, size, call, phase, again = part.select(columns).row(a)
+        _, communicator, size, call, phase, again = sent[first]
         back = phase == "backward" and not again
         backward = int(np.searchsorted(begun, search.start_ns[row])) if back else 0
         same = search.names[row], tuple(search.sizes(row)[:1]), communicator, size, backward

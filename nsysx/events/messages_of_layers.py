@@ -71,7 +71,7 @@ def _find(profile: Profile) -> LayerMessages:
         return LayerMessages()
     search = _LayerSearch(flow)
     made = [m for m in messages_in(flow, profile) if m.sent in flow.row_of]
-    of_ops = with_messages(profile)
+    of_ops = profile.once(with_messages)
     forward = ~pl.Series(
         behind_backward(profile.attributed.gpu_ops.filter(pl.col("process") == profile.process), of_ops)
     )
