@@ -74,7 +74,8 @@ class Contest:
     def oversight(self) -> Finding | None:
         """Return what nobody meant (`Costly.oversight`), before a change of the whole network that is no line's, such as its layout.
 
-        It goes before communication that is exposed at its own line, too: what is wrong there is known.
+        It goes before communication that is exposed at its own line, too, and before the most that the same messages may cost at the line
+        that sends them: what is wrong there is known.
         """
         at_line = bool(self.best.where.get("line"))
         if rule_of(self.best.code).leads or (at_line and about(self.best) != StepLimit.COMM):
@@ -82,7 +83,9 @@ class Contest:
         much = max(LEAST_LEADING_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
         unmeant = [f for f in self._worth if _unmeant(f) and self._saves_ns(f) >= much]
         if at_line:
-            unmeant = [f for f in unmeant if _line(f) == _line(self.best)]
+            same = self.best.overlaps if self.best.saving.bound else ()
+            about_same = {id(f) for n, f in enumerate(self._summary.findings or ()) if n in same}
+            unmeant = [f for f in unmeant if _line(f) == _line(self.best) or id(f) in about_same]
         return self._largest(unmeant) if unmeant else None
 
     def placed(self) -> Finding | None:

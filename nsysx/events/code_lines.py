@@ -264,7 +264,7 @@ def are_nodes(names: pl.Series) -> Flags:
 
 
 #: How torch calls a node of autograd, with what it does to the node's gradients: adds them to others, or casts them.
-_EVALUATION = "autograd::engine::evaluate_function"
+EVALUATION = "autograd::engine::evaluate_function"
 
 
 class NodesAtWork:
@@ -273,7 +273,7 @@ class NodesAtWork:
     def __init__(self, nodes: pl.DataFrame, operators: pl.DataFrame) -> None:
         self._nodes = layer_of(nodes)
         names, index = lookup.distinct(operators["name"])
-        evaluates = np.array([(n or "").startswith(_EVALUATION) for n in names], np.bool_)[index]
+        evaluates = np.array([(n or "").startswith(EVALUATION) for n in names], np.bool_)[index]
         self._evaluations = layer_of(operators.filter(evaluates))
         thread, start = (self._nodes.rows[c].to_numpy() for c in ("thread", "start_ns"))
         #: Of each evaluation the number of its node, and -1 for none.

@@ -395,6 +395,6 @@ MOST_SUMS_BY_HAND = 2
 #: behind far more passes.
 FEWEST_MEETINGS = 4
 # ---- messages_of_layers ---------------------------------------------------------------------------------------------
-#: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. Gradients
-#: go back in so many times as many all-reduces as activations: more than a layer or two at the ends explain. Chosen.
-LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MORE_BACK_TIMES = 4096, 0.8, 16, 1.25
+#: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. A line
+#: sends activations if more of its communication does, by time. Chosen.
+LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MOST_OF_LINE_SHARE = 4096, 0.8, 16, 0.5

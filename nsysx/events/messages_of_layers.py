@@ -1,4 +1,4 @@
-"""What the layers of a network that is split over ranks send each other: which of it is needed at once, is cut apart again, or is added up.
+"""What the layers of a network that is split over ranks send each other: which of it is needed at once, or is cut apart again.
 
 An X-ray step says what made what a collective sends, and what is made of what came; the notes of NCCL say which collectives of the other
 steps are the same: as many bytes among the same ranks. Gradients that go back through a layer are sent in as many bytes.
@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.behind_backward import behind_backward
-from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MORE_BACK_TIMES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
+from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
 from nsysx.events.flow_messages import FlowMessage, messages_in
+from nsysx.events.message_calls import with_messages
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
-from nsysx.reading import nccl_notes
 
 #: Operators that make a tensor and read none: what comes behind does not wait for them.
 _MAKES = re.compile(
@@ -53,17 +52,11 @@ class Sent(NamedTuple):
 class LayerMessages(NamedTuple):
     """``at_once``: GPU ops of steady steps (ids) whose result the next operator needs, those that send as much back in backward with them.
 
-    ``cut``: of these, gathers of which each rank then takes its own part. ``added``: all-reduces whose sum with another one is all that is
-    read; half of them would do. ``back``: all-reduces of gradients of one input that several products are given, as ``extra`` (share) of
-    which one of the sum would do. ``shared``: these products (rows of the flow). ``most_bytes`` of a message.
+    ``cut``: of these, gathers of which each rank then takes its own part. ``most_bytes`` of a message.
     """
 
     at_once: frozenset[int] = frozenset()
     cut: frozenset[int] = frozenset()
-    added: frozenset[int] = frozenset()
-    back: frozenset[int] = frozenset()
-    extra: float = 0.0
-    shared: tuple[int, ...] = ()
     most_bytes: int = 0
 
 
@@ -78,7 +71,7 @@ def _find(profile: Profile) -> LayerMessages:
         return LayerMessages()
     search = _LayerSearch(flow)
     made = [m for m in messages_in(flow, profile) if m.sent in flow.row_of]
-    of_ops = _with_messages(profile)
+    of_ops = profile.once(with_messages)
     forward = ~pl.Series(
         behind_backward(profile.attributed.gpu_ops.filter(pl.col("process") == profile.process), of_ops)
     )
@@ -98,37 +91,12 @@ def _find(profile: Profile) -> LayerMessages:
     cut = Counter(sent for message, sent in with_bytes if sent.kind == "allgather" and search.is_cut(message))
     of_layers = {sent for sent in often if at_once[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
     cut_again = {sent for sent in often if cut[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
-    summed = search.added_up([message for message, sent in with_bytes if sent.kind == "allreduce"])
-    pairs = Counter(sent for message, sent in with_bytes if message.start_ns in summed)
-    added = {sent for sent in often if pairs[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
     steady = of_ops.filter(pl.col("op").is_in(profile.steady_ops["op"].implode()))
-    back, extra, shared = _gradients_apart(search, steady, of_layers | added)
     chosen = _ops_of(steady, of_layers | cut_again, back=True)
     return LayerMessages(
         chosen,
         _ops_of(steady, cut_again, back=True),
-        _ops_of(steady, added, back=False),
-        back,
-        extra,
-        shared,
-        max((sent.bytes for sent in of_layers | cut_again | added), default=0),
-    )
-
-
-def _with_messages(profile: Profile) -> pl.DataFrame:
-    """Return the communication of the shown process: op, thread, call_start_ns, phase, kind, communicator, bytes."""
-    ops = profile.attributed.gpu_ops
-    ops = ops.filter(
-        (ops["process"] == profile.process)
-        & (ops["cls"] == DeviceActivity.COMM.value)
-        & ops["call_start_ns"].is_not_null()
-    )
-    members = nccl_notes.members(profile.trace).get(profile.process, {})
-    noted = nccl_notes.messages(profile.trace, ops, members) if ops.height else []
-    return ops.select("op", "thread", "call_start_ns", pl.col("phase").cast(pl.String)).with_columns(
-        kind=pl.Series([m.kind for m in noted], dtype=pl.String),
-        communicator=pl.Series([m.communicator for m in noted], dtype=pl.String),
-        bytes=pl.Series([m.bytes for m in noted], dtype=pl.Int64),
+        max((sent.bytes for sent in of_layers | cut_again), default=0),
     )
 
 
@@ -142,26 +110,6 @@ def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]
         ).iter_rows()
         if Sent(kind, communicator, size) in sent or (back and phase == "backward" and (communicator, size) in among)
     )
-
-
-def _gradients_apart(
-    search: _LayerSearch, ops: pl.DataFrame, sent: set[Sent]
-) -> tuple[frozenset[int], float, tuple[int, ...]]:
-    """Return the all-reduces of backward that are more than those of forward, as several products of one input make them; see
-    ``LayerMessages``.
-    """
-    shared = search.of_one_input()
-    more = sum(len(rows) - 1 for rows in shared)
-    for each in sorted((s for s in sent if s.kind == "allreduce"), key=lambda s: -s.bytes):
-        alike = ops.filter(
-            pl.col("kind") == each.kind, pl.col("communicator") == each.communicator, pl.col("bytes") == each.bytes
-        )
-        backward = alike.filter((pl.col("phase") == "backward").fill_null(value=False))
-        times = backward.height / max(alike.height - backward.height, 1)
-        if not more or times < MORE_BACK_TIMES or not backward.height < alike.height:
-            continue
-        return frozenset(backward["op"].to_list()), 1 - 1 / times, tuple(row for rows in shared for row in rows)
-    return frozenset(), 0.0, ()
 
 
 class _LayerSearch(ResultReaders):
@@ -260,31 +208,3 @@ class _LayerSearch(ResultReaders):
         """Return whether an operator is given so many numbers of one of some tensors."""
         sizes, made = self.sizes[row], self.flow.made[row]
         return any(n in numbers and math.prod(each) == size for n, each in zip(made, sizes, strict=False))
-
-    def added_up(self, messages: list[FlowMessage]) -> set[int]:
-        """Return when those messages start whose results are read by nothing but a sum with another one's."""
-        sums = {message.start_ns: self._sums(message) for message in messages}
-        return {a for a, b in itertools.permutations(sums, 2) if sums[a] & sums[b]}
-
-    def _sums(self, message: FlowMessage) -> set[int]:
-        """Return the sums (rows) into which alone what came goes."""
-        rows, names = set[int](), set(message.results)
-        while True:
-            readers = self._behind(names, message)
-            if len(readers) != 1:
-                return rows
-            (row,) = readers
-            if _ADDS.match(self.flow.names[row]):
-                rows.add(row)
-            elif not (is_view(self.flow.names[row]) or self.hands_on(row)):
-                return rows
-            names = {self.flow.number[row]}
-
-    def of_one_input(self) -> list[list[int]]:
-        """Return products that are given the same tensor, several of them each."""
-        groups = dict[int, list[int]]()
-        for row in self.flow.outermost:
-            made = self.flow.made[row]
-            if _PRODUCTS.match(self.flow.names[row]) and made and made[0] >= 0:
-                groups.setdefault(self.base_of(made[0])[0], []).append(row)
-        return [rows for rows in groups.values() if len(rows) > 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from nsysx.findings import _added_reductions as added
 from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
@@ -295,25 +296,27 @@ OF_RANKS = (
     ),
     Costly(
         "reductions added up",
-        layers.added_up,
+        added.added_up,
         "Sums over the ranks are added that could be one",
         way("sum-reduced-once"),
-        worth=layers.one_of_the_sum,
-        seen=layers.added_up,
-        takes=layers.of_added,
+        worth=added.one_of_the_sum,
+        seen=added.added_up,
+        takes=added.of_added,
         oversight=True,
-        at=layers.place_of_added,
+        at=added.place_of_added,
     ),
     Costly(
         "gradients of one input",
-        layers.gradients_apart,
+        added.gradients_apart,
         "Gradients of one input are reduced one by one",
         way("gradient-reduced-once"),
-        worth=layers.gradients_together,
-        takes=layers.of_apart,
+        worth=added.gradients_together,
+        seen=added.gradients_apart,
+        takes=added.of_apart,
         oversight=True,
         phase="backward",
-        at=layers.place_of_apart,
+        at=added.place_of_apart,
+        worded=added.in_words_of_function,
     ),
     Costly(
         "collectives through the CPU",

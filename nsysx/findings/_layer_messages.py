@@ -1,4 +1,4 @@
-"""What layers that are split over the ranks send each other: outputs that are gathered and cut apart again, reductions that are added.
+"""What layers that are split over the ranks send each other: outputs that are gathered and cut apart again.
 
 What a layer sends and the next one needs at once cannot begin earlier: it is left out where communication is told to begin earlier.
 """
@@ -14,8 +14,8 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.messages_of_layers import LayerMessages, layer_messages
-from nsysx.events.operator_flow import flow_of
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._added_reductions import added_up, gradients_apart
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._costly_jobs import sharded
 from nsysx.findings._exposed_transfer import exposed_share, in_passes, transfer_of_ops_ns
@@ -27,7 +27,6 @@ from nsysx.findings._finding_bounds import (
     SMALL_LAYERS_SHARE,
     SPARE_MEMORY_SHARE,
 )
-from nsysx.findings._flow_work import place_of_group
 from nsysx.findings._layer_exchanges import gathers_columns
 from nsysx.findings._needs import GATHERED, shards
 from nsysx.findings._once import Takes
@@ -122,73 +121,6 @@ def place_of_cut(case: Case) -> Row:
     return _place(case, of_layers(case).cut)
 
 
-# ---- sums ----------------------------------------------------------------------------------------------------------------
-
-
-def added_up(case: Case, settings: RecordedSettings | None = None) -> str:
-    """Return that all-reduces are made one by one of what is only added."""
-    saved = _added_ns(case)
-    if not case.notable(saved):
-        return ""
-    count = round(len(of_layers(case).added) / case.steps)
-    return (
-        f"{units.several(count, 'all-reduce')} in each step are made of what is only added afterwards, two by two: one of their sum sends "
-        "half of the bytes"
-    )
-
-
-def _added_ns(case: Case) -> int:
-    return transfer_of_ops_ns(case, of_layers(case).added) // 2
-
-
-def one_of_the_sum(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that it saves if the sum is reduced once: half of their exposed transfer."""
-    return case.bound(_added_ns(case), "half of these all-reduces are gone")
-
-
-def of_added(case: Case) -> Takes:
-    """Return these all-reduces."""
-    return Takes(of_layers(case).added)
-
-
-def place_of_added(case: Case) -> Row:
-    """Return the line of a layer that makes most of them."""
-    return _place(case, of_layers(case).added)
-
-
-def gradients_apart(case: Case, settings: RecordedSettings) -> str:
-    """Return that gradients of one input are reduced once for each of several products; what is recomputed is reduced again, too."""
-    layers, checkpoints = of_layers(case), settings.number("checkpoints")
-    if checkpoints is None or checkpoints or not case.notable(_apart_ns(case)):
-        return ""
-    count = round(len(layers.back) / case.steps)
-    return (
-        f"backward makes {units.several(count, 'all-reduce')} in each step, {layers.extra:.0%} more than the inputs that their gradients "
-        "are of: each of several products of one input (query, key, value) has its own, and their sum is all that goes on"
-    )
-
-
-def _apart_ns(case: Case) -> int:
-    layers = of_layers(case)
-    return round(layers.extra * transfer_of_ops_ns(case, layers.back))
-
-
-def gradients_together(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that it saves if gradients of one input are added first: the exposed transfer of those that are more."""
-    return case.bound(_apart_ns(case), "one all-reduce for each input is left")
-
-
-def of_apart(case: Case) -> Takes:
-    """Return these all-reduces."""
-    return Takes(of_layers(case).back)
-
-
-def place_of_apart(case: Case) -> Row:
-    """Return the line below which most of these products are made."""
-    code, flow, shared = case.profile.code(), flow_of(case.profile), of_layers(case).shared
-    return {} if code is None or flow is None or not shared else place_of_group(code, flow, shared)
-
-
 # ---- what is needed at once ------------------------------------------------------------------------------------------------
 
 
@@ -223,12 +155,21 @@ def split_for_little(case: Case, finding: Finding) -> Finding | None:
         or not 0 < layers.most_bytes <= SMALL_LAYER_BYTES
     ):
         return None
+    # What is sent more often than it need be is mended in the layers as they are: how they are divided is asked behind that.
+    if added_up(case) or gradients_apart(case):
+        return None
     total, peak = memory.get("total_bytes"), memory.get("reserved_peak_bytes")
     if not isinstance(total, int) or not isinstance(peak, int) or len(rows) * peak > (1 - SPARE_MEMORY_SHARE) * total:
+        return None
+    # All gradients go over the links on which the layers' messages go now, and no more of that is hidden than there is computation.
+    sent = len(layers.at_once) / case.steps * layers.most_bytes
+    gradients_ns = exposed * len(rows) * settings.trained_bytes() / sent if settings is not None else 0.0
+    saved = round(exposed - max(0.0, gradients_ns - case.taken_by((StepPart.WORK,))))
+    if saved < SMALL_LAYERS_SHARE * case.step_ns:
         return None
     told = (
         f"Layers are split over {len(rows)} ranks and send each other {units.size(layers.most_bytes)} at most in a message; all that "
         f"the ranks have would fit on each GPU ({units.size(len(rows) * peak)} of {units.size(total)})."
     )
-    saving = case.bound(exposed, "no layer waits for another rank; gradients are reduced beside backward")
+    saving = case.bound(saved, "no layer waits for another rank; gradients are reduced beside backward")
     return Fix.by_name("data-parallel").into(replace(finding, detail=f"{finding.detail} {told}", saving=saving))

@@ -16,6 +16,7 @@ import polars as pl
 from nsysx import ids, units
 from nsysx.catalogue import Call
 from nsysx.events import bare, line_runs
+from nsysx.events.activation_lines import activation_lines
 from nsysx.events.beat import beat_ns
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_runs import LineRuns
@@ -84,6 +85,14 @@ def of_line(case: Case, code: CodeLines, line_row: int, text: str, below: str, l
         switch = library.variables[0][0]
         fix = fix.but(text=f"{fix.text}; or let {library.name} use its threads, if {switch} holds it to few")
     return LineCause(fix, f" It is {often} into native code or Python's library.", beside=True)
+
+
+def of_no_parameters(case: Case, line_row: int, text: str, fix: Fix) -> bool:
+    """Return whether advice for gradients of parameters, or for metrics, does not hold for a line that sends those of activations."""
+    names, lines_of = {each.name for each in fix.ways}, activation_lines(case.profile)
+    if line_row in lines_of.backward:
+        return not names.isdisjoint(("gradients-in-buckets", "collective-rarely"))
+    return line_row in lines_of.forward and "gradients-in-buckets" in names and "grad" not in text
 
 
 def beat_of(case: Case) -> float | None:

@@ -16,10 +16,12 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings import (
     _late_gradients,
     _layer_exchanges,
+    _line_causes,
     _line_remedies,
     _roles_in_turn,
     _synchronized_norms,
@@ -142,6 +144,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     fix = fix or _line_remedies.fix_of(_line_remedies.Seen(text))
     if often >= LOOP_LAUNCHES and _OF_GRADIENTS.search(text):
         fix = Fix.by_name("gradients-in-buckets")
+    if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
+        fix = None
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     if fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case):
         # One rank trains, and the others need what it made: they can have all of it in one message.
@@ -162,7 +166,8 @@ def _trained_alike(case: Case) -> bool:
     if settings is not None and settings.rows("wrappers"):
         return True
     comm = communication(case)
-    reduces = comm.filter(lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
+    sums = lookup.matching(comm["name"], r"AllReduce|ReduceScatter") & ~sent_by_nodes(case.profile, comm)
+    reduces = comm.filter(pl.Series(sums, dtype=pl.Boolean))
     if (reduces["phase"].cast(pl.String) == "backward").fill_null(value=False).any():
         return True
     if code is None:

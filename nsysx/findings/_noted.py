@@ -146,6 +146,8 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
     fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
+    if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
+        fix = None
     kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
     return _copied_weights.ON_GPU if kept else fix
 

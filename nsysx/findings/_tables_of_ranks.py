@@ -8,6 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx import units
+from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
@@ -77,6 +78,7 @@ def reduced_whole(case: Case) -> RankTables | None:
         return None
     comm, share = communication(case), tables.elements / elements
     backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    backward = backward & ~sent_by_nodes(case.profile, comm)
     sent = share * exposed_transfer_ns(case, backward & lookup.matching(comm["name"], r"AllReduce"))
     if not case.notable(sent):
         return None

@@ -16,6 +16,7 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
+from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.needless_gradients import needless_gradients, outermost_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
@@ -263,6 +264,7 @@ def _reduced_ns(case: Case) -> int:
     """Return the exposed transfer of the reductions of backward (ns a step); 0 where the ranks do not tell it from waiting."""
     comm = communication(case)
     backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    backward = backward & ~sent_by_nodes(case.profile, comm)
     return exposed_transfer_ns(case, backward & lookup.matching(comm["name"], r"AllReduce|ReduceScatter"))
 
 

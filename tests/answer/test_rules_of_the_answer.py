@@ -418,12 +418,22 @@ def test_what_nobody_meant_goes_before_a_change_of_the_whole_network(
 
 
 @pytest.mark.parametrize(
-    ("oversight", "line", "first"), [(True, 7, "NSX127"), (True, 8, "NSX110"), (False, 7, "NSX110")]
+    ("oversight", "line", "bound", "overlaps", "first"),
+    [
+        (True, 7, True, (), "NSX127"),
+        (True, 8, True, (), "NSX110"),
+        (True, 8, True, (1,), "NSX127"),  # of the same messages, which another line sends
+        (True, 8, False, (1,), "NSX110"),  # what that change saves is known
+        (False, 7, True, (), "NSX110"),
+        (False, 8, True, (1,), "NSX110"),
+    ],
 )
-def test_what_nobody_meant_goes_before_what_is_exposed_at_its_line(oversight: bool, line: int, first: str) -> None:
+def test_what_nobody_meant_goes_before_what_is_exposed_at_its_line(
+    oversight: bool, line: int, bound: bool, overlaps: tuple[int, ...], first: str
+) -> None:
     evidence = ({"leads": False, "oversight": oversight},)
     setting = found("NSX127", 3, evidence=evidence, bound=True, where={"file": "net.py", "line": line})
-    exposed = found("NSX110", 6, bound=True, where={"file": "net.py", "line": 7})
+    exposed = found("NSX110", 6, bound=bound, where={"file": "net.py", "line": 7}, overlaps=overlaps)
     assert led(StepLimit.COMM, exposed, setting) == first
 
 

@@ -34,17 +34,27 @@ UNTRIED = (
     ),
     Remedy(
         "sum-reduced-once",
-        "Add first, then reduce the sum: all_reduce(a) + all_reduce(b) is all_reduce(a + b), with half of the bytes and of the meetings",
+        "Add first, then reduce the sum: all_reduce(a) + all_reduce(b) is all_reduce(a + b), with fewer bytes and meetings",
         "x = x + all_reduce(attention(h) + mlp(h))  # not all_reduce(attention(h)) + all_reduce(mlp(h))",
-        "Nothing else may read the two sums.", untried=_ALL_RANKS,
+        "Nothing else may read what was reduced alone; numbers of 16 bits are rounded before the reduction, not behind it.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "gradient-reduced-once",
         "Reduce the gradient of what several split layers are given once: let one copy of the input, which all of them are given, reduce "
         "its gradient in backward, or make one layer of them (qkv)",
-        "x = copied(x)  # once for all: identity forward, all_reduce of the gradient in backward\n"
-        "q, k, v = self.qkv(x).chunk(3, dim=-1)  # DTensor: PrepareModuleInput of the block, so that its layers are given a DTensor",
-        "The layers' own copies must go.", untried=_ALL_RANKS,
+        "class Copied(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        return x.view_as(x)\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        g = g.contiguous()\n"
+        "        dist.all_reduce(g)\n"
+        "        return g\n"
+        "h = Copied.apply(h)  # once, before all layers that are given h",
+        "The layers' own reductions of it must go. Gradients of 16 bits are rounded before the reduction then, not behind it.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "data-parallel",
