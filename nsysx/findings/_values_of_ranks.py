@@ -42,30 +42,30 @@ _REDUCES = r"(?i)All_?Reduce"
 _OF_LAYERS = ("forward", "backward", "evaluation")
 
 
-def values_at_once(profile: Profile, place: int) -> Fix | None:
+def values_at_once(profile: Profile, line_row: int) -> Fix | None:
     """Return the advice to reduce the values of a line at once, None where it does not make all ranks meet for each of many."""
-    return profile.once(_advised).get(place)
+    return profile.once(_advised).get(line_row)
 
 
 def _advised(profile: Profile) -> Mapping[int, Fix]:
-    """Return place -> what to do about lines at which ranks meet for values, and lines of their functions that take or read these."""
+    """Return what to do, by row of places: about lines at which ranks meet for values, and lines that take or read these."""
     code, steps = profile.code(), profile.scope.steps
     if code is None or not steps:
         return {}
     ops = profile.steady_ops.filter(profile.steady_ops["cls"] == DeviceActivity.COMM.value)
     place_of_op = code.places_of(code.op[ops["op"].to_numpy()])
     source, advised = lines.texts(profile), dict[int, Fix]()
-    for place in np.unique(place_of_op[place_of_op >= 0]).tolist():
-        theirs = ops.filter(pl.Series(place_of_op == place, dtype=pl.Boolean))
-        text = lines.text_of(source, *code.places.row(place)[:2]) or ""
+    for line_row in np.unique(place_of_op[place_of_op >= 0]).tolist():
+        theirs = ops.filter(pl.Series(place_of_op == line_row, dtype=pl.Boolean))
+        text = lines.text_of(source, *code.places.row(line_row)[:2]) or ""
         of_layers = theirs["phase"].cast(pl.String).is_in(_OF_LAYERS).any()
         if theirs.height < FEWEST_VALUES_OF_RANKS * steps or of_layers or of_training(text):
             continue
-        if _are_values(profile, theirs, text) and not _needs_one_another(profile, code, place):
+        if _are_values(profile, theirs, text) and not _needs_one_another(profile, code, line_row):
             times = theirs.height / steps
-            beside = _beside(profile, code, place, times)
+            beside = _beside(profile, code, line_row, times)
             fix = _fix("\n".join((text, *beside.values())), times)
-            advised = dict.fromkeys((place, *beside), fix) | advised
+            advised = dict.fromkeys((line_row, *beside), fix) | advised
     return advised
 
 
@@ -80,23 +80,23 @@ def _are_values(profile: Profile, ops: pl.DataFrame, text: str) -> bool:
     return _WHOLE_OF_VALUE.search(text) is not None and bool(lookup.matching(ops["name"], _REDUCES).all())
 
 
-def _needs_one_another(profile: Profile, code: CodeLines, place: int) -> bool:
+def _needs_one_another(profile: Profile, code: CodeLines, line_row: int) -> bool:
     flow = flow_of(profile)
     if flow is None:
         return False
     there: I64 = code.places_of(code.at(flow.thread, flow.start_ns))
-    return in_sequence(flow, there == place)
+    return in_sequence(flow, there == line_row)
 
 
-def _beside(profile: Profile, code: CodeLines, place: int, times: float) -> dict[int, str]:
-    """Return the lines of the same function (place -> text) that take one value of each tensor as often, or read it: they go with it."""
-    file, _, function = code.places.row(place)
+def _beside(profile: Profile, code: CodeLines, line_row: int, times: float) -> dict[int, str]:
+    """Return the lines of the same function (row of places -> text) that take one value of each tensor, or read it, as often."""
+    file, _, function = code.places.row(line_row)
     source, calls = lines.texts(profile), profile.steady_calls
     place_of_call = code.places_of(code.call[calls["call"].to_numpy()])
     often = np.bincount(place_of_call[place_of_call >= 0], minlength=code.places.height)
     beside = dict[int, str]()
     for other, (other_file, number, other_function) in enumerate(code.places.iter_rows()):
-        alike = (other_file, other_function) == (file, function) and other != place
+        alike = (other_file, other_function) == (file, function) and other != line_row
         if not alike or often[other] < MOST_SHARE * times * profile.scope.steps:
             continue
         text = (lines.text_of(source, other_file, number) or "").partition("  #")[0]
@@ -108,20 +108,20 @@ def _beside(profile: Profile, code: CodeLines, place: int, times: float) -> dict
 def _fix(text: str, times: float) -> Fix:
     """Return what to do about values of this kind, with code that computes them in one all_reduce."""
     part = ".to_local()" if _SPLIT.search(text) else ""
-    gradients = ".grad" if "grad" in text else ""
+    gradients = re.search(r"grad|\bg\b", text) is not None
     of_all = "for p in model.parameters()"
-    own = f"p{gradients}{part}"
+    each = f"p{'.grad' if gradients else '.detach()'}{part}"
     if not _OF_PARAMETERS.search(text):
-        return _in_words("values", times, "values = torch.stack(values)  # of all rounds, on the GPU", "")
+        return _in_words("values", times, "values = torch.stack(values)  # of all rounds, on the GPU")
     if re.search(_CHECKS, text):
-        each = f"values = torch.stack([(~torch.isfinite({own})).any() {of_all}]).float()"
-        return _in_words("checks", times, each, "MAX", "  # 1 where one is not finite")
+        bad = f"values = torch.stack([(~torch.isfinite({each})).any() {of_all}]).float()"
+        return _in_words("checks", times, bad, "MAX", "  # 1 where one is not finite")
     if re.search(_NORMS, text) and not re.search(r"\binf\b", text):
-        return _norms(times, f"[{own} {of_all}]", gradients=bool(gradients))
+        return _norms(times, f"[{each} {of_all}]", gradients=gradients)
     if re.search(_LARGEST, text):
-        return _in_words("largest values", times, f"values = torch.stack([{own}.abs().amax() {of_all}])", "MAX")
+        return _in_words("largest values", times, f"values = torch.stack([{each}.abs().amax() {of_all}])", "MAX")
     behind = "  # a mean: / p.numel(), of the whole" if "mean(" in text else ""
-    return _in_words("sums", times, f"values = torch.stack([{own}.sum() {of_all}]){behind}")
+    return _in_words("sums", times, f"values = torch.stack([{each}.sum() {of_all}]){behind}")
 
 
 def _norms(times: float, parts: str, *, gradients: bool) -> Fix:
@@ -134,18 +134,20 @@ def _norms(times: float, parts: str, *, gradients: bool) -> Fix:
         "total = squares.sum().sqrt()  # on the GPU; each norm: squares.sqrt().tolist(), where it is logged"
     )
     if not gradients:
-        return _told("norms", times, paste)
+        return _fix_of("norms", times, paste)
     clipped = f"{paste}\ntorch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp(max=1.0))"
-    return _told("norms", times, clipped, "; torch.nn.utils.clip_grad_norm_ does so, where they are only for clipping")
+    return _fix_of(
+        "norms", times, clipped, "; torch.nn.utils.clip_grad_norm_ does so, where they are only for clipping"
+    )
 
 
 def _in_words(what: str, times: float, values: str, operation: str = "", behind: str = "") -> Fix:
     reduced = f", op=dist.ReduceOp.{operation}" if operation else ""
     shown = "shown = values.tolist()  # only in a step that logs them"
-    return _told(what, times, f"{values}\ndist.all_reduce(values{reduced}){behind}\n{shown}")
+    return _fix_of(what, times, f"{values}\ndist.all_reduce(values{reduced}){behind}\n{shown}")
 
 
-def _told(what: str, times: float, paste: str, more: str = "") -> Fix:
+def _fix_of(what: str, times: float, paste: str, more: str = "") -> Fix:
     remedy = way("values-at-once")
     text = remedy.text.replace("these values", f"these {what}", 1)
     text = text.replace("many times in each step", f"{units.count(round(times))} times in each step", 1)
