@@ -185,7 +185,7 @@ SETTINGS = (
     ),
     Costly(
         "parts that nothing trains",
-        _untrained.told,
+        _untrained.computed_for_nothing,
         "Gradients are computed of parts that nothing trains",
         way("frozen"),
         worth=_untrained.frozen,

@@ -8,7 +8,6 @@ nothing outside of the optimizer writes into as much. Then it is not known where
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -71,9 +70,9 @@ class Untrained(NamedTuple):
         return self.elements / self.of
 
 
-class _Work(NamedTuple):
+class _BackwardWork(NamedTuple):
     """GPU work (op, call, ns) of backward: what goes, what is shorter, of which a share stays, and reductions that go: ``sent`` whole ones,
-    and ``first`` those of them that may hold gradients of what is trained, too.
+    and ``first`` those of them that may hold gradients of what is trained, too. ``anywhere``: where in the backward it lies is not known.
     """
 
     gone: pl.DataFrame
@@ -81,6 +80,7 @@ class _Work(NamedTuple):
     stays: float
     sent: pl.DataFrame
     first: pl.DataFrame
+    anywhere: bool = False
 
 
 def untrained(profile: Profile) -> Untrained | None:
@@ -95,8 +95,8 @@ def _untrained(profile: Profile) -> Untrained | None:
     rows = settings.rows("untrained")
     if rows is None:
         return None if unheld_parameters(settings) else _by_sizes(profile, settings)
-    found = [_of_row(row) for row in rows]
-    return max((each for each in found if each is not None), key=lambda each: each.elements, default=None)
+    networks = [_of_row(row) for row in rows]
+    return max((each for each in networks if each is not None), key=lambda each: each.elements, default=None)
 
 
 def _of_row(row: Row) -> Untrained | None:
@@ -143,25 +143,25 @@ def _written(profile: Profile) -> float:
     )
     spans, whole = stepping.select("start_ns", "end_ns").rows(), 0
     for row in flow.outermost:
-        at = int(flow.start_ns[row])
-        if _UPDATES.match(flow.names[row]) and not any(start <= at < end for start, end in spans):
+        begin_ns = int(flow.start_ns[row])
+        if _UPDATES.match(flow.names[row]) and not any(start <= begin_ns < end for start, end in spans):
             whole += sum(map(math.prod, sizes_of(flow.size[row])))
     return whole
 
 
-def told(case: Case, settings: RecordedSettings) -> str:
+def computed_for_nothing(case: Case, settings: RecordedSettings) -> str:
     """Return which parts get gradients that nothing reads, "" where there are none or what they take is little."""
-    found = untrained(case.profile)
-    if found is None or not case.notable(_unneeded_ns(case, found), MUCH_UNREAD_SHARE):
+    network = untrained(case.profile)
+    if network is None or not case.notable(_unneeded_ns(case, network), MUCH_UNREAD_SHARE):
         return ""
-    parts = f" ({_listed(found.parts)})" if found.parts else ""
-    share = f"{units.share(found.elements, found.of)} of the parameters of {found.cls}{parts}"
+    parts = f" ({_listed(network.parts)})" if network.parts else ""
+    share = f"{units.share(network.elements, network.of)} of the parameters of {network.cls}{parts}"
     reduced = ", and they are reduced over the ranks" if settings.rows("wrappers") else ""
     return f"{share} get gradients in each step, and no optimizer holds these: computed for nothing{reduced}"
 
 
-def _unneeded_ns(case: Case, found: Untrained) -> int:
-    work = _work(case, found)
+def _unneeded_ns(case: Case, network: Untrained) -> int:
+    work = _work(case, network)
     return case.per_step(int(work.gone["ns"].sum()) + (1 - work.stays) * int(work.shorter["ns"].sum()))
 
 
@@ -172,25 +172,27 @@ def _listed(parts: Sequence[str]) -> str:
 
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it is worth if no gradients of these weights are computed or reduced, by the replay."""
-    found = untrained(case.profile)
-    if found is None:
+    network = untrained(case.profile)
+    if network is None:
         return None
-    work = _work(case, found)
-    sure, more = [_without(case, work.gone, work.sent)], [_without(case, work.gone, work.sent, work.first)]
-    if found.parts and work.shorter.height:
-        sure = more = [*sure, [ScaleOps(ops_of(work.shorter), work.stays, less_work=True)]]
-    elif not found.parts:  # at most all of these parameters lie below what is trained
+    work = _work(case, network)
+    sure, more = _without(case, work.gone, work.sent), _without(case, work.gone, work.sent, work.first)
+    less: list[Edit] = [ScaleOps(ops_of(work.shorter), work.stays, less_work=True)] if work.shorter.height else []
+    if work.anywhere:  # at most all of these parameters lie below what is trained
         products = ops_of(_products(work.shorter, case))
-        sure = [[ScaleOps(products, 1 - WEIGHT_GRADIENTS_SHARE * found.share, less_work=True)]]
-        more = [[ScaleOps(ops_of(work.shorter) | ops_of(_reductions(case)), work.stays, less_work=True)]]
+        sure = [ScaleOps(products, 1 - WEIGHT_GRADIENTS_SHARE * network.share, less_work=True)]
+    left = ops_of(_reductions(case)) - ops_of(work.sent) - ops_of(work.first)
+    if less and left:
+        more = [*more, ScaleOps(left, 1 - network.share, less_work=True)]
+    sure, more = sure if work.anywhere else [*sure, *less], [*more, *less]
     cause = (StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH)
-    least, most = (case.worth(*itertools.chain.from_iterable(edits), cause=cause) for edits in (sure, more))
+    least, most = (case.worth(*edits, cause=cause) for edits in (sure, more))
     if least.likely_ns is None or most.likely_ns is None:
         return least
     low, high = least.likely_ns, max(least.likely_ns, most.likely_ns)
     error = (high - low) // 2 + (most.error_ns or 0)
     why = "the backward of these parts goes, and the reductions of their gradients"
-    if not found.parts:
+    if work.anywhere:
         why = "gradients of weights go, at most all of the backward of these parameters, with their share of the reductions"
     return replace(
         most, likely_ns=(low + high) // 2, error_ns=error, most_ns=high + (most.error_ns or 0), confidence=why
@@ -218,17 +220,19 @@ def _products(work: pl.DataFrame, case: Case) -> pl.DataFrame:
 
 def of_untrained(case: Case) -> Takes:
     """Return the work of the backward of these parts."""
-    found = untrained(case.profile)
-    if found is None:
+    network = untrained(case.profile)
+    if network is None:
         return Takes()
-    work = _work(case, found)
+    work = _work(case, network)
     return Takes(ops_of(work.gone) | ops_of(work.shorter))
 
 
-def _work(case: Case, found: Untrained) -> _Work:
+def _work(case: Case, network: Untrained) -> _BackwardWork:
     """Return the backward work of these parts: below what is trained all of it goes, elsewhere half of the products."""
     names, networks = network_names(case.profile), outermost(case.profile)
-    paths = {module: _within(module, networks[module][0]) for module, classes in names.items() if found.cls in classes}
+    paths = {
+        module: _within(module, networks[module][0]) for module, classes in names.items() if network.cls in classes
+    }
     computed = case.ops.filter(
         (case.ops["cls"] != DeviceActivity.COMM.value)
         & (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False)
@@ -238,29 +242,30 @@ def _work(case: Case, found: Untrained) -> _Work:
     work, sent = (
         ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")) for ops in (computed, _reductions(case))
     )
-    if not found.parts:
-        return _Work(work.clear(), work, 1 - found.share, sent.clear(), sent.clear())
     path = [paths[module] for module in computed["module"].cast(pl.String).to_list()]
-    lost, kept = (_inside(path, parts) for parts in (found.parts, found.trained))
+    # A parameter that is trained by itself, such as a prompt, is no module: how far down backward has to go is not known.
+    if not network.parts or not all(_inside(path, [part]).any() for part in network.trained):
+        return _BackwardWork(work.clear(), work, 1 - network.share, sent.clear(), sent.clear(), anywhere=True)
+    lost, kept = (_inside(path, parts) for parts in (network.parts, network.trained))
     begins, called = _backwards(case), computed["call_start_ns"].to_numpy()
     which = np.searchsorted(begins, called, side="right")
     last = np.full(len(begins) + 1, -1, np.int64)
     np.maximum.at(last, which[kept], called[kept])
     below = lost & (called > last[which])
     products = computed["family"].cast(pl.String).is_in(PRODUCTS).fill_null(value=False).to_numpy()
-    at = _reductions(case)["call_start_ns"].fill_null(-1).to_numpy()
-    of = np.searchsorted(begins, at, side="right")
-    behind = (at > last[of]) & np.isin(of, which[below])
-    order = np.lexsort((at, of))
-    first = np.zeros(len(at), np.bool_)
-    seen = order[behind[order]]
-    first[seen[np.append(True, of[seen][1:] != of[seen][:-1])[: len(seen)]]] = True
+    sent_ns = _reductions(case)["call_start_ns"].fill_null(-1).to_numpy()
+    backward = np.searchsorted(begins, sent_ns, side="right")
+    behind = (sent_ns > last[backward]) & np.isin(backward, which[below])
+    order = np.lexsort((sent_ns, backward))
+    order = order[behind[order]]
+    first = np.zeros(len(sent_ns), np.bool_)
+    first[order[np.append(True, np.diff(backward[order]) > 0)[: len(order)]]] = True
     flags = (below, lost & ~below & products), (behind & ~first, first)
     (gone, shorter), (whole, mixed) = (
         (each.filter(pl.Series(a, dtype=pl.Boolean)), each.filter(pl.Series(b, dtype=pl.Boolean)))
         for each, (a, b) in zip((work, sent), flags, strict=True)
     )
-    return _Work(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
+    return _BackwardWork(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
 
 
 def _backwards(case: Case) -> I64:
@@ -282,10 +287,10 @@ def _inside(paths: Sequence[str], parts: Sequence[str]) -> Flags:
 
 def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and advice with the parts that are frozen, as code of the program."""
-    found, settings = untrained(case.profile), settings_of(case.profile)
+    network, settings = untrained(case.profile), settings_of(case.profile)
     wrapped = settings is not None and bool(settings.rows("wrappers"))
     before = "  # before the network is wrapped" if wrapped else "  # before training"
-    parts = _sliced(found.parts) if found else []
+    parts = _sliced(network.parts) if network else []
     paste = f"{_BY_OPTIMIZER}{before}"
     if 0 < len(parts) <= MOST_NAMED_PARTS:
         paste = f"for part in [{', '.join(parts)}]: part.requires_grad_(False){before}"

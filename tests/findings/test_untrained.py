@@ -81,17 +81,23 @@ def test_between_trained_parts_half_of_the_products_go(tmp_path: Path) -> None:
         {"untrained": [ROW]},
         lambda program, number: training(program, number, low_first=True),
     )
-    assert told.saving.likely_ns == pytest.approx(200_000, rel=0.1)
+    assert told.saving.likely_ns == pytest.approx(200_000, rel=0.25)  # and at most reductions beside them
     assert "ranks" not in told.fix and told.paste.endswith("# before training")
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_where_the_parts_are_is_not_known(listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many parts to list them; a probe of before, which has sizes alone."""
+@pytest.mark.parametrize(
+    "row",
+    [{"parts": [], "trained": []}, {"trained": ["prompt"]}, None],
+    ids=["many parts", "a parameter by itself", "sizes alone"],
+)
+def test_where_the_parts_are_is_not_known(
+    row: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many parts to list them; a prompt at the bottom, to which backward goes down; a probe of before, which has sizes alone."""
     monkeypatch.setattr(_untrained, "_written", lambda profile: 0)
-    (told,) = found(tmp_path, OF_DDP | ({"untrained": [ROW | {"parts": [], "trained": []}]} if listed else {}))
-    assert "60 % of the parameters of Net get gradients" in told.detail
-    assert told.paste.startswith("held = {id(p) for g in optimizer.param_groups")
+    (told,) = found(tmp_path, OF_DDP | ({"untrained": [ROW | row]} if row else {}))
+    assert "60 % of the parameters of Net" in told.detail
+    assert told.paste.startswith("held = {id(p) for g in optimizer.param_groups") is (row != {"trained": ["prompt"]})
     likely, error, most = told.saving.likely_ns, told.saving.error_ns, told.saving.most_ns
     assert likely is not None and error is not None and most is not None
     assert likely - error <= 0.3 * 600_000 * 1.1 and most >= 0.6 * 900_000 * 0.9

@@ -92,8 +92,8 @@ class UntrainedWeights:
 
     def _some_numbers(self, parameter: Any) -> list[Any]:
         with self.torch._C.DisableTorchFunction(), self.torch.no_grad():
-            own = parameter._local_tensor if hasattr(parameter, "_local_tensor") else parameter
-            return tensor_checksum.some_numbers(self.torch, own.detach())
+            local_part = parameter._local_tensor if hasattr(parameter, "_local_tensor") else parameter
+            return tensor_checksum.some_numbers(self.torch, local_part.detach())
 
 
 def _parts(network: Any, given: set[int], theirs: set[int]) -> tuple[list[str], list[str]]:
