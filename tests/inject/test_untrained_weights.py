@@ -134,5 +134,7 @@ def test_one_window_does_not_tell_and_many_parts_are_not_listed() -> None:
     weights.window_closed()
     assert weights.rows == []
     weights.window_closed()
+    weights.judge([net], [], [])  # the program ends
+    weights.window_closed()
     (found,) = weights.rows
     assert (found["elements"], found["parts"], found["trained"]) == (2 * (MOST_PARTS + 1), [], [])

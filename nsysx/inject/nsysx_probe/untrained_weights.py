@@ -52,6 +52,8 @@ class UntrainedWeights:
     def judge(self, networks: Iterable[Any], optimizers: Iterable[Any], read: Iterable[str]) -> None:
         """The step has ended: note which networks have parameters that no optimizer holds, without those that are ``read`` elsewhere."""
         theirs = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
+        if not theirs:
+            return  # they are gone, as at the program's end
         self._suspects = []
         for network in networks:
             given, cls = self._given.get(id(network), set()), settings_objects.class_of(network)
