@@ -58,6 +58,7 @@ FAULTS: Mapping[str, str] = {
     "tensors-gathered": "ranks exchange Python objects",
     "tensors-sent": "one rank sends Python objects to the others",
     "tokens-once": "text is tokenized in the loop",
+    "values-at-once": "all ranks meet for single values, one by one",
     "weights-on-gpu": "weights are copied to the CPU in each step",
 }
 

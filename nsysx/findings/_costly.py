@@ -14,6 +14,7 @@ from nsysx.findings import (
     _shared_gpu,
     _transform_lengths,
     _unread,
+    _untrained,
 )
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import way
@@ -181,6 +182,18 @@ SETTINGS = (
         leads=True,
         phase="backward",
         worded=_unread.to_freeze,
+    ),
+    Costly(
+        "parts that nothing trains",
+        _untrained.computed_for_nothing,
+        "Gradients are computed of parts that nothing trains",
+        way("frozen"),
+        worth=_untrained.frozen,
+        takes=_untrained.of_untrained,
+        leads=True,
+        phase="backward",
+        worded=_untrained.to_freeze,
+        at=_untrained.place,
     ),
     Costly(
         "power limit",

@@ -12,7 +12,7 @@ from nsysx.findings import _line_causes, _line_remedies
 from nsysx.findings._case import Case, Fix
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
-_MEETS = ("collective-rarely", "counted-apart", "logged-apart", "tensors-gathered")
+_MEETS = ("collective-rarely", "counted-apart", "logged-apart", "tensors-gathered", "values-at-once")
 _EXCHANGED = ("keep-on-gpu", *_MEETS)
 #: Lines that make arrays of what was picked one by one.
 _PUTS_TOGETHER = re.compile(r"\b(stack|v?hstack|concatenate|(as)?array|(as_)?tensor|from_numpy)\(")

@@ -215,6 +215,13 @@ MUCH_READ_BACK_BYTES = 1 << 20
 MANY_BATCH_ROWS = 512
 #: Cores are there for so many times the workers or so many new ones, whose batches come so much later; or so slow that steps wait. Chosen.
 MORE_WORKERS, NEW_WORKERS, LATE_BATCH_TIMES, SLOWER_WORKERS_TIMES = 1.25, 8, 3, 1.3
+# ---- _values_of_ranks -------------------------------------------------------------------------------------------
+#: Single values are messages of at most so many bytes: a few numbers. Chosen: from so many messages a step at one line they are a loop's.
+VALUE_OF_RANKS_BYTES, FEWEST_VALUES_OF_RANKS = 64, 8
+# ---- _untrained -------------------------------------------------------------------------------------------------
+#: Sizes tell of parts that nothing trains from this share of what is reduced, and only where all optimizers were noted: fewer than this.
+#: More parts than this are not named in code.
+FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_NAMED_PARTS = 0.05, 20, 6
 # ---- _worker_lines ----------------------------------------------------------------------------------------------
 #: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
 AGAIN_FOR_A_SAMPLE = 1.5

@@ -43,6 +43,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._looped_exchanges import behind_first_round
 from nsysx.findings._once import edits_without
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames import lookup
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Row
@@ -56,6 +57,7 @@ _OF_LINES = (
     "shards-saved",
     "weights-sent-once",
     "weights-in-one",
+    "values-at-once",
 )
 #: Lines that exchange whole weights, which a step of training need not: remedy -> text of the line that communicates.
 _OF_WEIGHTS = {
@@ -146,6 +148,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         fix = Fix.by_name("gradients-in-buckets")
     if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
         fix = None
+    fix = values_at_once(case.profile, most) or fix
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     if fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case):
         # One rank trains, and the others need what it made: they can have all of it in one message.
@@ -154,7 +157,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None
     # A sharded model gathers in forward and backward, too, and must: whole weights beside that are no less a thing of their line.
-    whole = fix.ways[0].name == "shards-kept" and often >= LOOP_LAUNCHES
+    whole = fix.ways[0].name in ("shards-kept", "values-at-once") and often >= LOOP_LAUNCHES
     if sums[most] < (OWN_REMEDY_SHARE if whole else MOST_SHARE) * ns.sum():
         return None
     return CommunicationCause(fix, {"file": file, "line": line}, worth)

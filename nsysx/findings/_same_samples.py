@@ -1,8 +1,9 @@
 """Ranks that draw the same samples: each loads what the others load, or trains on it.
 
-A loader's probe notes a checksum of the numbers of the samples that it draws in the step that is watched, the same step on each rank;
-of data without numbers, as a stream is, one of what is in its batches. Where those are not known, a line that takes a rank's part of each
-batch tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
+A loader's probe notes checksums of the numbers of the samples that it draws in the step that is watched, the same step on each rank, and of
+what is in its batches: datasets may be of a rank each, and numbers that are alike are of other samples then. What networks are given on
+each rank decides where it is known, batches where it is not. Where no numbers are known, a line that takes a rank's part of each batch
+tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
 told by what its networks are given: checksums of that in some steps of each window.
 
 Ranks of DistributedDataParallel share the data, and so do those that compute apart from each other: equal draws are a sampler, or a
@@ -128,17 +129,44 @@ def _alike(
     other reason for it.
     """
     cut = cut_after_loading(case.profile, settings) if wrapped else None
-    drawn = _noted(settings, "drawn")
-    for noted in ("drawn", "batches"):
-        theirs = [_noted(each, noted) for each in others]
-        for made, numbers in _noted(settings, noted).items():
-            if all(numbers & each.get(made, frozenset()) for each in theirs):
-                loader = next(row for row in settings.rows("loaders") or () if row.get("made") == made)
-                line = cut.where if cut and cut.loader is loader else {}
-                return SameSamples(loader, 1 + len(others), line, streamed=noted == "batches")
-    if cut is None or drawn or not cut.loader.get("workers"):
+    numbers, batches = (_shared(settings, others, noted) for noted in ("drawn", "batches"))
+    given = _given_the_same(settings, others)
+    for made in numbers | batches:
+        loader = next(row for row in settings.rows("loaders") or () if row.get("made") == made)
+        line = cut.where if cut and cut.loader is loader else {}
+        drawn, held = numbers.get(made, batches.get(made)), batches.get(made) if given is None else given
+        if drawn and (held or line):
+            return SameSamples(loader, 1 + len(others), line, streamed=made not in numbers)
+    if cut is None or _noted(settings, "drawn") or not cut.loader.get("workers"):
         return None
     return SameSamples(cut.loader, 1 + len(others), cut.where)
+
+
+def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:
+    """Return whether all ranks have some of these checksums in common, of each loader of which they are known on this rank."""
+    theirs = [_noted(each, noted) for each in others]
+    return {
+        made: all(numbers & each.get(made, frozenset()) for each in theirs)
+        for made, numbers in _noted(settings, noted).items()
+    }
+
+
+def _given_data(settings: RecordedSettings) -> dict[tuple[object, object], frozenset[object]]:
+    """Return the known checksums of what each network was given, none of one that is given the same in all of several calls."""
+    noted = dict[tuple[object, object], list[object]]()
+    for row in settings.rows("inputs") or ():
+        sums = row.get("sums")
+        if isinstance(sums, list):
+            noted.setdefault((row.get("class"), row.get("place")), []).extend(each for each in sums if each is not None)
+    return {call: frozenset(sums) for call, sums in noted.items() if len(set(sums)) > 1 or len(sums) == 1}
+
+
+def _given_the_same(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> bool | None:
+    """Return whether all ranks give each of their networks the same, None where that is not known."""
+    every = [_given_data(each) for each in (settings, *others)]
+    of_call = [[sums[call] for sums in every if sums.get(call)] for call in every[0]]
+    compared = [sums for sums in of_call if len(sums) == len(every)]
+    return all(frozenset.intersection(*sums) for sums in compared) if compared else None
 
 
 def _given_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:

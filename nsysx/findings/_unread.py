@@ -62,11 +62,11 @@ def _read_otherwise(settings: RecordedSettings | None) -> set[str]:
     return {str(cls) for cls, row in rows if isinstance(row, list) and len(row) == 2 and row[0] == row[1]}
 
 
-def _can_tell(case: Case) -> bool:
+def can_tell(profile: Profile) -> bool:
     """Return whether operators say what reads gradients: hooks and buffers that they are parts of have no names there."""
-    settings = settings_of(case.profile)
+    settings = settings_of(profile)
     readers = None if settings is None else settings.record.get("gradient_readers")
-    return not readers and needless_gradients(case.profile) is not None
+    return not readers and needless_gradients(profile) is not None
 
 
 #: Kernels that make gradients of weights only, beside others of the same operator.
@@ -135,7 +135,7 @@ def place_of_network(case: Case) -> Row:
 
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
-    if _can_tell(case):
+    if can_tell(case.profile):
         return needless_backwards(case)
     lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
@@ -148,14 +148,14 @@ def unread(case: Case, settings: RecordedSettings) -> str:
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
-    if _can_tell(case):
+    if can_tell(case.profile):
         return _without(case, _needless(case, whole=True))
     return case.worth(RemoveOps(ops_of(_work(case))), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return this work."""
-    of_operators = _can_tell(case)
+    of_operators = can_tell(case.profile)
     return Takes(ops_of(_needless(case, whole=True) if of_operators else _work(case)))
 
 
@@ -175,14 +175,14 @@ def _work(case: Case) -> pl.DataFrame:
     called = kernels["call_start_ns"].fill_null(-1).to_numpy()
     row = np.searchsorted(start, called, side="right") - 1
     inside = (row >= 0) & (called < np.append(end, -1)[row])
-    networks, number = _network_names(case.profile), np.append(nth, -1)[row].tolist()
+    networks, number = network_names(case.profile), np.append(nth, -1)[row].tolist()
     names = (networks.get(module, ()) for module in kernels["module"].cast(pl.String).to_list())
     wanted = [any(n in lost.get(name, ()) for name in called) for called, n in zip(names, number, strict=True)]
     chosen_rows = pl.Series(inside & np.array(wanted, np.bool_), dtype=pl.Boolean)
     return kernels.filter(chosen_rows).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
-def _network_names(profile: Profile) -> dict[str, tuple[str, ...]]:
+def network_names(profile: Profile) -> dict[str, tuple[str, ...]]:
     """Return module -> the classes by which the probe may name the network that it is a part of: its own, and that of its wrapper unless
     several networks are wrapped alike, as a generator and its critic are.
     """
@@ -204,10 +204,10 @@ def _network_names(profile: Profile) -> dict[str, tuple[str, ...]]:
 
 # ---- parameters that no optimizer holds ------------------------------------------------------------------------------
 
-_PRODUCTS = ("gemm", "convolution")
+PRODUCTS = ("gemm", "convolution")
 
 
-def _unheld(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
+def unheld_parameters(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
     """Return class of a network -> numbers of its parameters with gradients that no optimizer reads, and of all that it trains."""
     seen = None if settings is None else settings.record.get("unheld")
     rows = seen.items() if isinstance(seen, Mapping) else ()
@@ -220,10 +220,10 @@ def _unheld(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
 
 def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
     """Return the products of the backward of such networks (op, ns), and the share of their gradients that no optimizer reads."""
-    lost, networks = _unheld(settings_of(case.profile)), _network_names(case.profile)
+    lost, networks = unheld_parameters(settings_of(case.profile)), network_names(case.profile)
     theirs = [module for module, names in networks.items() if any(name in lost for name in names)]
     chosen = (
-        case.ops["family"].cast(pl.String).is_in(_PRODUCTS)
+        case.ops["family"].cast(pl.String).is_in(PRODUCTS)
         & (case.ops["phase"].cast(pl.String) == "backward")
         & case.ops["module"].cast(pl.String).is_in(theirs)
     )
@@ -233,9 +233,11 @@ def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
 
 def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
-    if _can_tell(case):
+    if can_tell(case.profile):
         return needless_weights(case)
-    lost, (work, share) = _unheld(settings), _weights_alone(case)
+    if settings.rows("untrained"):  # the probe says in which parts
+        return ""
+    lost, (work, share) = unheld_parameters(settings), _weights_alone(case)
     ns = round(WEIGHT_GRADIENTS_SHARE * share * case.per_step(int(work["ns"].sum())))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
@@ -245,7 +247,7 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
-    if _can_tell(case):
+    if can_tell(case.profile):
         return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
     alone, whole = (
@@ -270,7 +272,7 @@ def _reduced_ns(case: Case) -> int:
 
 def of_unheld(case: Case) -> Takes:
     """Return the work that makes such gradients, by what operators make of what, or products that make others, too."""
-    if _can_tell(case):
+    if can_tell(case.profile):
         return Takes(ops_of(_needless(case, whole=False)))
     return Takes(ops_of(_weights_alone(case)[0]))
 
@@ -310,9 +312,9 @@ def _untrained_parts(case: Case) -> list[str]:
     Of each of their modules that makes gradients of weights nothing is read. Empty where one is trained, as where adapters train within a
     network or within its layers, or where the operators do not tell.
     """
-    if not _can_tell(case):
+    if not can_tell(case.profile):
         return []
-    weights = case.ops["family"].cast(pl.String).is_in(_PRODUCTS) | case.ops["name"].cast(pl.String).str.contains(
+    weights = case.ops["family"].cast(pl.String).is_in(PRODUCTS) | case.ops["name"].cast(pl.String).str.contains(
         _OF_WEIGHTS
     )
     backward = weights & (case.ops["phase"].cast(pl.String) == "backward")
@@ -323,7 +325,7 @@ def _untrained_parts(case: Case) -> list[str]:
     if not networks.keys() >= lost.keys():
         return []
     elsewhere = (trained - lost.keys()) & networks.keys()
-    if not elsewhere and any(unread < whole for unread, whole in _unheld(settings_of(case.profile)).values()):
+    if not elsewhere and any(unread < whole for unread, whole in unheld_parameters(settings_of(case.profile)).values()):
         return []  # what optimizers hold of the network lies in the same modules
     for name in (_network_of, _part_of):
         parts = dict[str, int]()

@@ -12,7 +12,7 @@ In the trace
     The line with most of the worker's time comes first where it has a known remedy: lists made into tensors, whole files read for a few
     values, a crop that comes last, loops over single items. More workers would only share that work.
     Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept.
-    Ranks of DistributedDataParallel that draw the same samples are told so: each loads what the others load, too.
+    Ranks of DistributedDataParallel whose batches hold the same samples are told so: each loads what the others load, too.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0

@@ -16,6 +16,7 @@ from tests.findings.test_nsx127_costly_settings import CLEAN
 from tests.ranks.test_rank_table import KERNELS, noted
 
 LOADER = {"made": f"{FILE}:9", "batch_size": 64, "sampler": "SequentialSampler", "iterators": 1, "drawn": [7, 8]}
+LOADER["batches"] = [3, 4]
 WEIGHTS = 1_000_000
 _IN_FORWARD = {
     "gathered in forward": "ncclAllGather",

@@ -345,7 +345,7 @@ def test_kernels_of_backwards_whose_gradients_nothing_reads(monkeypatch: pytest.
     for source in rounds(80):
         lost = {"Net": source.choice(([0], [1], [0, 1], [])), "Other": [0]}
         monkeypatch.setattr(_unread, "settings_of", always(SimpleNamespace(record={"unread": lost})))
-        monkeypatch.setattr(_unread, "_network_names", always({"net": ("Net",), "net.a": ("Net",), "b": ("Other",)}))
+        monkeypatch.setattr(_unread, "network_names", always({"net": ("Net",), "net.a": ("Net",), "b": ("Other",)}))
         monkeypatch.setattr(_unread, "steady_steps", always(pl.DataFrame({"start_ns": [0, 100, 200]})))
         spans = [(s + 10, s + 40) for s in (0, 100, 200)] + [(s + 50, s + 80) for s in (0, 200)]
         others = [
@@ -403,7 +403,7 @@ def test_products_of_networks_whose_weights_no_optimizer_holds(monkeypatch: pyte
         monkeypatch.setattr(
             _unread, "settings_of", always(SimpleNamespace(record={"unheld": told_of | {"Odd": [0, 5], "Bad": "x"}}))
         )
-        monkeypatch.setattr(_unread, "_network_names", always({"net": ("Net",), "net.a": ("Net",), "b": ("Other",)}))
+        monkeypatch.setattr(_unread, "network_names", always({"net": ("Net",), "net.a": ("Net",), "b": ("Other",)}))
         of = (
             columns(source, 24)
             .times(300)

@@ -70,8 +70,45 @@ def test_ranks_without_a_wrapper_are_told_where_they_compute_apart(
     assert told(apart=False) is None
 
 
-def drew(*numbers: int, made: str = "train.py:4", wrappers: Any = DDP) -> dict[str, Any]:
-    return {"wrappers": wrappers, "loaders": [{**LOADER, "made": made, "drawn": list(numbers)}]}
+def drew(
+    *numbers: int,
+    made: str = "train.py:4",
+    wrappers: Any = DDP,
+    batches: Sequence[int] = (5,),
+    given: Sequence[int | None] = (),
+) -> dict[str, Any]:
+    """Return the settings of a rank whose loader draws these numbers, with checksums of its batches and of what its network is given."""
+    loader = {**LOADER, "made": made, "drawn": list(numbers), "batches": list(batches) if numbers else []}
+    network = {"class": "Net", "place": "train.py:40", "rows": 256, "sums": list(given)}
+    return {"wrappers": wrappers, "loaders": [loader], "inputs": [network] if given else []}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ((drew(7), drew(7)), True),
+        ((drew(7, batches=(5,)), drew(7, batches=(6,))), False),  # as many samples, of a dataset of each rank
+        ((drew(7, batches=()), drew(7, batches=())), False),  # what they hold was not seen
+        ((drew(7, batches=(), given=(3,)), drew(7, batches=(), given=(3,))), True),
+        ((drew(7, batches=(), given=(3, 4)), drew(7, batches=(), given=(4, 8))), True),  # one step apart
+        ((drew(7, given=(3, 4)), drew(7, given=(8, 9))), False),  # each takes its rows of the batch behind the loader
+        ((drew(7, batches=(), given=(None,)), drew(7, batches=(), given=(None,))), False),
+        ((drew(7, given=(None,)), drew(7, given=(3,))), True),
+        ((drew(7, batches=(), given=(3, 3)), drew(7, batches=(), given=(3, 3))), False),  # made up
+        ((streams(7, 8), streams(7, 8)), True),
+        (
+            (
+                streams(7, 8) | {"inputs": drew(given=(3,))["inputs"]},
+                streams(7) | {"inputs": drew(given=(4,))["inputs"]},
+            ),
+            False,
+        ),
+    ],
+)
+def test_equal_numbers_tell_of_equal_samples_only_with_equal_contents(
+    ranks: tuple[Mapping[str, Any], ...], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (_same_samples.same_samples(*job(monkeypatch, *ranks)) is not None) is told
 
 
 @pytest.mark.parametrize("numbers", [(7,), (7, 8), (6, 7)])

@@ -33,7 +33,7 @@ def test_networks_that_are_wrapped_alike_bear_their_own_classes(several: bool) -
     ]
     tree += [("D", ddp, None), ("D.module", "Critic", "D")] if several else []
     modules = pl.DataFrame(tree, schema=["module", "cls", "parent"], orient="row")
-    names = _unread._network_names(cast("Any", SimpleNamespace(attributed=SimpleNamespace(modules=modules))))
+    names = _unread.network_names(cast("Any", SimpleNamespace(attributed=SimpleNamespace(modules=modules))))
     assert names["head"] == ("Linear",)
     assert names["G.module.stem"] == names["G.module"] == (("Restorer",) if several else ("Restorer", ddp))
     assert names["G"] == (() if several else (ddp,))

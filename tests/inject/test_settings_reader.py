@@ -304,15 +304,34 @@ def test_what_two_ranks_may_draw_alike_by_chance_is_not_noted(data: Any) -> None
     assert found["drawn"] == []
 
 
+ROWS = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
+
+
+def test_what_is_in_a_batch_with_numbers_is_noted_too() -> None:
+    """Datasets of each rank have samples with the same numbers."""
+
+    def noted(rows: torch.Tensor) -> tuple[list[int], list[int]]:
+        with armed() as lab:
+            net = nn.Linear(8, 4)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in DataLoader(TensorDataset(rows), 4):
+                optimizer.zero_grad()
+                net(x).sum().backward()
+                optimizer.step()
+            (found,) = settings(lab)["loaders"]
+        return found["drawn"], found["batches"]
+
+    first, again, other = noted(ROWS), noted(ROWS.clone()), noted(ROWS + 1)
+    assert first == again and len(first[1]) == 1
+    assert other[0] == first[0] and other[1] != first[1]
+
+
 class _Rows(torch.utils.data.IterableDataset[torch.Tensor]):
     def __init__(self, rows: torch.Tensor) -> None:
         self.rows = rows
 
     def __iter__(self) -> Any:
         return iter(self.rows)
-
-
-ROWS = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

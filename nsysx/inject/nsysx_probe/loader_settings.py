@@ -1,7 +1,8 @@
 """The loaders of a program: their options, how often they make an iterator, and which samples they draw in the step that is watched.
 
-Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data. Data
-without numbers, as a stream has none, is told by a checksum of some numbers in the batch itself, of tensors on the CPU alone.
+Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data, unless each
+has a dataset of its own. What the data are, with numbers or without as a stream, is told by a checksum of some numbers in the batch
+itself, of tensors on the CPU alone.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class LoaderSettings:
     def loads(self, torch: Any, iterator: Any, batch: Any) -> None:
         """An iterator has made a batch."""
         about = self._of_sampler.get(id(iterator._index_sampler))
-        if about is not None and not about["drawn"] and len(about["batches"]) < MOST_DRAWS:
+        if about is not None and len(about["batches"]) < MOST_DRAWS:
             number = asked(checksum, torch, batch)
             if number is not None:
                 about["batches"].append(number)

@@ -360,6 +360,11 @@ FIRST_PARAMETERS, MOST_HELD_PARAMETERS = 4, 20_000
 #: So deep are the tuples, lists and dictionaries that a network is called with searched for a tensor that needs a gradient.
 DEEPEST_INPUT = 4
 
+# ---- untrained_weights ----------------------------------------------------------------------------------------------
+#: So many parameters are compared with what they were, spread over all of them; more parts of a network than this are not listed.
+#: Chosen: one takes 0.1 ms behind a window, and adapters lie in each layer.
+MOST_COMPARED_WEIGHTS, MOST_PARTS = 64, 64
+
 # ---- weights --------------------------------------------------------------------------------------------------------
 #: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.
 PROJECTED_NUMBERS, PROJECTIONS = 65_536, 4

@@ -33,6 +33,7 @@ from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPU
 from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
+from .untrained_weights import UntrainedWeights
 
 
 class SettingsReader:
@@ -49,7 +50,7 @@ class SettingsReader:
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
         self.masks = AttentionMasks(torch, out)
-        self.inputs = NetworkInputs(torch)
+        self.inputs, self.untrained = NetworkInputs(torch), UntrainedWeights(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
@@ -100,6 +101,7 @@ class SettingsReader:
             "left": MOST_OUTPUTS,
         }
         self._roots.clear()
+        self.untrained.begin()
         self._padding = BatchPadding(self.torch)
         self._watch(True)
         self._took_ns = time.perf_counter_ns() - before
@@ -120,9 +122,8 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        self._safely(self._padding.window_closed)
-        self._safely(self.masks.window_closed)
-        self._safely(self.inputs.window_closed)
+        for part in (self._padding, self.masks, self.inputs, self.untrained):
+            self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
@@ -140,6 +141,7 @@ class SettingsReader:
             "padding": self._padding.counts,
             "masks": self.masks.rows,
             "inputs": self.inputs.rows,
+            "untrained": self.untrained.rows,
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
         }
@@ -259,8 +261,7 @@ class SettingsReader:
         seen["backwards"] += 1
         seen["unread"].begins()
         seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
-        roots = [ref() for ref in self._roots.values()]
-        reduce = [asked(settings_objects.reduces, r) for r in roots if r is not None]
+        reduce = [asked(settings_objects.reduces, network) for network in self._networks()]
         if any(answer is not None for answer in reduce):
             seen["reducing"] = (seen["reducing"] or 0) + any(reduce)
 
@@ -285,6 +286,7 @@ class SettingsReader:
             seen["scalers"][id(scaler)] = settings_objects.scaler(scaler)
         if scaler is None and hasattr(optimizer, "param_groups"):
             seen["unread"].read(optimizer)
+            self.untrained.stepping(self._networks())
         if id(optimizer) not in seen["stepping"] and hasattr(optimizer, "param_groups"):
             seen["stepping"][id(optimizer)] = settings_objects.gradients(self.torch, optimizer)
 
@@ -358,6 +360,8 @@ class SettingsReader:
         if seen.get("anomaly") and state["switches"] is not None:
             state["switches"]["anomaly"] = True
         watched = seen["step"] is not None
+        if watched:
+            self._safely(lambda: self.untrained.judge(self._networks(), living, seen["unread"].readers()))
         if entered := seen.get("entered"):
             self.places.noted["autocast"] = max(entered, key=entered.get)
         self.places.noted.update(asked(lambda: variable_places.places(self.out.environ)) or {})
@@ -383,9 +387,11 @@ class SettingsReader:
             "gradient_readers": asked(seen["unread"].readers) if watched else None,
         }
 
+    def _networks(self) -> list[Any]:
+        return [root for root in (ref() for ref in self._roots.values()) if root is not None]
+
     def _groups(self) -> list[dict[str, Any]]:
-        roots = [root for root in (ref() for ref in self._roots.values()) if root is not None]
-        return settings_groups.groups(self._seen["groups"], roots)
+        return settings_groups.groups(self._seen["groups"], self._networks())
 
 
 def _activations(seen: dict[str, Any]) -> dict[str, Any]:

@@ -347,8 +347,17 @@ UNTRIED = (
     Remedy(
         "shards-kept",
         "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step does",
-        "average.lerp_(weight.to_local(), 0.01)  # of norms: add the squares of the parts in one all_reduce",
+        "average.lerp_(weight.to_local(), 0.01)",
         "What is computed must go part by part, as averages and sums do.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "values-at-once",
+        "Reduce these values in one all_reduce of what each rank takes of its own parts, and read them only where they are logged: here "
+        "all ranks meet for each one, many times in each step",
+        "values = torch.stack([value_of(p.to_local()) for p in model.parameters()])\n"
+        "dist.all_reduce(values)",
+        "Sums and squares of norms add up; reduce in the group over which parameters are split, and count what is not split once.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "weights-sent-once",

@@ -1,0 +1,331 @@
+"""Parts of a network that are only left out of the optimizer: backward computes their gradients, and wrappers of ranks reduce them.
+
+Below the first part that is trained nothing needs gradients once the rest is frozen: all of that backward goes. Of what lies between
+trained parts the gradients of weights go, and of the reductions the share of these parameters. Which parts these are the probe says, which
+compares their numbers over the run. Records of before have sizes alone: a DistributedDataParallel reduces more than optimizers hold, and
+nothing outside of the optimizer writes into as much. Then it is not known where in the network these parameters are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.frozen_parameters import bucket_bytes
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import (
+    FEWEST_UNTRAINED_SHARE,
+    MOST_LIVING_OPTIMIZERS,
+    MOST_NAMED_PARTS,
+    MUCH_UNREAD_SHARE,
+    WEIGHT_GRADIENTS_SHARE,
+)
+from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._unread import PRODUCTS, can_tell, network_names, unheld_parameters
+from nsysx.findings.nsx112_fusion import outermost
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+from nsysx.records import whole_number
+from nsysx.replay.engine import Edit, ScaleOps
+
+_REDUCES = r"AllReduce|ReduceScatter"
+#: Operators that write new weights over old ones, outside of an optimizer.
+_UPDATES = re.compile(r"^aten::(_foreach_)?(add|sub|addcmul|addcdiv|lerp|copy)_$")
+_BY_OPTIMIZER = (
+    'held = {id(p) for g in optimizer.param_groups for p in g["params"]}\n'
+    "for p in model.parameters(): p.requires_grad_(id(p) in held)"
+)
+
+
+class Untrained(NamedTuple):
+    """``elements`` of the ``of`` elements with gradients of a network (its class) are trained by nothing.
+
+    ``parts``: the parts of it in which these are, and ``trained`` those whose parameters optimizers hold; empty where that is not known.
+    """
+
+    cls: str
+    elements: int
+    of: int
+    parts: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Which share of the gradients nothing reads."""
+        return self.elements / self.of
+
+
+class _BackwardWork(NamedTuple):
+    """GPU work (op, call, ns) of backward: what goes, what is shorter, of which a share stays, and reductions that go: ``sent`` whole ones,
+    and ``first`` those of them that may hold gradients of what is trained, too. ``anywhere``: where in the backward it lies is not known.
+    """
+
+    gone: pl.DataFrame
+    shorter: pl.DataFrame
+    stays: float
+    sent: pl.DataFrame
+    first: pl.DataFrame
+    anywhere: bool = False
+
+
+def untrained(profile: Profile) -> Untrained | None:
+    """Return the network with most parameters that nothing trains, None without one, or where operators tell."""
+    return profile.once(_untrained)
+
+
+def _untrained(profile: Profile) -> Untrained | None:
+    settings = settings_of(profile)
+    if settings is None or can_tell(profile):
+        return None
+    rows = settings.rows("untrained")
+    if rows is None:
+        return None if unheld_parameters(settings) else _by_sizes(profile, settings)
+    networks = [_of_row(row) for row in rows]
+    return max((each for each in networks if each is not None), key=lambda each: each.elements, default=None)
+
+
+def _of_row(row: Row) -> Untrained | None:
+    lost, whole = whole_number(row.get("elements")) or 0, whole_number(row.get("of")) or 0
+    parts, trained = (
+        tuple(map(str, given)) if isinstance(given, list) else () for given in (row.get("parts"), row.get("trained"))
+    )
+    return Untrained(str(row.get("class")), lost, whole, parts, trained) if 0 < lost <= whole else None
+
+
+def _by_sizes(profile: Profile, settings: RecordedSettings) -> Untrained | None:
+    """Return what a DistributedDataParallel reduces beyond what optimizers hold, where all of that is of one kind of numbers."""
+    wrappers, networks = settings.wrappers("DDP") or (), settings.rows("networks") or ()
+    optimizers = settings.rows("optimizers") or ()
+    if len(wrappers) != 1 or wrappers[0].get("count") != 1 or len(networks) != 1:
+        return None
+    if not 0 < len(optimizers) < MOST_LIVING_OPTIMIZERS or any("shared" in row for row in optimizers):
+        return None
+    kinds = {str(kind) for row in (*networks, *optimizers) for kind in _kinds(row)}
+    size = BYTES_OF_KIND.get(next(iter(kinds)), 0) if len(kinds) == 1 else 0
+    if not size or wrappers[0].get("find_unused_parameters") is not False:
+        return None
+    reduced, held = sum(bucket_bytes(wrappers[0])) // size, settings.trained_bytes() // size
+    lost = reduced - held
+    if not held or lost < FEWEST_UNTRAINED_SHARE * reduced or not 2 * _written(profile) < lost:
+        return None
+    called = settings.rows("inputs") or ()
+    return Untrained(str((called if len(called) == 1 else networks)[0].get("class")), lost, reduced)
+
+
+def _kinds(row: Row) -> Sequence[object]:
+    kinds = row.get("dtypes")
+    return list(kinds) if isinstance(kinds, Mapping) else [None]
+
+
+def _written(profile: Profile) -> float:
+    """Return into how many elements operators outside of an optimizer write what may be new weights; infinitely many if not known."""
+    flow = flow_of(profile)
+    if flow is None:
+        return float("inf")
+    ranges = profile.ranges.ranges
+    stepping = ranges.filter(
+        pl.col("own"), pl.col("process") == profile.process, pl.col("name").cast(pl.String) == "optimizer"
+    )
+    spans, whole = stepping.select("start_ns", "end_ns").rows(), 0
+    for row in flow.outermost:
+        begin_ns = int(flow.start_ns[row])
+        if _UPDATES.match(flow.names[row]) and not any(start <= begin_ns < end for start, end in spans):
+            whole += sum(map(math.prod, sizes_of(flow.size[row])))
+    return whole
+
+
+def computed_for_nothing(case: Case, settings: RecordedSettings) -> str:
+    """Return which parts get gradients that nothing reads, "" where there are none or what they take is little."""
+    network = untrained(case.profile)
+    if network is None or not case.notable(_unneeded_ns(case, network), MUCH_UNREAD_SHARE):
+        return ""
+    parts = f" ({_listed(network.parts)})" if network.parts else ""
+    share = f"{units.share(network.elements, network.of)} of the parameters of {network.cls}{parts}"
+    reduced = ", and they are reduced over the ranks" if settings.rows("wrappers") else ""
+    return f"{share} get gradients in each step, and no optimizer holds these: computed for nothing{reduced}"
+
+
+def _unneeded_ns(case: Case, network: Untrained) -> int:
+    work = _work(case, network)
+    return case.per_step(int(work.gone["ns"].sum()) + (1 - work.stays) * int(work.shorter["ns"].sum()))
+
+
+def _listed(parts: Sequence[str]) -> str:
+    first = parts[:3]
+    return ", ".join(first) + (f" and {len(parts) - len(first)} more" if len(parts) > len(first) else "")
+
+
+def frozen(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what it is worth if no gradients of these weights are computed or reduced, by the replay."""
+    network = untrained(case.profile)
+    if network is None:
+        return None
+    work = _work(case, network)
+    sure, more = _without(case, work.gone, work.sent), _without(case, work.gone, work.sent, work.first)
+    less: list[Edit] = [ScaleOps(ops_of(work.shorter), work.stays, less_work=True)] if work.shorter.height else []
+    if work.anywhere:  # at most all of these parameters lie below what is trained
+        products = ops_of(_products(work.shorter, case))
+        sure = [ScaleOps(products, 1 - WEIGHT_GRADIENTS_SHARE * network.share, less_work=True)]
+    left = ops_of(_reductions(case)) - ops_of(work.sent) - ops_of(work.first)
+    if less and left:
+        more = [*more, ScaleOps(left, 1 - network.share, less_work=True)]
+    sure, more = sure if work.anywhere else [*sure, *less], [*more, *less]
+    cause = (StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH)
+    least, most = (case.worth(*edits, cause=cause) for edits in (sure, more))
+    if least.likely_ns is None or most.likely_ns is None:
+        return least
+    low, high = least.likely_ns, max(least.likely_ns, most.likely_ns)
+    error = (high - low) // 2 + (most.error_ns or 0)
+    why = "the backward of these parts goes, and the reductions of their gradients"
+    if work.anywhere:
+        why = "gradients of weights go, at most all of the backward of these parameters, with their share of the reductions"
+    return replace(
+        most, likely_ns=(low + high) // 2, error_ns=error, most_ns=high + (most.error_ns or 0), confidence=why
+    )
+
+
+def _without(case: Case, *work: pl.DataFrame) -> list[Edit]:
+    """Return the edits after which this work is neither done nor launched."""
+    launching = case.calls.filter(
+        case.calls["call"].is_in(pl.concat([each["call"] for each in work]).unique().implode())
+    )
+    return edits_without(launching, case.ops, leading=True) if launching.height else []
+
+
+def _reductions(case: Case) -> pl.DataFrame:
+    phase = case.ops["phase"].cast(pl.String)
+    reduces = (case.ops["cls"] == DeviceActivity.COMM.value) & (phase == "backward").fill_null(value=False)
+    return case.ops.filter(reduces & pl.Series(lookup.matching(case.ops["name"], _REDUCES), dtype=pl.Boolean))
+
+
+def _products(work: pl.DataFrame, case: Case) -> pl.DataFrame:
+    products = case.ops.filter(case.ops["family"].cast(pl.String).is_in(PRODUCTS))
+    return work.filter(pl.col("op").is_in(products["op"].implode()))
+
+
+def of_untrained(case: Case) -> Takes:
+    """Return the work of the backward of these parts."""
+    network = untrained(case.profile)
+    if network is None:
+        return Takes()
+    work = _work(case, network)
+    return Takes(ops_of(work.gone) | ops_of(work.shorter))
+
+
+def _work(case: Case, network: Untrained) -> _BackwardWork:
+    """Return the backward work of these parts: below what is trained all of it goes, elsewhere half of the products."""
+    names, networks = network_names(case.profile), outermost(case.profile)
+    paths = {
+        module: _within(module, networks[module][0]) for module, classes in names.items() if network.cls in classes
+    }
+    computed = case.ops.filter(
+        (case.ops["cls"] != DeviceActivity.COMM.value)
+        & (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False)
+        & case.ops["call"].is_not_null()
+        & case.ops["module"].cast(pl.String).is_in(list(paths)).fill_null(value=False)
+    )
+    work, sent = (
+        ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")) for ops in (computed, _reductions(case))
+    )
+    path = [paths[module] for module in computed["module"].cast(pl.String).to_list()]
+    # A parameter that is trained by itself, such as a prompt, is no module: how far down backward has to go is not known.
+    if not network.parts or not all(_inside(path, [part]).any() for part in network.trained):
+        return _BackwardWork(work.clear(), work, 1 - network.share, sent.clear(), sent.clear(), anywhere=True)
+    lost, kept = (_inside(path, parts) for parts in (network.parts, network.trained))
+    begins, called = _backwards(case), computed["call_start_ns"].to_numpy()
+    which = np.searchsorted(begins, called, side="right")
+    last = np.full(len(begins) + 1, -1, np.int64)
+    np.maximum.at(last, which[kept], called[kept])
+    below = lost & (called > last[which])
+    products = computed["family"].cast(pl.String).is_in(PRODUCTS).fill_null(value=False).to_numpy()
+    sent_ns = _reductions(case)["call_start_ns"].fill_null(-1).to_numpy()
+    backward = np.searchsorted(begins, sent_ns, side="right")
+    behind = (sent_ns > last[backward]) & np.isin(backward, which[below])
+    order = np.lexsort((sent_ns, backward))
+    order = order[behind[order]]
+    first = np.zeros(len(sent_ns), np.bool_)
+    first[order[np.append(True, np.diff(backward[order]) > 0)[: len(order)]]] = True
+    flags = (below, lost & ~below & products), (behind & ~first, first)
+    (gone, shorter), (whole, mixed) = (
+        (each.filter(pl.Series(a, dtype=pl.Boolean)), each.filter(pl.Series(b, dtype=pl.Boolean)))
+        for each, (a, b) in zip((work, sent), flags, strict=True)
+    )
+    return _BackwardWork(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
+
+
+def _backwards(case: Case) -> I64:
+    """Return when each backward of the program begins."""
+    chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
+    begins: I64 = case.profile.ranges.ranges.filter(chosen)["start_ns"].sort().to_numpy()
+    return begins
+
+
+def _within(module: str, root: str) -> str:
+    """Return the path of a module within its network."""
+    return module if root.startswith("(") else module.removeprefix(root).lstrip(".")
+
+
+def _inside(paths: Sequence[str], parts: Sequence[str]) -> Flags:
+    """Return which paths are one of these parts or lie in one."""
+    return np.array([any(path == part or path.startswith(f"{part}.") for part in parts) for path in paths], np.bool_)
+
+
+def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and advice with the parts that are frozen, as code of the program."""
+    network, settings = untrained(case.profile), settings_of(case.profile)
+    wrapped = settings is not None and bool(settings.rows("wrappers"))
+    before = "  # before the network is wrapped" if wrapped else "  # before training"
+    parts = _sliced(network.parts) if network else []
+    paste = f"{_BY_OPTIMIZER}{before}"
+    if 0 < len(parts) <= MOST_NAMED_PARTS:
+        paste = f"for part in [{', '.join(parts)}]: part.requires_grad_(False){before}"
+    text = "Freeze what no optimizer updates (requires_grad_(False)): backward computes its gradients for nothing"
+    reduced = ", and the ranks reduce them" if wrapped else ""
+    condition = (
+        "Lines that read these gradients find None, and a norm for clipping of all gradients no longer counts them."
+    )
+    return title, replace(remedy, text=f"{text}{reduced}", paste=paste, condition=condition)
+
+
+def _sliced(parts: Sequence[str]) -> list[str]:
+    """Return parts of a network as code: neighbours of one list as a slice of it."""
+    code, runs = list[str](), dict[str, list[int]]()
+    for part in parts:
+        owner, _, last = part.rpartition(".")
+        if owner and last.isdecimal():
+            if owner not in runs:
+                code.append(owner)
+            runs.setdefault(owner, []).append(int(last))
+        else:
+            code.append(part)
+    return [text for each in code for text in _slices(each, runs.get(each))]
+
+
+def _slices(path: str, numbers: list[int] | None) -> list[str]:
+    """Return a part as code, of a list the slices in which some ``numbers`` lie."""
+    owner = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{path}")
+    if numbers is None:
+        return [owner]
+    starts, ends = ([n + by for n in sorted(numbers) if n + by + (by - 1) not in numbers] for by in (0, 1))
+    return [f"{owner}[{start or ''}:{end}]" for start, end in zip(starts, ends, strict=True)]
+
+
+def place(case: Case) -> Row:
+    """Return the line that wraps the network, else the one that makes the optimizer."""
+    settings = settings_of(case.profile)
+    return {} if settings is None or untrained(case.profile) is None else settings.place("DDP", "FSDP", "optimizer")

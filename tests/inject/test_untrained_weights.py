@@ -1,0 +1,140 @@
+"""Parts of a network that get gradients although nothing trains them are told from those that something else than an optimizer trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from nsysx_probe.probe_bounds import MOST_PARTS
+from nsysx_probe.untrained_weights import UntrainedWeights
+from torch import nn
+
+from tests.inject.test_probe import armed
+from tests.inject.test_settings_reader import settings
+
+
+class Net(nn.Module):
+    """A front end, four layers and a head; with ``keep``, parameters of these parts are left out of the optimizer."""
+
+    def __init__(self, adapters: bool = False) -> None:
+        super().__init__()
+        self.front = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.pos = nn.Parameter(torch.zeros(8))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.adapters = nn.ModuleList(nn.Linear(8, 8) for _ in range(4 if adapters else 0))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.front(x) + self.pos
+        for n, layer in enumerate(self.layers):
+            x = self.adapters[n](layer(x)) if len(self.adapters) else layer(x)
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def trained(
+    net: nn.Module,
+    held: list[nn.Parameter],
+    update: Callable[[nn.Module], object] = lambda net: None,
+    reset: bool = True,
+) -> Any:
+    """Return what the record says behind two windows, between which the network goes on to be trained."""
+    with armed() as lab:
+        optimizer = torch.optim.SGD(held, lr=0.1)
+        for _ in range(2):
+            for _ in range(4):
+                net(torch.randn(4, 8)).square().mean().backward()
+                update(net)
+                optimizer.step()
+                (net if reset else optimizer).zero_grad()
+            lab.probe.settings.window_closed()
+        return settings(lab)["untrained"]
+
+
+def above(net: nn.Module, names: tuple[str, ...]) -> list[nn.Parameter]:
+    return [p for name, p in net.named_parameters() if name.startswith(names)]
+
+
+TRAINED = ("layers.2", "layers.3", "head")
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_parts_that_are_only_left_out_of_the_optimizer_are_told(reset: bool) -> None:
+    net = Net()
+    (found,) = trained(net, above(net, TRAINED), reset=reset)
+    assert (found["class"], found["elements"], found["of"]) == ("Net", 3 * 72 + 8, 5 * 72 + 8 + 18)
+    assert found["parts"] == ["pos", "front", "layers.0", "layers.1"]
+    assert found["trained"] == ["layers.2", "layers.3", "head"]
+
+
+def test_wrappers_add_nothing_to_the_paths() -> None:
+    net = Net()
+    (found,) = trained(nn.DataParallel(net), above(net, TRAINED))
+    assert found["parts"] == ["pos", "front", "layers.0", "layers.1"]
+
+
+def test_a_base_between_adapters_is_told_by_its_layers() -> None:
+    net = Net(adapters=True)
+    (found,) = trained(net, above(net, ("adapters", "head")))
+    assert found["parts"] == ["pos", "front", "layers"] and found["trained"] == ["adapters", "head"]
+
+
+def by_hand(net: nn.Module) -> None:
+    """As old programs write it: no version of a tensor shows it."""
+    for p in net.parameters():
+        p.data.sub_(0.01 * p.grad.data)
+
+
+def averaged(net: nn.Module) -> None:
+    for p in net.parameters():
+        p.data.copy_(p.data * 0.99)
+
+
+@pytest.mark.parametrize("update", [by_hand, averaged])
+def test_weights_that_lines_of_the_program_train_are_not(update: Callable[[nn.Module], object]) -> None:
+    net = Net()
+    assert trained(net, above(net, TRAINED), update) == []
+
+
+def hooked(net: nn.Module) -> nn.Module:
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: None)
+    return net
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda net: (net, list(net.parameters())),
+        lambda net: (net, [nn.Parameter(torch.zeros(2))]),  # something else trains all of it
+        lambda net: (hooked(net), above(net, TRAINED)),
+        lambda net: (net.requires_grad_(False).head.requires_grad_(True) and net, above(net, TRAINED)),
+    ],
+    ids=["all held", "none held", "hooks", "frozen"],
+)
+def test_networks_without_such_parts_are_not(made: Callable[[Any], tuple[nn.Module, list[nn.Parameter]]]) -> None:
+    net, held = made(Net())
+    assert trained(net, held) == []
+
+
+def test_one_window_does_not_tell_and_many_parts_are_not_listed() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = nn.ModuleList(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)) for _ in range(MOST_PARTS + 1))
+
+    net, weights = Pairs(), UntrainedWeights(torch)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    weights.stepping([net])
+    optimizer = torch.optim.SGD([p for pair in net.pairs for p in pair[0].parameters()], lr=0.1)
+    weights.judge([net], [optimizer], [])
+    weights.window_closed()
+    assert weights.rows == []
+    weights.window_closed()
+    weights.judge([net], [], [])  # the program ends
+    weights.window_closed()
+    (found,) = weights.rows
+    assert (found["elements"], found["parts"], found["trained"]) == (2 * (MOST_PARTS + 1), [], [])
