@@ -60,7 +60,7 @@ def test_what_only_looks_like_a_flush(tmp_path: Path) -> None:
     main.call("cudaMalloc_v3020", at=1_300_000, dur=50_000)
     # A free of nothing wakes the driver.
     main.call("cudaFree_v3020", at=2_100_000, dur=2_000)
-    main.call("cudaMalloc_v3020", at=2_180_000, dur=50_000)
+    main.call("cudaMalloc_v3020", at=2_120_000, dur=50_000)
     # cuBLAS sets itself up.
     main.call("cudaFree_v3020", at=3_100_000, dur=25_000)
     main.call("cudaMalloc_v3020", at=3_126_000, dur=5_000)
