@@ -15,6 +15,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import EVEN_STAGES_SAVING_SHARE, LAYERS_OF_STAGE_SHARE, NAMED_STAGE_PARTS
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
@@ -56,6 +57,8 @@ class StageLayers(NamedTuple):
 
 def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     """Return the layers of the stages, None where those of a rank are not known, or no other number of whole layers is better."""
+    if _in_parts(case, len(stages.rows)):
+        return None
     profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
     parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
     of_stages = [each for each in parts if each is not None]
@@ -82,6 +85,13 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     beside = tuple(sorted(longest.others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
     made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
     return made if better != made.counts else None
+
+
+def _in_parts(case: Case, stages: int) -> bool:
+    """Return whether some of the ranks are a group of their own: they may be replicas, each with stages, not as many stages as ranks."""
+    settings = settings_of(case.profile)
+    ranks = [row.get("ranks") for row in (settings.rows("groups") if settings is not None else None) or ()]
+    return any(isinstance(each, list) and 1 < len(each) < stages for each in ranks)
 
 
 def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:

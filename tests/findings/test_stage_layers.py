@@ -164,3 +164,20 @@ def test_little_to_gain_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = _stage_layers.StageLayers("Block", (10, 10), (11, 9), (10.0 * MS, 10.0 * MS), (0.0, 12.0 * MS), ())
     case = cast(Case, SimpleNamespace(profile=None, step_ns=130 * MS))
     assert _stage_layers.moved(case, stages, cut, (8.0, 8.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "apart"),
+    [
+        ([[0, 1, 2, 3]], False),
+        ([[0, 1, 2, 3], [0, 2], [1, 3]], True),  # two pipelines, whose stages average their gradients
+        ([[0, 1, 2, 3], [0]], False),
+        ([None], False),
+    ],
+)
+def test_ranks_of_several_pipelines_are_not_dealt_layers(
+    monkeypatch: pytest.MonkeyPatch, groups: list[list[int] | None], apart: bool
+) -> None:
+    settings = SimpleNamespace(rows=lambda _: [{"ranks": ranks} for ranks in groups])
+    monkeypatch.setattr(_stage_layers, "settings_of", lambda _: settings)
+    assert _stage_layers._in_parts(cast(Case, SimpleNamespace(profile=None)), 4) == apart
