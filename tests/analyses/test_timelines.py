@@ -160,7 +160,7 @@ def test_a_capture_without_steps_has_a_closer_look_at_its_busiest_launches(tmp_p
     assert len(stream.spans) >= 10
 
 
-@pytest.mark.parametrize(("other", "label"), [(0, "process 200: GPU 0 stream 7"), (1, "GPU 1 stream 7")])
+@pytest.mark.parametrize(("other", "label"), [(0, "process 200 stream 7"), (1, "GPU 1 stream 7")])
 def test_lanes_of_processes_that_number_their_gpu_alike_say_whose_they_are(tmp_path, other, label):
     report = Report()
     for pid, device in ((100, 0), (200, other)):

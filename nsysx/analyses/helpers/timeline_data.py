@@ -224,7 +224,7 @@ class _Lanes:
     def add_other_processes(self) -> None:
         """Add the busiest streams of the other processes of the report: the other ranks, on the same clock.
 
-        Processes may share a device, or each may number the one that it sees 0: then a lane says whose it is.
+        Processes may share a device, or each may number the one that it sees 0: then a lane says whose it is, not which device.
         """
         numbered = {device for process, device in self.profile.ledgers.activity if process == self.process}
         ops = self.profile.attributed.gpu_ops.filter(pl.col("process") != self.process).select(_OPS)
@@ -241,8 +241,8 @@ class _Lanes:
         in_order = busiest.sort("device", "process", "stream").select("process", "device", "stream")
         for process, device, stream in in_order.iter_rows():
             here = (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("stream") == stream)
-            whose = f"process {ids.pid_of(process)}: " if device in numbered else ""
-            self._add("stream", f"{whose}GPU {device} stream {stream}", self._ops(ops.filter(here)))
+            whose = f"process {ids.pid_of(process)}" if device in numbered else f"GPU {device}"
+            self._add("stream", f"{whose} stream {stream}", self._ops(ops.filter(here)))
 
     def _ops(self, ops: pl.DataFrame) -> list[Span]:
         return _op_spans(ops, self.start, self.end, self._api_lane)
