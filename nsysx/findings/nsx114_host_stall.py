@@ -54,7 +54,7 @@ from nsysx.findings._finding_bounds import (
     WHOLE_STALL_SHARE,
 )
 from nsysx.findings._found import Found
-from nsysx.findings._line_causes import encloses
+from nsysx.findings._line_causes import encloses, of_no_parameters
 from nsysx.findings._line_remedies import Seen, fix_of, of_training
 from nsysx.findings._lines import row_of, running, runs_networks, share_running
 from nsysx.findings._needs import steady_steps, step_of
@@ -227,8 +227,11 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
 
 def _of_its_text(case: Case, line: Mapping[str, Any]) -> Fix | None:
     """Return what can be done about a line by what it calls, None where that is not known."""
+    code = case.profile.code()
+    line_row = -1 if code is None else row_of(code, line)
     texts = (str(row["text"] or "").partition("  #")[0] for row in _rows_of(case, line))
-    return next((fix for fix in (fix_of(Seen(text)) for text in texts if text) if fix is not None), None)
+    advice = ((text, fix_of(Seen(text))) for text in texts if text)
+    return next((f for text, f in advice if f is not None and not of_no_parameters(case, line_row, text, f)), None)
 
 
 def _rows_of(case: Case, line: Mapping[str, Any]) -> list[lines.CodeLineRow]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from nsysx.findings import _line_causes, nsx114_host_stall
 from tests.findings.lined import FILE, Lined
 from tests.ranks.test_rank_table import ALL_REDUCE
 
@@ -67,3 +70,19 @@ def test_gradients_of_activations_are_in_no_buckets(
         r.name for f in program.findings(tmp_path, "NSX110") for r in f.remedies if r.name == "gradients-in-buckets"
     ]
     assert bool(told) is of_parameters
+
+
+@pytest.mark.parametrize("backward", [{3}, set()])
+def test_a_pause_at_such_a_line_has_no_advice_for_parameters(
+    backward: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"file": FILE, "line": LINE, "function": "hook"}
+    case: Any = SimpleNamespace(
+        profile=SimpleNamespace(code=object),
+        typed_rows=lambda table: [{"file": FILE, "line": LINE, "text": "dist.all_reduce(g)"}],
+    )
+    monkeypatch.setattr(nsx114_host_stall, "row_of", lambda code, line: 3)
+    lines = SimpleNamespace(backward=backward, forward=set())
+    monkeypatch.setattr(_line_causes, "activation_lines", lambda profile: lines)
+    advice = nsx114_host_stall._of_its_text(case, where)
+    assert (advice is None) == bool(backward)

@@ -73,7 +73,8 @@ def test_a_pause_at_such_a_line_has_the_same_advice(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(nsx114_host_stall, "dispatched_batches", advice)
     monkeypatch.setattr(nsx114_host_stall, "_line_stays", lambda case, line: False)
-    case: Any = SimpleNamespace(module=lambda row: None, typed_rows=lambda table: [])
+    profile = SimpleNamespace(code=lambda: None)
+    case: Any = SimpleNamespace(profile=profile, module=lambda row: None, typed_rows=lambda table: [])
     here, elsewhere = ({"file": "/job/train.py", "line": number, "function": "step"} for number in (10, 20))
     assert nsx114_host_stall._move_it(case, {}, here).text == "Each its part"
     assert nsx114_host_stall._move_it(case, {}, elsewhere).text.startswith("Move what train.py:20 step does")
