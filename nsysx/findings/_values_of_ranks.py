@@ -27,6 +27,8 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
 
+#: What to do about them.
+AT_ONCE = way("values-at-once")
 #: What a line takes of each tensor, and what of the parts of ranks adds up: the first that fits.
 _LARGEST, _CHECKS = r"\b(amax|amin|aminmax|max|min|maximum)\(|\binf\b", r"\bis_?(finite|nan|inf)\("
 _NORMS, _OTHERS = r"\b(vector_norm|norm)\(", r"\b(sum|mean|v?dot|var|std|all|any|count_nonzero|item|tolist)\(|\bfloat\("
@@ -148,7 +150,6 @@ def _in_words(what: str, times: float, values: str, operation: str = "", behind:
 
 
 def _fix_of(what: str, times: float, paste: str, more: str = "") -> Fix:
-    remedy = way("values-at-once")
-    text = remedy.text.replace("these values", f"these {what}", 1)
+    text = AT_ONCE.text.replace("these values", f"these {what}", 1)
     text = text.replace("many times in each step", f"{units.count(round(times))} times in each step", 1)
-    return Fix.by_name(way("values-at-once", f"{text}{more}", paste))
+    return Fix.by_name(way(AT_ONCE.name, f"{text}{more}", paste))
