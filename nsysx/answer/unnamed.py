@@ -149,6 +149,8 @@ def _left_over(summary: Summary, saves: str, figures: str, nothing: str) -> str:
         left = f"For most of the step the GPU idles, and no change of that is known. {figures}"
     elif summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
+    elif summary.verdict.code == StepLimit.COMM:
+        left = f"What is left is communication: only fewer bytes, or work beside it, would help. {figures}"
     elif nothing == "Nothing" and (most := moved_most.moved_most(summary)) is not None:
         # That nothing was found says little of it.
         return f"Look at {most.name}{FIRST}{most.words}. No {saves} {figures}".rstrip()

@@ -8,6 +8,7 @@ import pytest
 
 from nsysx import answer as answers
 from nsysx.answer import unnamed
+from nsysx.catalogue import StepLimit
 from tests.render import factory
 from tests.samples import Samples
 
@@ -61,3 +62,17 @@ def test_a_step_in_which_the_gpu_mostly_idles_is_not_left_to_its_work() -> None:
     assert "What is left is GPU work" in told({"work": 51, "host": 49})
     idle = told({"work": 49, "host": 51})
     assert "For most of the step the GPU idles" in idle and "is GPU work" not in idle
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (StepLimit.COMM, "What is left is communication: only fewer bytes"),
+        (StepLimit.COPY, "What is left are copies"),
+        (StepLimit.GPU, "What is left is GPU work"),
+    ],
+)
+def test_what_is_left_of_a_step_is_what_limits_it(limit: StepLimit, words: str) -> None:
+    full = factory.summary()
+    verdict = replace(full.verdict, code=limit, parts={"work": 60, "comm": 40})
+    assert words in unnamed.to_record(replace(full, verdict=verdict))
