@@ -113,7 +113,7 @@ def _evaluating_alone(case: Case) -> list[Finding]:
                 cost_ns=between or None,
                 saving=Saving(None, size),
                 fix=Fix.by_name("shared-evaluation"),
-                where={**(collective or line_of_one_rank(case, row["process"])), "near": f"rank {row['rank']}"},
+                where={**(line_of_one_rank(case, row["process"]) or collective), "near": f"rank {row['rank']}"},
                 evidence=(
                     {"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads, **(shared or {})},
                 ),

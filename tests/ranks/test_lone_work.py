@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import polars as pl
 import pytest
 
+from nsysx.findings import nsx111_straggler
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
@@ -210,3 +214,18 @@ def test_an_evaluation_that_is_over_before_the_others_have_computed_is_one_for_w
     (finding,) = stragglers(summary)
     assert finding.title.startswith("Rank 0 alone evaluates between steps, for 5.00 ms; 1 rank more waits")
     assert [way.name for way in finding.remedies] == ["shared-evaluation"]
+
+
+@pytest.mark.parametrize(("seen", "line"), [({"file": FILE, "line": 40}, 40), ({}, 9)])
+def test_the_place_is_where_the_rank_evaluates_and_else_where_the_others_wait(
+    seen: dict[str, Any], line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [{"ns": 900 * MS, "file": FILE, "line": 9, "ranks": 1, "collective": "all-reduce"}]
+    rows = [{"rank": rank, "process": rank, "lone_work": times if rank == 0 else ()} for rank in range(2)]
+    monkeypatch.setattr(nsx111_straggler, "rank_rows", lambda case: rows)
+    monkeypatch.setattr(nsx111_straggler, "_unprofiled_of", lambda case, process: None)
+    monkeypatch.setattr(nsx111_straggler, "line_of_one_rank", lambda case, process: seen)
+    steps = SimpleNamespace(gpu=pl.DataFrame({"process": [0] * 10}))
+    case: Any = SimpleNamespace(profile=SimpleNamespace(steps=steps), process=0, step_ns=10 * MS)
+    (finding,) = nsx111_straggler._evaluating_alone(case)
+    assert finding.where == {"file": FILE, "line": line, "near": "rank 0"}
