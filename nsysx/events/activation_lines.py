@@ -13,9 +13,9 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import thread_roles
-from nsysx.events.code_lines import EVALUATION
+from nsysx.events.code_lines import evaluations_among
 from nsysx.events.event_bounds import MOST_OF_LINE_SHARE
-from nsysx.events.layers import Layer, layer_of
+from nsysx.events.layers import Layer
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 
@@ -62,8 +62,7 @@ def sent_by_nodes(profile: Profile, ops: pl.DataFrame) -> Flags:
     if code is not None:
         functions = code.places["function"].str.ends_with(_OF_NODE).fill_null(value=False).to_numpy()
         by_name = np.append(functions, False)[code.places_of(code.op[ops["op"].to_numpy()])]
-    like = calls if repeats is None else np.append(repeats.of, -1)[calls]
-    like = np.where(like >= 0, like, calls)
+    like = calls if repeats is None else np.append(repeats.like, -1)[calls]
     inside = np.zeros(ops.height, np.bool_)
     inside[calls >= 0] = _in_nodes(profile, profile.attributed.api_calls[like[calls >= 0]], by_name[calls >= 0])
     return inside
@@ -87,7 +86,10 @@ def _in_nodes(profile: Profile, calls: pl.DataFrame, by_name: Flags) -> Flags:
 
 def _evaluations(profile: Profile) -> Layer:
     """Return how torch's engine calls nodes, in the X-ray steps of the shown process."""
-    ops = profile.ranges.ranges.filter(
-        (pl.col("process") == profile.process) & (pl.col("kind") == "op") & ~(pl.col("crossing") | pl.col("repeated"))
+    return evaluations_among(
+        profile.ranges.ranges.filter(
+            (pl.col("process") == profile.process)
+            & (pl.col("kind") == "op")
+            & ~(pl.col("crossing") | pl.col("repeated"))
+        )
     )
-    return layer_of(ops.filter(ops["name"].cast(pl.String).str.starts_with(EVALUATION)))

@@ -205,9 +205,7 @@ def _in_steady_steps(
     asked = [tuple(functions.asked(search.thread[e.row], search.start_ns[e.row]) for e in group) for group in groups]
     # What is scattered in backward was gathered in forward, by a function that can be called once, too, where it is known.
     told = [n for n, each in enumerate(asked) if not groups[n][0].scattered_back or all(e.function for e in each)]
-    calls = steady["call"].fill_null(-1).to_numpy()
-    like = np.append(repeats.of, -1)[calls]
-    like = np.where(like >= 0, like, calls)
+    like = np.append(repeats.like, -1)[steady["call"].fill_null(-1).to_numpy()]
     every, more = ([each.call for n in told for each in groups[n][begin:]] for begin in (0, 1))
     ops = steady["op"].to_numpy()
     return AddedReductions(

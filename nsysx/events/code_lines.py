@@ -28,7 +28,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events import thread_roles
 from nsysx.events.attribute import Attributed, capture_calls
-from nsysx.events.layers import layer_of
+from nsysx.events.layers import Layer, layer_of
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.python_lines import place
 from nsysx.frames import derived, frame_columns, lookup
@@ -125,9 +125,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
         a, b = np.searchsorted(thread, [key, key + 1]).tolist()
         call[a:b] = xray.at(key, start[a:b])
     _backward(xray, ranges, attributed, call)
-    like = np.arange(calls.height)
-    if ranges.repeats is not None:
-        like = np.where(ranges.repeats.of >= 0, ranges.repeats.of, like)
+    like = np.arange(calls.height) if ranges.repeats is None else ranges.repeats.like
     noted_call, call = call, np.where(call >= 0, call, call[like])
     _between(xray, thread, like, noted_call, call)
     _without_new_messages(xray, attributed, noted_call, call)
@@ -264,7 +262,14 @@ def are_nodes(names: pl.Series) -> Flags:
 
 
 #: How torch calls a node of autograd, with what it does to the node's gradients: adds them to others, or casts them.
-EVALUATION = "autograd::engine::evaluate_function"
+_EVALUATION = "autograd::engine::evaluate_function"
+
+
+def evaluations_among(operators: pl.DataFrame) -> Layer:
+    """Return how torch's engine calls nodes, among operators of one process."""
+    names, index = lookup.distinct(operators["name"])
+    evaluates = np.array([(n or "").startswith(_EVALUATION) for n in names], np.bool_)[index]
+    return layer_of(operators.filter(evaluates))
 
 
 class NodesAtWork:
@@ -272,9 +277,7 @@ class NodesAtWork:
 
     def __init__(self, nodes: pl.DataFrame, operators: pl.DataFrame) -> None:
         self._nodes = layer_of(nodes)
-        names, index = lookup.distinct(operators["name"])
-        evaluates = np.array([(n or "").startswith(EVALUATION) for n in names], np.bool_)[index]
-        self._evaluations = layer_of(operators.filter(evaluates))
+        self._evaluations = evaluations_among(operators)
         thread, start = (self._nodes.rows[c].to_numpy() for c in ("thread", "start_ns"))
         #: Of each evaluation the number of its node, and -1 for none.
         self._numbers = np.full(self._evaluations.rows.height + 1, -1)

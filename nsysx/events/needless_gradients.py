@@ -148,10 +148,8 @@ def _find(profile: Profile) -> NeedlessGradients | None:
             partly[made] = _in_part(row, step.operators[row], needed)
     if not judged:
         return None
-    like = np.arange(calls.height)
-    if profile.ranges.repeats is not None:
-        repeated = profile.ranges.repeats.of
-        like = np.where(repeated >= 0, repeated, like)
+    repeats = profile.ranges.repeats
+    like = np.arange(calls.height) if repeats is None else repeats.like
     needless, partly = needless | needless[like], partly | partly[like]
     whole, networks = _of_whole_calls(flow, of_calls.backward, needless)
     for step, left in unneeded:

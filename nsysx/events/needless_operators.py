@@ -14,7 +14,7 @@ import numpy as np
 
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import OperatorFlow, in_place, is_drawn, is_view
+from nsysx.events.operator_flow import OperatorFlow, in_place, is_collective, is_drawn, is_view
 from nsysx.events.operator_names import begins_gradients, writes_lists
 
 #: Operators that take a part which Python's numbers may choose anew in each step.
@@ -25,8 +25,6 @@ _CHOSEN = re.compile(r"::(randint|randperm|multinomial)\w*$")
 _SAME_NUMBER = re.compile(r"^aten::((new_)?(zeros|ones)(_like)?|zero_)$")
 #: Operators that may write a number of Python.
 _NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|(new_)?full|full_like|fill_?)$")
-#: Collectives begin with one of these.
-_COLLECTIVES = ("c10d::", "_c10d", "record_param_comms")
 #: Operators that make a batch ready for a network.
 _PREPARES = re.compile(
     r"^aten::(_?to(_copy)?|contiguous|clone|float|half|bfloat16|(true_)?div|mul|sub|add|neg|clamp|flip|pad|constant_pad_nd|std|var|mean|"
@@ -87,11 +85,6 @@ def outer_operators(flow: OperatorFlow) -> OuterOperators:
         of_older[index] = from_before and is_view(flow.names[row])
         into_older[index] = from_before and in_place(flow.names[row])
     return OuterOperators(rows, makers, sources, older, unnamed, into_older)
-
-
-def is_collective(name: str) -> bool:
-    """Return whether an operator is a collective, a send or a receive."""
-    return name.startswith(_COLLECTIVES)
 
 
 def behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:

@@ -74,6 +74,11 @@ class Repeats:
     launches: int
     unmatched: int
 
+    @property
+    def like(self) -> I64:
+        """The call of a marked step that each corresponds to, itself without one."""
+        return np.where(self.of >= 0, self.of, np.arange(len(self.of)))
+
 
 @dataclass(frozen=True)
 class Ranges:

@@ -41,7 +41,8 @@ _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponen
 _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
 #: The operators of a flow, and those of one with collectives: the latter's results bear the number of the range within.
 _TORCHS = r"^aten::"
-_WITH_COLLECTIVES = r"^(aten|_?c10d(_functional)?)::|^record_param_comms$"
+_COLLECTIVE = r"^_?c10d(_functional)?::|^record_param_comms$"
+_WITH_COLLECTIVES = f"{_TORCHS}|{_COLLECTIVE}"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
         if not outer or start >= end_ns[outer[-1]]:
             outer.append(row)
     return outer
+
+
+def is_collective(name: str) -> bool:
+    """Return whether an operator is a collective, a send or a receive."""
+    return re.match(_COLLECTIVE, name) is not None
 
 
 @lru_cache(maxsize=4096)  # few names, each of thousands of operators

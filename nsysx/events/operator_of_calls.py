@@ -86,8 +86,7 @@ def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
             makers.setdefault(number, of_flow[later])
     _of_nodes(nodes, operators, makers, (thread, start), backward=backward)
     if profile.ranges.repeats is not None:
-        repeated = profile.ranges.repeats.of
-        like = np.where(repeated >= 0, repeated, np.arange(len(repeated)))
+        like = profile.ranges.repeats.like
         forward, backward = (np.where(rows >= 0, rows, rows[like]) for rows in (forward, backward))
     return OperatorOfCalls(forward, backward)
 

@@ -101,6 +101,11 @@ class RecordedSettings:
         rows = self.record.get(name)
         return tuple(r for r in rows if isinstance(r, Mapping)) if isinstance(rows, list) else None
 
+    def groups_of_ranks(self) -> list[list[int]]:
+        """Return the ranks of each process group that has several, as far as they are known."""
+        ranks = (row.get("ranks") for row in self.rows("groups") or ())
+        return [each for each in ranks if isinstance(each, list) and len(each) > 1]
+
     def trained_bytes(self, kind: str = "") -> int:
         """Return the bytes of all parameters of the optimizers, as numbers of a kind ("": as they are); 0 where that is not known."""
         whole = 0

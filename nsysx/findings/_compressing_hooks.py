@@ -32,11 +32,16 @@ _WAITS_FOR_ALL = ("cudaDeviceSynchronize", "cuCtxSynchronize")
 
 
 class _Compressed(NamedTuple):
-    """``calls`` of a hook, from its first reduction of each bucket to its wait; ``reductions`` (ops), and the ``buckets`` of all steps."""
+    """``calls`` of a hook, from its first reduction of each bucket to its wait; ``reductions`` (ops), and ``waits`` (calls)."""
 
     calls: pl.DataFrame
     reductions: frozenset[int]
-    buckets: int
+    waits: frozenset[int]
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets of all steps it reduces: it waits behind each."""
+        return len(self.waits)
 
 
 def _compressed(profile: Profile) -> _Compressed | None:
@@ -46,14 +51,13 @@ def _compressed(profile: Profile) -> _Compressed | None:
     fewest, most = _REDUCTIONS.get(str((wrapper or {}).get("hook")), (0, 0))
     calls = profile.steady_calls
     calls = calls.filter((calls["phase"].cast(pl.String) == "backward").fill_null(value=False))
-    names = calls["name"].cast(pl.String).str.replace(r"_v\d+$", "")
-    threads = calls["thread"].filter(names.is_in(_WAITS_FOR_ALL)).unique()
+    waiting = calls.filter(calls["name"].cast(pl.String).str.replace(r"_v\d+$", "").is_in(_WAITS_FOR_ALL))["call"]
+    threads = calls["thread"].filter(calls["call"].is_in(waiting.implode())).unique()
     if not most or len(threads) != 1:
         return None
     # What begins backward, the fill of its first gradient, the program's own thread launches.
     calls = calls.filter(calls["thread"] == threads[0]).sort("start_ns")
-    names = calls["name"].cast(pl.String).str.replace(r"_v\d+$", "")
-    waits = names.is_in(_WAITS_FOR_ALL).to_numpy()
+    waits = calls["call"].is_in(waiting.implode()).to_numpy()
     ops = profile.steady_ops
     comm = ops.filter((ops["cls"] == DeviceActivity.COMM.value).fill_null(value=False))
     reduces = calls["call"].is_in(comm["call"].drop_nulls().to_list()).to_numpy()
@@ -65,16 +69,13 @@ def _compressed(profile: Profile) -> _Compressed | None:
     np.minimum.at(first, bucket[reduces], np.flatnonzero(reduces))
     inside = np.arange(len(calls)) >= first[bucket]
     theirs = comm.filter(comm["call"].is_in(calls["call"].filter(pl.Series(reduces)).to_list()).fill_null(value=False))
-    return _Compressed(calls.filter(pl.Series(inside)), frozenset(theirs["op"].to_list()), int(waits.sum()))
+    return _Compressed(calls.filter(pl.Series(inside)), frozenset(theirs["op"].to_list()), frozenset(waiting.to_list()))
 
 
 def waits_of_hook(profile: Profile) -> frozenset[int]:
     """Return the calls with which such a hook waits for the GPU."""
     compressed = profile.once(_compressed)
-    if compressed is None:
-        return frozenset()
-    names = compressed.calls["name"].cast(pl.String).str.replace(r"_v\d+$", "")
-    return frozenset(compressed.calls["call"].filter(names.is_in(_WAITS_FOR_ALL)).to_list())
+    return frozenset() if compressed is None else compressed.waits
 
 
 def _plain_ns(case: Case, settings: RecordedSettings) -> float | None:

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
-from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import NUMBER_COPY_BYTES
@@ -19,14 +19,22 @@ from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
 
-def work_of_operators(case: Case, flow: OperatorFlow) -> pl.DataFrame:
-    """Return the GPU ops of the steady steps that operators or their gradients launch: op, ns, row (of the outermost operator)."""
-    of_calls = operator_of_calls(case.profile)
+def work_of_operators(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls | None = None) -> pl.DataFrame:
+    """Return the GPU ops of the steady steps that operators or their gradients launch: op, ns, row (of the outermost operator).
+
+    ``of_calls``: of the flow, if that is another one than `flow_of` returns.
+    """
+    of_calls = of_calls or operator_of_calls(case.profile)
     if of_calls is None:
         return pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
     row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(row=pl.Series(row))
     return ops.filter(pl.col("row") >= 0)
+
+
+def time_of_operators(work: pl.DataFrame) -> dict[int, int]:
+    """Return row -> time on the GPU (ns, all steps) of what outermost operators launch; ``work``: of `work_of_operators`."""
+    return dict(work.group_by("row").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).iter_rows())
 
 
 def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:

@@ -21,7 +21,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import MOST_LINES_NAMED, ROWS_WRITTEN_NS
@@ -67,7 +67,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_GrownLines]:
     code, by_key = case.profile.code(), dict[tuple[str, str], _GrownLines]()
-    taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
+    taken = time_of_operators(work)
     ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
     for tensor in ranked:
         longest = max(tensor.copied, key=lambda row: taken.get(row, 0))

@@ -49,8 +49,7 @@ class _Exchanged(NamedTuple):
 
 def apart(case: Case, settings: RecordedSettings) -> bool:
     """Return whether the ranks compute apart from each other, without a wrapper; False where that is not known."""
-    ranks = [row.get("ranks") for row in settings.rows("groups") or ()]
-    together = any(isinstance(each, list) and len(each) > 1 for each in ranks)
+    together = bool(settings.groups_of_ranks())
     backwards, sent = settings.number("backwards"), case.profile.once(_exchanged)
     if settings.rows("wrappers") != () or not together or backwards is None or sent is None or sent.to_one:
         return False

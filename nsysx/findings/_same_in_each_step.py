@@ -12,18 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.needless_operators import fixed_operators, is_collective, joined_operators
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.needless_operators import fixed_operators, joined_operators
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective
 from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes
 from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Saving
-from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
+from nsysx.findings._flow_work import (
+    copied,
+    in_short,
+    place_of_group,
+    place_of_operator,
+    time_of_operators,
+    work_of_operators,
+)
 from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Row
@@ -66,7 +71,7 @@ def same_in_each_step(
     elsewhere = _of_modules(case)
     rows = [row for row in rows if int(flow.start_ns[row]) not in elsewhere]
     places: dict[tuple[object, object], tuple[Row, list[list[int]]]] = {}
-    work = _work(case, of_calls, flow)
+    work = time_of_operators(work_of_operators(case, flow, of_calls))
     for group in joined_operators(flow, rows):
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
@@ -98,14 +103,6 @@ def _of_modules(case: Case) -> frozenset[int]:
         return frozenset()
     rows = nsx135_weights_in_calls.needless_rows(case, flow, copied(case.profile, flow, "HtoD"))
     return frozenset(flow.start_ns[sorted(rows)].tolist())
-
-
-def _work(case: Case, of_calls: OperatorOfCalls, flow: OperatorFlow) -> Mapping[int, int]:
-    """Return the time on the GPU (ns) of what each outermost operator launches, in all steps."""
-    row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
-    spent = (case.ops["end_ns"] - case.ops["start_ns"]).to_numpy()
-    sums = np.bincount(row[row >= 0], weights=spent[row >= 0], minlength=len(flow.names))
-    return {index: round(ns) for index, ns in enumerate(sums.tolist()) if ns}
 
 
 def _in_words(

@@ -81,8 +81,7 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
         layer_ns.append(of_layers / counts[-1])
         rest_ns.append(work - of_layers)
     better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
-    longest = of_stages[max(range(len(of_stages)), key=lambda i: stages.work_ns[i])]
-    beside = tuple(sorted(longest.others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
+    beside = tuple(sorted(of_stages[stages.longest_at].others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
     made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
     return made if better != made.counts else None
 
@@ -90,8 +89,7 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
 def _in_parts(case: Case, stages: int) -> bool:
     """Return whether some of the ranks are a group of their own: they may be replicas, each with stages, not as many stages as ranks."""
     settings = settings_of(case.profile)
-    ranks = [row.get("ranks") for row in (settings.rows("groups") if settings is not None else None) or ()]
-    return any(isinstance(each, list) and 1 < len(each) < stages for each in ranks)
+    return settings is not None and any(len(ranks) < stages for ranks in settings.groups_of_ranks())
 
 
 def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:
@@ -139,10 +137,7 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     gains by fewer layers is never all that the step gains.
     """
     few, many = micro_batches
-    slowest, longest = (
-        max(layers.layer_ns),
-        layers.layer_ns[max(range(len(stages.work_ns)), key=stages.work_ns.__getitem__)],
-    )
+    slowest, longest = max(layers.layer_ns), layers.layer_ns[stages.longest_at]
     even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))
     slower = [slowest / ns for ns in layers.layer_ns] if shared else even
     least = stages.step_ns(few) - paced_ns(layers.work_ns([slowest] * len(even), slower), few)
@@ -157,8 +152,7 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
 
 def in_words(stages: UnevenStages, layers: StageLayers) -> str:
     """Return a sentence on what the longest stage computes, and one on what the better cut makes of it."""
-    longest = max(range(len(stages.work_ns)), key=lambda i: stages.work_ns[i])
-    count, ns_each = layers.counts[longest], layers.layer_ns[longest]
+    count, ns_each = layers.counts[stages.longest_at], layers.layer_ns[stages.longest_at]
     parts = [f"{count} layers ({layers.cls}) take {units.duration(round(count * ns_each))}"]
     parts += [f"{name} {units.duration(round(ns))}" for name, ns in layers.beside if name]
     parts += [f"what is in no module, as a loss, {units.duration(round(ns))}" for name, ns in layers.beside if not name]

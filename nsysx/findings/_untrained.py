@@ -239,9 +239,8 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
         & case.ops["call"].is_not_null()
         & case.ops["module"].cast(pl.String).is_in(list(paths)).fill_null(value=False)
     )
-    work, sent = (
-        ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")) for ops in (computed, _reductions(case))
-    )
+    reductions = _reductions(case)
+    work, sent = (ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")) for ops in (computed, reductions))
     path = [paths[module] for module in computed["module"].cast(pl.String).to_list()]
     # A parameter that is trained by itself, such as a prompt, is no module: how far down backward has to go is not known.
     if not network.parts or not all(_inside(path, [part]).any() for part in network.trained):
@@ -253,7 +252,7 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
     np.maximum.at(last, which[kept], called[kept])
     below = lost & (called > last[which])
     products = computed["family"].cast(pl.String).is_in(PRODUCTS).fill_null(value=False).to_numpy()
-    sent_ns = _reductions(case)["call_start_ns"].fill_null(-1).to_numpy()
+    sent_ns = reductions["call_start_ns"].fill_null(-1).to_numpy()
     backward = np.searchsorted(begins, sent_ns, side="right")
     behind = (sent_ns > last[backward]) & np.isin(backward, which[below])
     order = np.lexsort((sent_ns, backward))

@@ -22,6 +22,11 @@ class UnevenStages(NamedTuple):
     work_ns: tuple[float, ...]
     rows: tuple[Row, ...]
 
+    @property
+    def longest_at(self) -> int:
+        """The place of the longest stage among them."""
+        return max(range(len(self.work_ns)), key=lambda i: (self.work_ns[i], i))
+
     def step_ns(self, micro_batches: float) -> float:
         """Return what the longest stage computes, and of each other stage one micro-batch (ns)."""
         return paced_ns(self.work_ns, micro_batches)

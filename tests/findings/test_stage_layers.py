@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _stage_layers
 from nsysx.findings._case import Case
 from nsysx.judging import rank_verdict
@@ -178,6 +179,6 @@ def test_little_to_gain_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_of_several_pipelines_are_not_dealt_layers(
     monkeypatch: pytest.MonkeyPatch, groups: list[list[int] | None], apart: bool
 ) -> None:
-    settings = SimpleNamespace(rows=lambda _: [{"ranks": ranks} for ranks in groups])
+    settings = RecordedSettings({"groups": [{"ranks": ranks} for ranks in groups]})
     monkeypatch.setattr(_stage_layers, "settings_of", lambda _: settings)
     assert _stage_layers._in_parts(cast(Case, SimpleNamespace(profile=None)), 4) == apart
