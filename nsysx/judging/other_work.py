@@ -50,17 +50,17 @@ def _other_gpus(profile: Profile) -> OtherWork:
     )
 
 
-def others_of_gpu(profile: Profile) -> list[tuple[int, int]]:
-    """Return the (process, device) of other processes whose device is the shown GPU; none if the report does not say."""
+def others_of_gpu(profile: Profile, key: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+    """Return the (process, device) of other processes whose GPU is the shown one, or that of ``key``; none if the report does not say."""
     limits = profile.trace.limits
-    if profile.device is None or (shown := limits.get((profile.process, profile.device))) is None or shown.gpu is None:
+    if key is None:
+        key = None if profile.device is None else (profile.process, profile.device)
+    if key is None or (shown := limits.get(key)) is None or shown.gpu is None:
         return []
     return [
         device
         for device in profile.ledgers.activity
-        if device[0] != profile.process
-        and (its_limits := limits.get(device)) is not None
-        and its_limits.gpu == shown.gpu
+        if device[0] != key[0] and (its_limits := limits.get(device)) is not None and its_limits.gpu == shown.gpu
     ]
 
 

@@ -19,6 +19,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.sampled_clocks import working_clock
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
+from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import UNKNOWN_GPU
 from nsysx.ranks import host_meetings, process_groups, usual_work
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
@@ -168,7 +169,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     for process, device, start, end in windows:
         key = process, device
         figures, tiles = _ledger(profile, work.steps.get(key, profile.steps.gpu.clear()), key, (start, end))
-        if tiles is not None and key in work.kernels and usual_work.shares_gpu(profile, key):
+        if tiles is not None and key in work.kernels and others_of_gpu(profile, key):
             tiles = replace(tiles, usual_ns=usual_work.usual_ns(work.kernels[key], tiles))
         members = communicators.get(process, {})
         communication = work.communication.get(key, work.no_communication)

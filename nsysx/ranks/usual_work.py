@@ -9,19 +9,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.ranks.rank_record import LedgerTiles
-
-
-def shares_gpu(profile: Profile, key: tuple[int, int]) -> bool:
-    """Return whether another process of the report works on the GPU of this (process, device); False if the report does not say."""
-    limits = profile.trace.limits
-    shown = limits.get(key)
-    if shown is None or shown.gpu is None:
-        return False
-    others = (limits.get(other) for other in profile.ledgers.activity if other[0] != key[0])
-    return any(other is not None and other.gpu == shown.gpu for other in others)
 
 
 def usual_ns(kernels: pl.DataFrame, tiles: LedgerTiles) -> I64:
