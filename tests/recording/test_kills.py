@@ -41,8 +41,9 @@ def nsys() -> str:
 
 
 def words_of(place: Path) -> str:
+    """Return the command line of a process, which need not be UTF-8: other tests start such programs at the same time."""
     try:
-        return (place / "cmdline").read_text().replace("\0", " ")
+        return os.fsdecode((place / "cmdline").read_bytes()).replace("\0", " ")
     except OSError:
         return ""
 
@@ -53,9 +54,8 @@ def processes(folder: Path, sessions: set[int]) -> dict[int, str]:
     found = {}
     for pid, place in everything.items():
         try:
-            if (place / "cwd").readlink() == folder and (place / "stat").read_text().rpartition(")")[2].split()[
-                0
-            ] != "Z":
+            state = (place / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if (place / "cwd").readlink() == folder and state != b"Z":
                 found[pid] = words_of(place)
         except OSError:
             continue

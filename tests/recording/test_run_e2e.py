@@ -392,7 +392,7 @@ def left_over(folder: Path) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "cwd").readlink() == folder:
-                found.append((process / "cmdline").read_text())
+                found.append(os.fsdecode((process / "cmdline").read_bytes()))
         except OSError:
             continue
     return found
