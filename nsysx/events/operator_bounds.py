@@ -11,6 +11,8 @@ COPIED_AGAIN_SHARE = 0.6
 #: Of the modules that are called before each cat at least this share is called before another one, too: a loop runs the same ones in each
 #: round. Layers of a network that each add their own part to it (dense connections) may share an activation.
 RECURRING_MODULES_SHARE = 0.6
+#: Layers' weights have another size for each length: of those that read it more than this share differ in size. Chosen.
+GROWING_WEIGHTS_SHARE = 0.5
 # ---- padded_experts -------------------------------------------------------------------------------------------------
 #: Rows of experts that are so many times the tokens are mostly padding. Chosen: usual capacities are 1 to 1.5 times.
 PADDED_EXPERTS_TIMES = 2

@@ -33,11 +33,11 @@ class OperatorOfCalls:
     forward: I64
     backward: I64
 
-    def within(self, flow: OperatorFlow) -> I64:
-        """Return of each call the outermost operator that makes it, itself or by its gradient; -1 for none."""
+    def within(self, flow: OperatorFlow, *, gradients: bool = True) -> I64:
+        """Return of each call the outermost operator that makes it, itself or (``gradients``) by its gradient; -1 for none."""
         size = np.diff([*flow.outermost, len(flow.names)])
         outermost = np.append(np.repeat(flow.outermost, size), -1)
-        inner = np.where(self.forward < 0, self.backward, self.forward)
+        inner = np.where(self.forward < 0, self.backward, self.forward) if gradients else self.forward
         around: I64 = outermost[inner]
         return around
 

@@ -19,15 +19,17 @@ from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
 
-def work_of_operators(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls | None = None) -> pl.DataFrame:
+def work_of_operators(
+    case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls | None = None, *, gradients: bool = True
+) -> pl.DataFrame:
     """Return the GPU ops of the steady steps that operators or their gradients launch: op, ns, row (of the outermost operator).
 
-    ``of_calls``: of the flow, if that is another one than `flow_of` returns.
+    ``of_calls``: of the flow, if that is another one than `flow_of` returns. ``gradients``: of these, too.
     """
     of_calls = of_calls or operator_of_calls(case.profile)
     if of_calls is None:
         return pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
-    row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
+    row = np.append(of_calls.within(flow, gradients=gradients), -1)[case.ops["call"].fill_null(-1).to_numpy()]
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(row=pl.Series(row))
     return ops.filter(pl.col("row") >= 0)
 

@@ -1,7 +1,8 @@
 """Tensors that grow by concatenation (``events.grown_tensors``): what copying the same rows again takes, and what comes in its place.
 
 Where something reads what is made on the way, the rows go into room that is made once, of which a slice is read; where nothing does, a
-list and one cat at the end do. What is left is the writing of the new rows.
+list and one cat at the end do. Where gradients run through the rows, a function with a gradient of its own writes them: autograd lets
+nobody write into what it keeps, and knows nothing of rows behind those. What is left is the writing of the new rows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from nsysx.catalogue import StepPart
 from nsysx.events.grown_tensors import GrownTensor, grown_tensors
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._case import Case, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
+from nsysx.findings._grown_pastes import AT_END, CALLED, IN_PLACE, RING, STATIC, WITH_GRADIENTS, WRITTEN, fix_of
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import MOST_LINES_NAMED, ROWS_WRITTEN_NS
 from nsysx.model import Finding, Row
@@ -30,16 +32,15 @@ from nsysx.replay.engine import ScaleOps
 
 #: The remedy that the text of a line alone stands for.
 BY_TEXT = "preallocated"
-_IN_PLACE, _AT_END, _RING, _STATIC = "grown-in-place", "joined-at-end", "ring-of-rows", "static-cache"
-#: What a line calls that puts tensors together.
-_JOINS = re.compile(r"\b(cat|concat|concatenate|[hvd]?stack|column_stack|row_stack)\(")
-#: whole = torch.cat([whole, new], dim=1)
-_APPENDS = re.compile(
-    r"^(?P<whole>[\w.]+)\s*=\s*torch\.(?:cat|concat|concatenate)\(\s*[\[(]\s*(?P=whole)\s*,\s*(?P<new>[\w.]+)\s*[\])]\s*"
-    r"(?:,\s*(?:(?:dim|axis)\s*=\s*)?(?P<dim>-?\d+)\s*)?\)$"
-)
-#: torch.stack(history, dim=1), torch.stack(list(frames))
-_STACKS = re.compile(r"\bstack\((?:[^,]*,\s*(?:dim\s*=\s*)?(?P<dim>\d+)\s*\))?")
+#: What a line calls that makes another version of a tensor, by the form of that; any line may copy one into a longer one.
+_MAKES = {
+    "cat": re.compile(r"\b(cat|concat|concatenate|[hvd]?stack|column_stack|row_stack)\("),
+    "pad": re.compile(r"\bpad\("),
+    "room": re.compile(""),
+    "written": re.compile(r"\b(clone|scatter|\w+_scatter|index_copy|index_put|masked_scatter)\("),
+}
+#: What makes versions of a form, and what it does to a tensor.
+_NOUNS = {"cat": "cats", "pad": "pads", "room": "copies", "written": "copies"}
 
 
 class _GrownLines(NamedTuple):
@@ -61,41 +62,58 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     flow, grown = flow_of(case.profile), case.profile.once(grown_tensors)
     if flow is None or not grown:
         return []
-    work = work_of_operators(case, flow)
+    # What backward adds up it adds up in any form, but for parts that are taken of a whole.
+    alone = [row for tensor in grown for row in tensor.read_alone or ()]
+    own = work_of_operators(case, flow, gradients=False)
+    work = pl.concat(
+        [
+            own,
+            work_of_operators(case, flow).filter(pl.col("row").is_in(alone), ~pl.col("op").is_in(own["op"].to_list())),
+        ]
+    )
     return [f for group in _groups(case, flow, grown, work) if (f := _found(case, rule, group, work)) is not None]
 
 
 def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_GrownLines]:
-    code, by_key = case.profile.code(), dict[tuple[str, str], _GrownLines]()
+    code, by_key = case.profile.code(), dict[tuple[str, str, str], _GrownLines]()
     taken = time_of_operators(work)
     ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
     for tensor in ranked:
         longest = max(tensor.copied, key=lambda row: taken.get(row, 0))
         where = {} if code is None else place_of_operator(code, flow, flow.start_ns[[longest]])
         remedy = _remedy_of(case, tensor, where)
-        group = by_key.setdefault((str(where.get("file")), remedy), _GrownLines(remedy, [], []))
+        if remedy is None:
+            continue
+        group = by_key.setdefault((str(where.get("file")), remedy, tensor.form), _GrownLines(remedy, [], []))
         group.tensors.append(tensor)
         if where and where not in group.places:
             group.places.append(where)
     return list(by_key.values())
 
 
-def _remedy_of(case: Case, tensor: GrownTensor, where: Row) -> str:
-    """Return what is for a tensor: by who reads it, and whether the program's own line grows it."""
+def _remedy_of(case: Case, tensor: GrownTensor, where: Row) -> str | None:
+    """Return what is for a tensor: by who reads it, and whether the program's own line grows it; None where nothing is."""
     settings = settings_of(case.profile)
     networks = () if settings is None else settings.rows("networks") or ()
     text = text_of(texts(case.profile), where.get("file"), where.get("line"))
-    called = text is not None and not _JOINS.search(text)
+    called = text is not None and not _MAKES[tensor.form].search(text)
     if called and any(row.get("package") == "transformers" for row in networks):
-        return _STATIC
+        return STATIC if tensor.form == "cat" and not tensor.differentiated else None
+    if tensor.form == "written":
+        return None if called else WRITTEN
+    if tensor.kept and tensor.bounded:
+        return RING
     if not tensor.read and not case.program.compiled:  # what a compiled program reads is not seen
-        return _AT_END
-    return _RING if tensor.kept and tensor.bounded else _IN_PLACE
+        return AT_END
+    if tensor.differentiated:
+        return None if tensor.in_front else WITH_GRADIENTS
+    return IN_PLACE
 
 
 def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Finding | None:
     """Return the finding about a group, None where it saves too little."""
     copied = {row: share for tensor in group.tensors for row, share in tensor.copied.items()}
+    copied |= {row: 1.0 for tensor in group.tensors for row in tensor.read_alone or ()}
     cats = work.filter(pl.col("row").is_in(list(copied)))
     taken = int(cats["ns"].sum())
     if not case.notable(case.per_step(taken), REPORTED_SHARE):
@@ -109,103 +127,38 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
         return None
     cost = case.per_step(taken)
     where = group.places[0] if group.places else {}
+    text = text_of(texts(case.profile), where.get("file"), where.get("line"))
     again = 1 - float(new.sum()) / max(taken, 1)
     lines = sorted(set(map(in_short, group.places)))
     there = f"{in_short(where)}: " if where else ""
-    title = f"{there}tensors that grow by torch.cat are copied again for {units.duration(case.per_step(taken - round(left)))} {case.per}"
+    form, many = group.tensors[0].form, sum(tensor.versions for tensor in group.tensors)
+    does = "grow" if form != "written" else "change"
+    for_ns = units.duration(case.per_step(taken - round(left)))
+    title = f"{there}tensors that {does} by {CALLED[form]} are copied again for {for_ns} {case.per}"
     there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
     longer = "a tensor" if len(group.tensors) == 1 else f"{units.count(len(group.tensors))} tensors"
-    readers = "something reads each result" if group.remedy != _AT_END else "nothing else reads what is made on the way"
+    made = f"make {longer} longer" if form != "written" else f"are made of {longer} to write a part"
     detail = (
-        f"{units.count(len(copied))} cats of a step make {longer} longer, {units.duration(cost)} {case.per}, {case.share(cost)} of the "
-        f"step{there_too}. {units.share(again, 1)} of what they write was in the result of the cat before; {readers}."
+        f"{units.count(many)} {_NOUNS[form]} of a step {made}, {units.duration(cost)} {case.per}, {case.share(cost)} of the "
+        f"step{there_too}. {units.share(again, 1)} of what they write was in the result of the one before; {_readers_in_words(group)}."
     )
     return Found(
-        rule, title, detail, worth=worth, cost_ns=cost, fix=_fix_of(case, group), where=where or None, takes=Takes(ops_of(cats)),
+        rule, title, detail, worth=worth, cost_ns=cost, where=where or None,
+        fix=fix_of(group.remedy, group.tensors, group.places, text or ""), takes=Takes(ops_of(cats)),
     ).as_finding(case)  # fmt: skip
+
+
+def _readers_in_words(group: _GrownLines) -> str:
+    if any(tensor.read_alone for tensor in group.tensors):
+        return "the rounds read single rows of it alone, and backward makes a gradient of its whole size for each"
+    if group.remedy == AT_END:
+        return "nothing else reads what is made on the way"
+    if group.remedy == WITH_GRADIENTS:
+        return "something reads each result, and gradients run through it"
+    return "something reads each result"
 
 
 def _may_copy(group: _GrownLines) -> bool:
     """Return whether what comes in place of the cats may move more than the new rows."""
-    sliced = group.remedy == _IN_PLACE and any(t.made_contiguous and t.dimension != 0 for t in group.tensors)
-    return sliced or group.remedy == _STATIC
-
-
-def _fix_of(case: Case, group: _GrownLines) -> Fix:
-    """Return the remedy, with the names of the program where its line says them."""
-    fix, where = Fix.by_name(group.remedy), group.places[0] if group.places else {}
-    text = (text_of(texts(case.profile), where.get("file"), where.get("line")) or "").partition("  #")[0].rstrip()
-    if group.remedy == _IN_PLACE and len(group.places) > 1:
-        do, _, why = fix.text.partition(": ")
-        fix = fix.but(text=f"{do}, likewise in {', '.join(map(in_short, group.places[1:MOST_LINES_NAMED]))}: {why}")
-    if group.remedy == _STATIC and "generate(" not in text:
-        return fix.but(text=fix.text.replace("generate()", "transformers"), paste=_STATIC_OF_LOOP)
-    appends, stacks = _APPENDS.match(text), _STACKS.search(text)
-    if group.remedy == _AT_END and appends is not None:
-        whole, new, dim = appends["whole"], appends["new"], appends["dim"] or "0"
-        return fix.but(
-            paste=f"parts.append({new})  # in the loop, not torch.cat([{whole}, {new}], {dim})\n"
-            f"{whole} = torch.cat(parts, {dim})  # once, behind the loop",
-            condition=fix.condition.replace("[whole]", f"[{whole}]"),
-        )
-    if group.tensors[0].in_front and group.remedy in (_IN_PLACE, _AT_END):
-        if group.remedy == _IN_PLACE:
-            return fix.but(paste=_IN_FRONT, condition=f"Begin with n = 0. {_NO_GRADIENT}")
-        return fix.but(paste=fix.paste.replace("(parts,", "(parts[::-1],"))
-    if group.remedy == _IN_PLACE and stacks is not None:
-        return fix.but(
-            paste=_stacked(int(stacks["dim"] or 0), bounded=group.tensors[0].bounded), condition=_NO_GRADIENT
-        )
-    if group.remedy == _IN_PLACE and group.tensors[0].bounded:
-        return fix.but(paste=_WINDOW, condition=f"Begin with the first rows in room, and n of them. {_NO_GRADIENT}")
-    if group.remedy == _IN_PLACE and appends is not None and group.tensors[0].size is not None:
-        return _appended(fix, group.tensors[0], appends["whole"], appends["new"])
-    return fix
-
-
-#: A loop of the program's own over tokens.
-_STATIC_OF_LOOP = (
-    "past = transformers.StaticCache(config=model.config, max_cache_len=longest)  # once for each batch\n"
-    "out = model(token, past_key_values=past, use_cache=True)"
-)
-_VIEWED = " Where view() fails on it, reshape()."
-_NO_GRADIENT = "No gradient may run through what is written."
-#: The newest rows come first: the room is filled from its end on.
-_IN_FRONT = (
-    "room = new.new_empty(len(new), longest, *new.shape[2:])  # once\n"
-    "n += new.shape[1]; room.narrow(1, longest - n, new.shape[1]).copy_(new)\n"
-    "whole = room.narrow(1, longest - n, n)  # not torch.cat([new, whole], 1)"
-)
-#: A window of the last rows moves on by the new ones.
-_WINDOW = (
-    "room = new.new_empty(len(new), longest, *new.shape[2:])  # once: all rows that come\n"
-    "room.narrow(1, n, new.shape[1]).copy_(new); n += new.shape[1]\n"
-    "whole = room.narrow(1, n - length, length)  # not torch.cat([whole[:, 1:], new], 1)"
-)
-
-
-def _stacked(dim: int, *, bounded: bool) -> str:
-    """Return the lines that write a tensor behind those before it, in place of a stack of a list along a dimension."""
-    others = ":, " * dim
-    sizes = ", ".join([*(f"new.shape[{d}]" for d in range(dim)), "longest", f"*new.shape{f'[{dim}:]' if dim else ''}"])
-    first = "max(n - length, 0)" if bounded else ""
-    return (
-        f"room, n = new.new_empty({sizes}), 0  # once\n"
-        f"room[{others}n], n = new, n + 1  # not history.append(new)\n"
-        f"whole = room[{others}{first}:n]  # not torch.stack(history, {dim})"
-    )
-
-
-def _appended(fix: Fix, tensor: GrownTensor, whole: str, new: str) -> Fix:
-    """Return the remedy that writes the rows ``new`` behind those of ``whole``."""
-    size, d, room = list(map(str, tensor.size or ())), tensor.dimension or 0, f"{whole}_room"
-    if tensor.kept:  # how long it gets is not seen
-        size[d] = "longest"
-    paste = (
-        f"{room} = {new}.new_empty({', '.join(size)})  # once\n"
-        f"{room}.narrow({d}, {whole}.shape[{d}], {new}.shape[{d}]).copy_({new})\n"
-        f"{whole} = {room}.narrow({d}, 0, {whole}.shape[{d}] + {new}.shape[{d}])  # not torch.cat([{whole}, {new}], {d})"
-    )
-    begin = f"Begin with {whole} = {room}.narrow({d}, 0, 0)"
-    copies = " contiguous() of it copies all rows again: leave that out." if d and tensor.made_contiguous else ""
-    return fix.but(paste=paste, condition=f"{begin}. {_NO_GRADIENT}{copies or (_VIEWED if d else '')}")
+    in_room = group.remedy in (IN_PLACE, WITH_GRADIENTS)
+    return group.remedy == STATIC or (in_room and any(t.made_contiguous and t.dimension != 0 for t in group.tensors))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nsysx.findings._fix import Fix
-from nsysx.findings._grown_by_cat import _IN_FRONT, _WINDOW, _stacked
+from nsysx.findings._grown_pastes import IN_FRONT, WINDOW, stacked
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
@@ -123,7 +123,7 @@ def test_a_ring_keeps_the_last_rows() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_a_history_in_room_is_what_stack_makes(dim: int, bounded: bool) -> None:
-    once, *each = _stacked(dim, bounded=bounded).splitlines()
+    once, *each = stacked(dim, bounded=bounded).splitlines()
     given: dict[str, object] = {"longest": 9, "length": 4, "new": torch.zeros(3, 5)}
     exec(once, given)
     history = [torch.randn(3, 5) for _ in range(9)]
@@ -134,7 +134,7 @@ def test_a_history_in_room_is_what_stack_makes(dim: int, bounded: bool) -> None:
 
 
 def test_a_window_moves_on_in_its_room() -> None:
-    once, *each = _WINDOW.splitlines()
+    once, *each = WINDOW.splitlines()
     whole = torch.randn(2, 4, 3)
     given: dict[str, object] = {"longest": 12, "length": 4, "new": whole[:, :1], "n": 4}
     exec(once, given)
@@ -147,7 +147,7 @@ def test_a_window_moves_on_in_its_room() -> None:
 
 
 def test_the_newest_rows_come_first_in_their_room() -> None:
-    once, *each = _IN_FRONT.splitlines()
+    once, *each = IN_FRONT.splitlines()
     whole, given = torch.empty(2, 0, 3), {"longest": 8, "n": 0, "new": torch.zeros(2, 1, 3)}
     exec(once, given)
     for _ in range(8):

@@ -161,6 +161,30 @@ UNTRIED = (
         "Begin with parts = [whole]. Nothing may read the whole before it is joined.", untried=_OWN_CODE,
     ),
     Remedy(
+        "grown-with-gradients",
+        "Write the new rows into room that is made once for each forward, by a function with a gradient of its own: each torch.cat copies "
+        "all rows before them, and backward keeps each of these copies",
+        "class Grown(torch.autograd.Function):  # rows that were written stay: backward reads them as they were\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, whole, new, room, dim):\n"
+        "        ctx.dim, ctx.parts, room = dim, [whole.shape[dim], new.shape[dim]], room.data\n"
+        "        room.narrow(dim, *ctx.parts).copy_(new)\n"
+        "        return room.narrow(dim, 0, sum(ctx.parts))\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        return *grad.split(ctx.parts, ctx.dim), None, None\n"
+        "room = new.new_empty(len(new), longest, *new.shape[2:])  # once for each forward\n"
+        "whole = Grown.apply(whole, new, room, 1)  # not torch.cat([whole, new], 1)",
+        "Begin with whole = room.narrow(1, 0, 0). Each forward whose backward has not run needs room of its own, and nothing else may "
+        "write into it.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "written-in-place",
+        "Write the part into the tensor itself: nothing reads what it was before, and each copy of all of it is made for that part alone",
+        "whole.narrow(dim, n, new.shape[dim]).copy_(new)  # not whole = whole.clone(), slice_scatter(), index_copy(), scatter()",
+        "Copy it once before the loop where something needs it as it is there. No gradient may run through it.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "ring-of-rows",
         "Keep as many rows as are kept in one tensor, and write the new ones over the oldest: torch.cat copies all that stay each time",
         "at = (n + torch.arange(len(new), device=kept.device)) % len(kept)  # kept: made once, as long as it gets\n"
