@@ -9,11 +9,13 @@ the cat before and new ones. Other forms are of ``tensor_versions``.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import Size
@@ -30,6 +32,9 @@ from nsysx.events.result_readers import ResultReaders
 from nsysx.events.tensor_versions import Result, Version, VersionsInOrder, fills, is_part, makes_versions, passes
 from nsysx.events.trained_operators import trained_of
 
+#: Operators that make each row of a result of one row of their first argument.
+_ROW_BY_ROW = re.compile(r"^aten::(linear|matmul|mm|layer_norm|rms_norm)$")
+
 
 class GrownTensor(NamedTuple):
     """A tensor of which longer versions are made. ``copied``: of each operator that makes one (outermost row of the flow) the share of
@@ -41,7 +46,8 @@ class GrownTensor(NamedTuple):
     ``made_contiguous``: something calls contiguous() on it, which is no copy of what a cat makes.
     ``differentiated``: gradients run through what is added. ``saved``: operators with gradients read it, which autograd may keep it for.
     ``read_alone``: of the operators that take single new parts of it (rows) the share that these are not; nothing reads more.
-    ``form``: as of most versions, ``versions``: how many of them the step makes.
+    ``form``: as of most versions, ``versions``: how many of them the step makes. ``computed_again``: of the operators that compute each row
+    of a version by itself, as linear layers do, with the same weights each time, the share of the rows that were in the one before.
     """
 
     copied: dict[int, float]
@@ -57,6 +63,7 @@ class GrownTensor(NamedTuple):
     read_alone: dict[int, float] | None = None
     form: str = "cat"
     versions: int = 0
+    computed_again: Mapping[int, float] = MappingProxyType({})
 
 
 class _Link(NamedTuple):
@@ -152,7 +159,7 @@ def _grown(chain: _Chain, readers: _Readers, trained: Flags) -> GrownTensor | No
     alone = None if others or not between.small else readers.shares_of(between.small)
     return GrownTensor(
         copied, read or bool(alone and not differentiated), kept, bounded, *_size(chain, readers), in_front, contiguous,
-        differentiated, saved, alone if differentiated else None, form, len(here),
+        differentiated, saved, alone if differentiated else None, form, len(here), _computed_again(chain, readers),
     )  # fmt: skip
 
 
@@ -189,6 +196,26 @@ def _weights_grow(rows: set[int], readers: _Readers) -> bool:
     )
 
 
+def _computed_again(chain: _Chain, readers: _Readers) -> dict[int, float]:
+    """Return of the operators that compute each row by itself the share of rows that were in the version before; none of few."""
+    flow = readers.flow
+    versions = chain.here if chain.kept else chain.here[1:]  # of the first one nothing was computed before
+    reads = readers.of(versions, chain)
+    handing = {version.number for version in versions} | {flow.number[row] for row in reads.passed}
+    rows = [
+        row
+        for row in sorted(reads.others - {-1})
+        if _ROW_BY_ROW.match(flow.names[row])
+        and flow.made[row][0] in handing
+        and all(readers.is_older(number) for number in flow.made[row][1:])
+    ]
+    features = {readers.sizes[row][0][-1:] for row in rows}
+    if len(rows) < FEWEST_GROWING_CATS or len(features) > 1 or chain.versions[-1].form == "written":
+        return {}
+    new = readers.new_of(chain)
+    return {row: max(0.0, 1 - new / max(math.prod(readers.sizes[row][0]), 1)) for row in rows}
+
+
 def _read_later(chain: _Chain, readers: _Readers) -> bool:
     """Return whether something reads a version once the next one has been made."""
     return any(
@@ -222,8 +249,13 @@ class _Readers(ResultReaders):
 
     def of(self, versions: Sequence[Version], chain: _Chain) -> _Reads:
         """Return who reads some versions, but those who make the others."""
-        new = min((v.written - link.copied for v, link in zip(chain.versions[1:], chain.links, strict=True)), default=0)
-        return self._of([version.number for version in versions], chain.rows(), new)
+        return self._of([version.number for version in versions], chain.rows(), self.new_of(chain))
+
+    def new_of(self, chain: _Chain) -> int:
+        """Return how many numbers each version adds at least."""
+        return min(
+            (v.written - link.copied for v, link in zip(chain.versions[1:], chain.links, strict=True)), default=0
+        )
 
     def _of(self, numbers: Sequence[int], skipped: set[int], new: int) -> _Reads:
         reads, waiting = _Reads(set(), set(), set()), list(numbers)
@@ -243,6 +275,13 @@ class _Readers(ResultReaders):
                 reads.passed.add(row)
                 waiting.append(self.flow.number[row])
         return reads
+
+    def is_older(self, number: int) -> bool:
+        """Return whether a tensor, or what it is a view of, was made before the step."""
+        row = self.flow.row_of.get(number)
+        while row is not None and passes(self.flow, row):
+            row = self.flow.row_of.get(self.flow.made[row][0])
+        return row is None
 
     def _only_filled(self, row: int) -> bool:
         """Return whether a part is taken only to be written."""

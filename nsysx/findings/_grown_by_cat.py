@@ -161,4 +161,6 @@ def _readers_in_words(group: _GrownLines) -> str:
 def _may_copy(group: _GrownLines) -> bool:
     """Return whether what comes in place of the cats may move more than the new rows."""
     in_room = group.remedy in (IN_PLACE, WITH_GRADIENTS)
-    return group.remedy == STATIC or (in_room and any(t.made_contiguous and t.dimension != 0 for t in group.tensors))
+    return group.remedy == STATIC or (
+        in_room and any((t.made_contiguous or t.computed_again) and t.dimension != 0 for t in group.tensors)
+    )

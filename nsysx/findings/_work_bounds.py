@@ -78,6 +78,9 @@ ROW_MATRIX_SHORTEST, ROW_MATRIX_PASSES = 16, 8
 # ---- _grown_by_cat --------------------------------------------------------------------------------------------------
 #: A kernel that writes new rows in place takes this long at least (ns). Chosen: short elementwise kernels of an H100 take 2 to 3 us.
 ROWS_WRITTEN_NS = 3_000
+# ---- _grown_rows ----------------------------------------------------------------------------------------------------
+#: A kernel that computes a few rows takes this long at least (ns): it reads the weights. Chosen, above what short kernels take.
+FEW_ROWS_NS = 5_000
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
 MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2

@@ -40,6 +40,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
     _grown_by_cat,
+    _grown_rows,
     _neighbour_orders,
     _product_forms,
     _row_matrices,
@@ -112,7 +113,7 @@ def check(case: Case) -> list[Finding]:
     code = case.profile.code()
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
-    grown = _grown_by_cat.findings_of(case, RULE)
+    grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

@@ -97,8 +97,9 @@ def test_few_cats_or_large_parts_are_no_growth() -> None:
     assert not grown(doubled)
 
 
-def test_what_a_gradient_runs_through_is_told_where_nothing_reads_it() -> None:
-    assert not grown(cache(), trained=True), "nothing may be written into what autograd keeps"
+def test_what_a_gradient_runs_through_is_told_with_who_reads_it() -> None:
+    (tensor,) = grown(cache(), trained=True)
+    assert tensor.read and tensor.differentiated and tensor.saved
     (tensor,) = grown(cache(read=False), trained=True)
     assert not tensor.read
 

@@ -185,6 +185,13 @@ UNTRIED = (
         "Copy it once before the loop where something needs it as it is there. No gradient may run through it.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-computed-once",
+        "Apply this layer to the new rows alone, and put their results behind those that are there: each row of its result is made of its "
+        "own row, and those before are as they were",
+        "keys = torch.cat([keys, self.key(new)], 1)  # not self.key(whole)",
+        "Begin with the results for the rows that are there. The layer's weights stay as they are meanwhile.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "ring-of-rows",
         "Keep as many rows as are kept in one tensor, and write the new ones over the oldest: torch.cat copies all that stay each time",
         "at = (n + torch.arange(len(new), device=kept.device)) % len(kept)  # kept: made once, as long as it gets\n"
