@@ -100,7 +100,7 @@ class _Chain:
         return {row for version in self.here for row in (version.row, *version.beside)}
 
 
-class _Reads(NamedTuple):
+class _VersionReads(NamedTuple):
     """Rows of outermost operators (-1: behind the step): those that read versions, that hand them on, and that take a small part."""
 
     others: set[int]
@@ -126,15 +126,15 @@ def grown_in(flow: OperatorFlow, before: OperatorFlow | None, trained: Flags) ->
     chains = [chain for chain in _chains(order) if _is_growth(chain)]
     if not chains:
         return []
-    readers = _Readers(flow, before)
+    readers = _VersionReaders(flow, before)
     grown = (_grown(chain, readers, trained) for chain in chains if not _is_structure(chain, flow))
     return [tensor for tensor in grown if tensor is not None]
 
 
-def _grown(chain: _Chain, readers: _Readers, trained: Flags) -> GrownTensor | None:
+def _grown(chain: _Chain, readers: _VersionReaders, trained: Flags) -> GrownTensor | None:
     """Return what is known of a tensor, None where its versions have to be."""
     flow, here, kept = readers.flow, chain.here, chain.kept
-    between, last = readers.of(here[:-1], chain), readers.of(here[-1:], chain)
+    between, last = readers.of_versions(here[:-1], chain), readers.of_versions(here[-1:], chain)
     others = between.others | (readers.of_earlier(chain).others if kept else set())
     read = bool(others) or (kept and any(row >= 0 for row in last.others))
     if _weights_grow(others, readers):
@@ -182,7 +182,7 @@ def _is_structure(chain: _Chain, flow: OperatorFlow) -> bool:
     return sum(n for n in often.values() if n > 1) < RECURRING_MODULES_SHARE * sum(often.values())
 
 
-def _weights_grow(rows: set[int], readers: _Readers) -> bool:
+def _weights_grow(rows: set[int], readers: _VersionReaders) -> bool:
     """Return whether what reads the versions is given something older than the step that is larger each time, as weights of layers are."""
     flow, sizes = readers.flow, dict[tuple[str, int], list[Size]]()
     for row in rows - {-1}:
@@ -196,11 +196,11 @@ def _weights_grow(rows: set[int], readers: _Readers) -> bool:
     )
 
 
-def _computed_again(chain: _Chain, readers: _Readers) -> dict[int, float]:
+def _computed_again(chain: _Chain, readers: _VersionReaders) -> dict[int, float]:
     """Return of the operators that compute each row by itself the share of rows that were in the version before; none of few."""
     flow = readers.flow
     versions = chain.here if chain.kept else chain.here[1:]  # of the first one nothing was computed before
-    reads = readers.of(versions, chain)
+    reads = readers.of_versions(versions, chain)
     handing = {version.number for version in versions} | {flow.number[row] for row in reads.passed}
     rows = [
         row
@@ -216,16 +216,17 @@ def _computed_again(chain: _Chain, readers: _Readers) -> dict[int, float]:
     return {row: max(0.0, 1 - new / max(math.prod(readers.sizes[row][0]), 1)) for row in rows}
 
 
-def _read_later(chain: _Chain, readers: _Readers) -> bool:
+def _read_later(chain: _Chain, readers: _VersionReaders) -> bool:
     """Return whether something reads a version once the next one has been made."""
     return any(
-        -1 in (rows := readers.of([a], chain).others | readers.of([a], chain).small) or max(rows, default=0) > b.row
+        -1 in (rows := readers.of_versions([a], chain).others | readers.of_versions([a], chain).small)
+        or max(rows, default=0) > b.row
         for a, b in pairwise(chain.versions)
         if a.here
     )
 
 
-def _size(chain: _Chain, readers: _Readers) -> tuple[Size | None, int | None]:
+def _size(chain: _Chain, readers: _VersionReaders) -> tuple[Size | None, int | None]:
     """Return the size of the last version, and the dimension in which it puts tensors together: where they differ."""
     last = chain.versions[-1]
     if last.form != "cat":
@@ -240,16 +241,16 @@ def _size(chain: _Chain, readers: _Readers) -> tuple[Size | None, int | None]:
     return (*sizes[0][:d], sum(size[d] for size in sizes), *sizes[0][d + 1 :]), d
 
 
-class _Readers(ResultReaders):
+class _VersionReaders(ResultReaders):
     """Who reads the versions of a tensor, past views of them."""
 
     def __init__(self, flow: OperatorFlow, before: OperatorFlow | None) -> None:
         super().__init__(flow)
         self._before = before
 
-    def of(self, versions: Sequence[Version], chain: _Chain) -> _Reads:
+    def of_versions(self, versions: Sequence[Version], chain: _Chain) -> _VersionReads:
         """Return who reads some versions, but those who make the others."""
-        return self._of([version.number for version in versions], chain.rows(), self.new_of(chain))
+        return self._of_numbers([version.number for version in versions], chain.rows(), self.new_of(chain))
 
     def new_of(self, chain: _Chain) -> int:
         """Return how many numbers each version adds at least."""
@@ -257,8 +258,8 @@ class _Readers(ResultReaders):
             (v.written - link.copied for v, link in zip(chain.versions[1:], chain.links, strict=True)), default=0
         )
 
-    def _of(self, numbers: Sequence[int], skipped: set[int], new: int) -> _Reads:
-        reads, waiting = _Reads(set(), set(), set()), list(numbers)
+    def _of_numbers(self, numbers: Sequence[int], skipped: set[int], new: int) -> _VersionReads:
+        reads, waiting = _VersionReads(set(), set(), set()), list(numbers)
         while waiting:
             number = waiting.pop()
             for row in self.readers.get(number, set()) - skipped - reads.others - reads.passed - reads.small:
@@ -289,7 +290,7 @@ class _Readers(ResultReaders):
         rows = self.readers.get(number, set())
         return all(r >= 0 and fills(self.flow.names[r]) and number not in self.flow.made[r][1:] for r in rows)
 
-    def of_earlier(self, chain: _Chain) -> _Reads:
+    def of_earlier(self, chain: _Chain) -> _VersionReads:
         """Return who reads in this step what the last version of the step before made."""
         numbers, before = {next(v.number for v in reversed(chain.versions) if not v.here)}, self._before
         if before is not None:
@@ -305,7 +306,7 @@ class _Readers(ResultReaders):
                 numbers.add(self.flow.number[row])
             else:
                 others.add(row)
-        return _Reads(others, passed, set())
+        return _VersionReads(others, passed, set())
 
     def shares_of(self, rows: set[int]) -> dict[int, float]:
         """Return of parts that are taken (rows) the share of the whole that they are not."""
@@ -319,7 +320,7 @@ def _chains(order: VersionsInOrder) -> list[_Chain]:
     """Return the versions that go on from each other, in chains."""
     links, chain_of, chains = _Links(order), dict[int, _Chain](), list[_Chain]()
     for version in order:
-        link = links.of(version)
+        link = links.link_of(version)
         chain = None if link is None else chain_of.get(link.before.number)
         if link is None or chain is None or chain.versions[-1] is not link.before:
             chains.append(_Chain([version]))
@@ -339,7 +340,7 @@ class _Links:
         self._by_number = dict[int, Version]()
         self._last_with = dict[Result, Version]()
 
-    def of(self, version: Version) -> _Link | None:
+    def link_of(self, version: Version) -> _Link | None:
         """Return what the next version goes on from."""
         if version.form == "written":
             before = self._by_number.get(version.given[0][0])

@@ -125,7 +125,7 @@ class VersionsInOrder:
             number, which = flow.made[row][0], flow.which[row][0] if flow.which else 0
         return number, which
 
-    def given(self, flow: OperatorFlow, row: int, argument: int, size: Size) -> Result:
+    def result_given(self, flow: OperatorFlow, row: int, argument: int, size: Size) -> Result:
         """Return what made an argument of an operator, as a whole; one that no operator made has a number of its own."""
         number = flow.made[row][argument]
         if number < 0:
@@ -133,7 +133,7 @@ class VersionsInOrder:
         return self.maker(number, flow.which[row][argument] if flow.which else 0)
 
     def _cat(self, flow: OperatorFlow, row: int, sizes: Sequence[Size]) -> Iterator[Version]:
-        given = [(self.given(flow, row, n, size), size) for n, size in enumerate(sizes) if size]
+        given = [(self.result_given(flow, row, n, size), size) for n, size in enumerate(sizes) if size]
         if len(given) > 1:
             results, tensors = zip(*given, strict=True)
             numbers = sum(map(math.prod, tensors))
@@ -171,7 +171,7 @@ class _Written:
             yield from self._room(row)
             return
         number, all_numbers, result = flow.number[row], math.prod(sizes[0]), self._results.get(flow.number[row])
-        given, here = (self._order.given(flow, row, 0, sizes[0]),), flow is self._order.flow
+        given, here = (self._order.result_given(flow, row, 0, sizes[0]),), flow is self._order.flow
         if _PADS.match(name):
             if result is not None and len(_longer(sizes[0], result)) == 1:
                 yield Version(row, here, number, given, tuple(sizes[:1]), math.prod(result), "pad")
@@ -193,7 +193,7 @@ class _Written:
         size = self._results.get(number)
         if room is None or size is None or not _ROOMS.match(flow.names[room]) or len(_longer(sizes[1], size)) != 1:
             return
-        given = (self._order.given(flow, row, 1, sizes[1]),)
+        given = (self._order.result_given(flow, row, 1, sizes[1]),)
         yield Version(
             row, flow is self._order.flow, number, given, tuple(sizes[1:2]), math.prod(size), "room", beside=(room,)
         )

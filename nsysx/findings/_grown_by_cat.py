@@ -64,13 +64,9 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         return []
     # What backward adds up it adds up in any form, but for parts that are taken of a whole.
     alone = [row for tensor in grown for row in tensor.read_alone or ()]
-    own = work_of_operators(case, flow, gradients=False)
-    work = pl.concat(
-        [
-            own,
-            work_of_operators(case, flow).filter(pl.col("row").is_in(alone), ~pl.col("op").is_in(own["op"].to_list())),
-        ]
-    )
+    forward, all_work = (work_of_operators(case, flow, gradients=both) for both in (False, True))
+    taken_alone = all_work.filter(pl.col("row").is_in(alone), ~pl.col("op").is_in(forward["op"].to_list()))
+    work = pl.concat([forward, taken_alone])
     return [f for group in _groups(case, flow, grown, work) if (f := _found(case, rule, group, work)) is not None]
 
 

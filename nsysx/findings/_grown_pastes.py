@@ -39,6 +39,7 @@ _READ_WITH_GRADIENTS = (
     f"{_NO_GRADIENT} Each forward whose backward has not run needs room of its own (.data: backward would refuse what "
     "was written into after it was read, and these rows were not)."
 )
+_ROOM_OF_FORWARD = "Each forward whose backward has not run needs room of its own, and nothing else may write into it."
 _BEHIND_BACKWARD = " Write it behind backward(), which reads the rows as they were."
 _ONE_BY_ONE = " Single rows are read of the list: parts[-1] for the last ones."
 #: The newest rows come first: the room is filled from its end on.
@@ -173,7 +174,7 @@ def _with_gradients(fix: Fix, tensor: GrownTensor, text: str) -> Fix:
             f"{whole} = Grown.apply({whole}, {new}, {room}, {d})  # not torch.cat([{whole}, {new}], {d})"
         )
         begin = f"Begin with {whole} = {room}.narrow({d}, 0, 0)"
-        return fix.but(paste=function + paste, condition=f"{begin}.{fix.condition.partition('.')[2].partition('.')[2]}")
+        return fix.but(paste=function + paste, condition=f"{begin}. {_ROOM_OF_FORWARD}")
     if stacks is not None:
         dim = int(stacks["dim"] or 0)
         paste = (

@@ -37,7 +37,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     of_rows = time_of_operators(work)
     ranked = sorted(again, key=lambda row: -of_rows.get(row, 0))
     places = [] if code is None else [place_of_operator(code, flow, flow.start_ns[[row]]) for row in ranked]
-    lines = list(dict.fromkeys(in_short(place) for place in places if place))
+    lines = list(dict.fromkeys(filter(None, map(in_short, places))))
     where, cost = places[0] if places else {}, case.per_step(taken)
     old = 1 - float(new.sum()) / max(taken, 1)
     for_ns = units.duration(case.per_step(taken - round(left)))
