@@ -13,6 +13,9 @@ COPIED_AGAIN_SHARE = 0.6
 RECURRING_MODULES_SHARE = 0.6
 #: Layers' weights have another size for each length: of those that read it more than this share differ in size. Chosen.
 GROWING_WEIGHTS_SHARE = 0.5
+# ---- written_parts --------------------------------------------------------------------------------------------------
+#: Nodes of autograd that one write makes: of what is written, of the tensor, and of its view.
+NODES_OF_WRITE = 3
 # ---- padded_experts -------------------------------------------------------------------------------------------------
 #: Rows of experts that are so many times the tokens are mostly padding. Chosen: usual capacities are 1 to 1.5 times.
 PADDED_EXPERTS_TIMES = 2

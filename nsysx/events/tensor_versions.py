@@ -54,6 +54,11 @@ def fills(name: str) -> bool:
     return _FILLS.match(name) is not None
 
 
+def makes_room(name: str) -> bool:
+    """Return whether an operator makes a tensor in which nothing stands yet, or one number everywhere."""
+    return _ROOMS.match(name) is not None
+
+
 @lru_cache(maxsize=4096)  # few names, each of thousands of operators
 def is_part(name: str) -> bool:
     """Return whether an operator's result is a part of its first argument, in place."""
@@ -191,7 +196,7 @@ class _Written:
         number = self._order.maker(flow.made[row][0], 0, parts=True)[0]
         room = flow.row_of.get(number)
         size = self._results.get(number)
-        if room is None or size is None or not _ROOMS.match(flow.names[room]) or len(_longer(sizes[1], size)) != 1:
+        if room is None or size is None or not makes_room(flow.names[room]) or len(_longer(sizes[1], size)) != 1:
             return
         given = (self._order.result_given(flow, row, 1, sizes[1]),)
         yield Version(

@@ -6,7 +6,8 @@ What it means
     torch.compile(model) does not reach what runs outside of the model. Often one function of torch does the same in one pass.
     Operators that are larger than their result needs are told, too: a head that computes every position, of which only the last
     is read, or channels that are resampled before they are mixed. So are tensors that a loop makes longer by torch.cat, which copies all
-    that is there for each part that comes: caches, histories, windows, buffers.
+    that is there for each part that comes: caches, histories, windows, buffers; and tensors that it fills part by part under autograd,
+    whose backward copies all of the gradient for each part.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
@@ -47,6 +48,7 @@ from nsysx.findings import (
     _shared_factors,
     _smaller_operators,
     _solved_systems,
+    _written_parts,
 )
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
@@ -114,6 +116,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
+    grown += _written_parts.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

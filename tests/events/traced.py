@@ -105,7 +105,8 @@ def _follow(each: _Range, makers: dict[int, tuple[int, int]], clock: Iterator[in
     for inner in each.inner:
         _follow(inner, makers, clock)
     for which, (tensor, _) in enumerate(_tensors(each.node["outputs"])):
-        makers[tensor] = (each.number, which)
+        if tensor >= 0:
+            makers[tensor] = (each.number, which)
     each.last = next(clock)
 
 

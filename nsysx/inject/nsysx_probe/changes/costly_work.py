@@ -192,6 +192,13 @@ UNTRIED = (
         "Begin with the results for the rows that are there. The layer's weights stay as they are meanwhile.", untried=_OWN_CODE,
     ),
     Remedy(
+        "parts-joined-at-end",
+        "Keep what each round makes in a list and join it once, behind the loop: for each write into a part of a tensor backward copies "
+        "the gradient of all of it, and of a join it takes views",
+        "parts.append(new)  # in the loop, not whole[n] = new\nwhole = torch.stack(parts)  # once, behind the loop",
+        "Parts stand in the order of their rows (parts[::-1] for a loop from the end), and the join has their type.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "ring-of-rows",
         "Keep as many rows as are kept in one tensor, and write the new ones over the oldest: torch.cat copies all that stay each time",
         "at = (n + torch.arange(len(new), device=kept.device)) % len(kept)  # kept: made once, as long as it gets\n"
