@@ -174,7 +174,7 @@ def _with_gradients(fix: Fix, tensor: GrownTensor, text: str) -> Fix:
             f"{whole} = Grown.apply({whole}, {new}, {room}, {d})  # not torch.cat([{whole}, {new}], {d})"
         )
         begin = f"Begin with {whole} = {room}.narrow({d}, 0, 0)"
-        return fix.but(paste=function + paste, condition=f"{begin}. {_ROOM_OF_FORWARD}")
+        return fix.but(paste=function + paste, condition=f"{begin}. {_ROOM_OF_FORWARD}{_VIEWED if d else ''}")
     if stacks is not None:
         dim = int(stacks["dim"] or 0)
         paste = (

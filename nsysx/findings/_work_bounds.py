@@ -81,6 +81,9 @@ ROWS_WRITTEN_NS = 3_000
 # ---- _grown_rows ----------------------------------------------------------------------------------------------------
 #: A kernel that computes a few rows takes this long at least (ns): it reads the weights. Chosen, above what short kernels take.
 FEW_ROWS_NS = 5_000
+# ---- _grown_copies --------------------------------------------------------------------------------------------------
+#: Copies of one place grow if there are so many, this share of them by one size, and this share of the bytes was moved before. Chosen.
+FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE = 6, 0.8, 0.6
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
 MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2

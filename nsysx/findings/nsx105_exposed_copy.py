@@ -36,7 +36,7 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _copied_tables, _copied_weights
+from nsysx.findings import _copied_tables, _copied_weights, _grown_copies
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
@@ -153,6 +153,9 @@ def check(case: Case) -> list[Finding]:
                 edits[1],
                 RemoveHost(_calls_beside_copies(case, at_site, made=fix is _MAKE)),
             )
+        grown = None if weights else _grown_copies.only_new(case, row, at_site)
+        if grown is not None:
+            fix, edits = grown[0], grown[1:]
         worth = case.worth(*edits, cause=cause, bound=True)
         if weights:
             worth = _less_update(case, worth, row["bytes"])

@@ -107,6 +107,23 @@ UNTRIED = (
         "Keep the pinned tensor until then.", untried=_STREAMS,
     ),
     Remedy(
+        "new-rows-to-gpu",
+        "Keep what grows on the GPU, in room that is made once, and copy the new rows there alone: each of these copies moves all rows "
+        "before them again",
+        "room = torch.empty(longest, *new.shape[1:], device='cuda')  # once\n"
+        "room[n : n + len(new)].copy_(torch.as_tensor(new)); n += len(new)\n"
+        "whole = room[:n]  # not torch.as_tensor(np.concatenate(rows)).cuda()",
+        "Begin with n = 0. Rows that were copied must stay as they are: the recording shows sizes, not what is in them.",
+        untried="where rows are kept, the program says",
+    ),
+    Remedy(
+        "new-rows-to-host",
+        "Copy the new rows alone to the host, and keep those before there: each of these copies moves all rows before them again",
+        "rows.append(new.cpu())  # not whole.cpu()\nwhole = torch.cat(rows)  # on the host",
+        "Begin with rows = []. Rows that were copied must stay as they are: the recording shows sizes, not what is in them.",
+        untried="where rows are kept, the program says",
+    ),
+    Remedy(
         "made-on-gpu", "Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda')",
         untried="what makes the data is the program's own code",
     ),
