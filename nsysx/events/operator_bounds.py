@@ -13,6 +13,10 @@ COPIED_AGAIN_SHARE = 0.6
 RECURRING_MODULES_SHARE = 0.6
 #: Layers' weights have another size for each length: of those that read it more than this share differ in size. Chosen.
 GROWING_WEIGHTS_SHARE = 0.5
+# ---- growing_calls --------------------------------------------------------------------------------------------------
+#: A network computes a longer sequence in each call if this share of its linear layers has more rows. Chosen: what attends to a memory
+#: that grows has more rows of keys and values alone.
+GROWING_LAYERS_SHARE = 0.6
 # ---- written_parts --------------------------------------------------------------------------------------------------
 #: Nodes of autograd that one write makes: of what is written, of the tensor, and of its view.
 NODES_OF_WRITE = 3

@@ -13,6 +13,7 @@ from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
+from nsysx.findings._grown_sequences import rows_within
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import FEW_ROWS_NS, MOST_LINES_NAMED
 from nsysx.model import Finding
@@ -23,6 +24,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for such layers of a step, if they need not take 5 % of it or more."""
     flow, code = flow_of(case.profile), case.profile.code()
     again = {row: share for tensor in case.profile.once(grown_tensors) for row, share in tensor.computed_again.items()}
+    again = {row: share for row, share in again.items() if row not in rows_within(case)}
     if flow is None or not again:
         return []
     work = work_of_operators(case, flow).filter(pl.col("row").is_in(list(again)))

@@ -7,7 +7,7 @@ What it means
     Operators that are larger than their result needs are told, too: a head that computes every position, of which only the last
     is read, or channels that are resampled before they are mixed. So are tensors that a loop makes longer by torch.cat, which copies all
     that is there for each part that comes: caches, histories, windows, buffers; and tensors that it fills part by part under autograd,
-    whose backward copies all of the gradient for each part.
+    whose backward copies all of the gradient for each part; and layers or networks that compute all rows again for each that comes.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
@@ -42,6 +42,7 @@ from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
     _grown_by_cat,
     _grown_rows,
+    _grown_sequences,
     _neighbour_orders,
     _product_forms,
     _row_matrices,
@@ -116,6 +117,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
+    grown += _grown_sequences.findings_of(case, RULE)
     grown += _written_parts.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]

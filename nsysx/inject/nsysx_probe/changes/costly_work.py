@@ -192,6 +192,15 @@ UNTRIED = (
         "Begin with the results for the rows that are there. The layer's weights stay as they are meanwhile.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-at-once",
+        "Compute all rounds in one call under a causal mask where their inputs are known (teacher forcing). Where a round needs what the "
+        "one before made, compute its new rows alone, and give attention the keys and values of the rows before: they keep their gradients",
+        "out = model(inputs, mask=nn.Transformer.generate_square_subsequent_mask(inputs.shape[1]))  # all rounds: out[:, n] is that of n\n"
+        "k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)  # or in each attention, of the new rows: not of all\n"
+        "y = F.scaled_dot_product_attention(q, k, v)  # q of one new row; return k and v for the next round",
+        "Rows may not depend on later ones: attention has a causal mask.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "parts-joined-at-end",
         "Keep what each round makes in a list and join it once, behind the loop: for each write into a part of a tensor backward copies "
         "the gradient of all of it, and of a join it takes views",
