@@ -22,13 +22,13 @@ from nsysx.events.tensor_versions import fills, makes_room, passes
 from nsysx.events.trained_operators import trained_of
 from nsysx.frames.intervals import I64
 
-_COPY, _NODE = "aten::copy_", "torch::autograd::CopySlices"
+_COPY, _CLONE, _NODE = "aten::copy_", "aten::clone", "torch::autograd::CopySlices"
 
 
 class WrittenParts(NamedTuple):
     """A tensor made in a step of which parts are written one by one, rows of the flow: its size, that of a part, where these differ.
 
-    ``stacked``: a part lacks that dimension. ``read``: single parts are read on the way.
+    ``stacked``: a part lacks that dimension. ``read``: single parts are read on the way. ``clones``: rows that copy it before a write.
     """
 
     rows: tuple[int, ...]
@@ -37,6 +37,7 @@ class WrittenParts(NamedTuple):
     dimension: int
     stacked: bool
     read: bool
+    clones: frozenset[int] = frozenset()
 
 
 def written_parts(profile: Profile) -> list[WrittenParts]:
@@ -51,27 +52,32 @@ def _of_report(profile: Profile) -> list[WrittenParts]:
 
 def written_in(flow: OperatorFlow, trained: Flags) -> list[WrittenParts]:
     """Return such tensors of a flow; ``trained``: which of its operators are."""
-    writes = dict[int, list[int]]()
+    writes, clones = dict[int, list[int]](), dict[int, set[int]]()
     for row in flow.outermost:
         if flow.names[row] == _COPY and trained[row]:
-            number = _base_of(flow, flow.made[row][0])
+            number, copied = _base_of(flow, flow.made[row][0])
+            clones.setdefault(number, set()).update(copied)
             if makes_room(flow.names[flow.row_of[number]] if number in flow.row_of else ""):
                 writes.setdefault(number, []).append(row)
     often = {number: rows for number, rows in writes.items() if len(rows) >= FEWEST_GROWING_CATS}
     if not often:
         return []
     readers = ResultReaders(flow)
-    return [parts for number, rows in often.items() if (parts := _parts_of(readers, number, rows)) is not None]
+    known = (_parts_of(readers, number, rows, frozenset(clones[number])) for number, rows in often.items())
+    return [parts for parts in known if parts is not None]
 
 
-def _base_of(flow: OperatorFlow, number: int) -> int:
-    """Return the number of the operator that made what a view lies in."""
-    while number in flow.row_of and passes(flow, flow.row_of[number]):
-        number = flow.made[flow.row_of[number]][0]
-    return number
+def _base_of(flow: OperatorFlow, number: int) -> tuple[int, set[int]]:
+    """Return the number of the operator that made what a view lies in, or what that is a clone of, and the clones."""
+    clones = set[int]()
+    while (row := flow.row_of.get(number)) is not None and (passes(flow, row) or flow.names[row] == _CLONE):
+        if flow.names[row] == _CLONE:
+            clones.add(row)
+        number = flow.made[row][0]
+    return number, clones
 
 
-def _parts_of(readers: ResultReaders, number: int, rows: list[int]) -> WrittenParts | None:
+def _parts_of(readers: ResultReaders, number: int, rows: list[int], clones: frozenset[int]) -> WrittenParts | None:
     """Return what is known of a tensor and its writes, None where its parts are no rows of it, or something reads more of it meanwhile."""
     size, written = readers.results.get(number), {size for row in rows for size in readers.sizes[row][:2]}
     sources = {readers.flow.row_of.get(number) for row in rows for number in readers.flow.made[row][1:2]}
@@ -83,8 +89,8 @@ def _parts_of(readers: ResultReaders, number: int, rows: list[int]) -> WrittenPa
     missing = math.prod(size) - len(rows) * math.prod(part)
     if len(dimensions) != 1 or not 0 <= missing <= math.prod(part):
         return None
-    read = _reads_meanwhile(readers, number, part, rows)
-    return None if read is None else WrittenParts(tuple(rows), size, part, dimensions[0], stacked, read)
+    read = _reads_meanwhile(readers, number, part, rows[-1], clones)
+    return None if read is None else WrittenParts(tuple(rows), size, part, dimensions[0], stacked, read, clones)
 
 
 def _differing(size: Size, part: Size) -> list[int]:
@@ -94,16 +100,23 @@ def _differing(size: Size, part: Size) -> list[int]:
     return [d for d in range(len(size)) if size[:d] + size[d + 1 :] == part][:1]
 
 
-def _reads_meanwhile(readers: ResultReaders, number: int, part: Size, rows: list[int]) -> bool | None:
-    """Return whether parts are read before the last write, None where more than a part is."""
-    flow, waiting, read = readers.flow, [number], False
+def _reads_meanwhile(readers: ResultReaders, number: int, part: Size, last: int, clones: frozenset[int]) -> bool | None:
+    """Return whether parts are read before the last write (row), None where more than a part is, but by what is cloned to be written."""
+    flow, read = readers.flow, False
+    newest = flow.number[max(clones)] if clones else number
+    waiting = [(number, number)]  # what is read, and the version that it is of
     while waiting:
-        given = waiting.pop()
+        given, version = waiting.pop()
         for row in readers.readers.get(given, set()):
-            if not 0 <= row < rows[-1] or (fills(flow.names[row]) and given not in flow.made[row][1:]):
+            if fills(flow.names[row]) and row >= 0 and given not in flow.made[row][1:]:
                 continue
-            if passes(flow, row):
-                waiting.append(flow.number[row])
+            if row in clones:
+                waiting.append((flow.number[row], flow.number[row]))
+            elif row < 0 or row >= last:
+                if version != newest:
+                    return None
+            elif passes(flow, row):
+                waiting.append((flow.number[row], version))
             elif math.prod(readers.results.get(given, ())) > math.prod(part):
                 return None
             else:

@@ -11,6 +11,7 @@ from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
 from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.written_parts import WrittenParts, writes_of_calls, written_parts
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
@@ -28,13 +29,22 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for each tensor whose gradients are copied for 5 % of the step or more."""
     if not written_parts(case.profile):
         return []
-    row = np.append(case.profile.once(writes_of_calls), -1)[case.ops["call"].fill_null(-1).to_numpy()]
-    work = case.ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(row=pl.Series(row))
+    flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if flow is None or of_calls is None:
+        return []
+    of_ops = case.ops["call"].fill_null(-1).to_numpy()
+    write, made_by = (
+        pl.Series(np.append(rows, -1)[of_ops])
+        for rows in (case.profile.once(writes_of_calls), of_calls.within(flow, gradients=False))
+    )
+    work = case.ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(
+        write=write, made_by=made_by
+    )
     return [f for parts in written_parts(case.profile) if (f := _found(case, rule, parts, work)) is not None]
 
 
 def _found(case: Case, rule: Rule, parts: WrittenParts, work: pl.DataFrame) -> Finding | None:
-    theirs = work.filter(pl.col("row").is_in(parts.rows))
+    theirs = work.filter(pl.col("write").is_in(parts.rows) | pl.col("made_by").is_in(list(parts.clones)))
     cost = case.per_step(int(theirs["ns"].sum()))
     if not case.notable(cost, REPORTED_SHARE):
         return None
@@ -45,13 +55,14 @@ def _found(case: Case, rule: Rule, parts: WrittenParts, work: pl.DataFrame) -> F
         return None
     where = _place_of(case, parts)
     times, size = units.count(len(parts.rows)), " x ".join(map(str, parts.size))
+    cloned = " with the copies of all of it that are made before the writes" if parts.clones else ""
     title = (
         f"{f'{in_short(where)}: ' if where else ''}backward copies the gradient of a whole tensor for each part that is written into it: "
         f"{units.duration(cost)} {case.per}"
     )
     detail = (
         f"A tensor of {size} is filled by {times} writes {case.per} through which gradients run. For each of them backward copies its "
-        f"gradient of {size}, takes a part out of it and zeroes that: {case.share(cost)} of the step."
+        f"gradient of {size}, takes a part out of it and zeroes that: {case.share(cost)} of the step{cloned}."
     )
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, where=where or None, fix=_fix_of(case, parts, where),

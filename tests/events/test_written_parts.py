@@ -36,6 +36,11 @@ def filled(
     return step
 
 
+def test_what_is_cloned_before_each_write(tmp_path: Path) -> None:
+    (parts,) = written(cloned, tmp_path)
+    assert (parts.size, parts.dimension, len(parts.rows), len(parts.clones)) == ((B, T, D), 1, T, T)
+
+
 def row(out: Tensor, state: Tensor, n: int) -> None:
     out[n] = state
 
@@ -74,6 +79,34 @@ def test_parts_that_make_up_a_tensor(
     (parts,) = written(filled(write, *size, first=first), tmp_path)
     assert parts == WrittenParts(parts.rows, size, (B, D), dimension, stacked, read)
     assert len(parts.rows) == T - first
+
+
+def cloned() -> None:
+    out, state = torch.zeros(B, T, D), torch.randn(B, D)
+    for n in range(T):
+        state = cell(state, state)
+        out = out.clone()
+        out[:, n] = state
+    out.square().sum().backward()
+
+
+def versions_kept() -> None:
+    out, state, kept_ones = torch.zeros(B, T, D), torch.randn(B, D), list[Tensor]()
+    for n in range(T):
+        state = cell(state, state)
+        out = out.clone()
+        out[:, n] = state
+        kept_ones.append(out)
+    torch.stack(kept_ones).square().sum().backward()
+
+
+def snapshots() -> None:
+    out, state, kept_ones = torch.zeros(B, T, D), torch.randn(B, D), list[Tensor]()
+    for n in range(T):
+        state = cell(state, state)
+        out[:, n] = state
+        kept_ones.append(out.clone())
+    torch.stack(kept_ones).square().sum().backward()
 
 
 def without_gradients() -> None:
@@ -129,6 +162,8 @@ def experts() -> None:
         into_what_stays,
         joined,
         experts,
+        versions_kept,
+        snapshots,
     ],
 )
 def test_what_no_join_can_replace(step: Callable[[], object], tmp_path: Path) -> None:
