@@ -54,9 +54,12 @@ def fills(name: str) -> bool:
     return _FILLS.match(name) is not None
 
 
-def makes_room(name: str) -> bool:
-    """Return whether an operator makes a tensor in which nothing stands yet, or one number everywhere."""
-    return _ROOMS.match(name) is not None
+def is_room(flow: OperatorFlow, number: int) -> bool:
+    """Return whether nothing stands in a tensor yet, or one number everywhere: it was made so, or moved or converted after that."""
+    row = flow.row_of.get(number)
+    if row is not None and flow.names[row] == "aten::to":
+        row = flow.row_of.get(flow.made[row][0])
+    return row is not None and _ROOMS.match(flow.names[row]) is not None
 
 
 @lru_cache(maxsize=4096)  # few names, each of thousands of operators
@@ -196,7 +199,7 @@ class _Written:
         number = self._order.maker(flow.made[row][0], 0, parts=True)[0]
         room = flow.row_of.get(number)
         size = self._results.get(number)
-        if room is None or size is None or not makes_room(flow.names[room]) or len(_longer(sizes[1], size)) != 1:
+        if room is None or size is None or not is_room(flow, number) or len(_longer(sizes[1], size)) != 1:
             return
         given = (self._order.result_given(flow, row, 1, sizes[1]),)
         yield Version(

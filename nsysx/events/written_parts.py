@@ -18,7 +18,7 @@ from nsysx.events.operator_bounds import FEWEST_GROWING_CATS, NODES_OF_WRITE
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
-from nsysx.events.tensor_versions import fills, makes_room, passes
+from nsysx.events.tensor_versions import fills, is_room, passes
 from nsysx.events.trained_operators import trained_of
 from nsysx.frames.intervals import I64
 
@@ -57,7 +57,7 @@ def written_in(flow: OperatorFlow, trained: Flags) -> list[WrittenParts]:
         if flow.names[row] == _COPY and trained[row]:
             number, copied = _base_of(flow, flow.made[row][0])
             clones.setdefault(number, set()).update(copied)
-            if makes_room(flow.names[flow.row_of[number]] if number in flow.row_of else ""):
+            if is_room(flow, number):
                 writes.setdefault(number, []).append(row)
     often = {number: rows for number, rows in writes.items() if len(rows) >= FEWEST_GROWING_CATS}
     if not often:

@@ -106,7 +106,7 @@ def test_forms_of_growth(
     assert tensor.size == (B, T + 1, D) and T - 1 <= tensor.versions <= T
 
 
-@pytest.mark.parametrize(("add", "differentiated"), [(joined, True), (detached, False)])
+@pytest.mark.parametrize(("add", "differentiated"), [(joined, True), (detached, False), (padded, True), (copied, True)])
 def test_growth_that_gradients_read(
     add: Callable[[Tensor, Tensor, int], Tensor], differentiated: bool, tmp_path: Path
 ) -> None:

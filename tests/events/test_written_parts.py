@@ -41,6 +41,17 @@ def test_what_is_cloned_before_each_write(tmp_path: Path) -> None:
     assert (parts.size, parts.dimension, len(parts.rows), len(parts.clones)) == ((B, T, D), 1, T, T)
 
 
+def test_what_is_moved_before_it_is_filled(tmp_path: Path) -> None:
+    def step() -> None:
+        out, state = torch.zeros(T, B, D, dtype=torch.double).to(torch.float32), torch.randn(B, D)
+        for n in range(1, T):
+            out[n] = state = cell(state, state)
+        out.square().sum().backward()
+
+    (parts,) = written(step, tmp_path)
+    assert (parts.size, len(parts.rows)) == ((T, B, D), T - 1)
+
+
 def row(out: Tensor, state: Tensor, n: int) -> None:
     out[n] = state
 
