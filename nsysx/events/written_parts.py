@@ -63,8 +63,8 @@ def written_in(flow: OperatorFlow, trained: Flags) -> list[WrittenParts]:
     if not often:
         return []
     readers = ResultReaders(flow)
-    known = (_parts_of(readers, number, rows, frozenset(clones[number])) for number, rows in often.items())
-    return [parts for parts in known if parts is not None]
+    of_each = (_parts_of(readers, number, rows, frozenset(clones[number])) for number, rows in often.items())
+    return [parts for parts in of_each if parts is not None]
 
 
 def _base_of(flow: OperatorFlow, number: int) -> tuple[int, set[int]]:
