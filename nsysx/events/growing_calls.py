@@ -6,6 +6,7 @@ How many rows a call computes is read from the sizes that its linear layers are 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -47,7 +48,8 @@ def growing_in(flow: OperatorFlow, trained: Flags) -> list[GrowingCalls]:
     for calls in by_path.values():  # outer ones come first
         if len(calls) < FEWEST_GROWING_CATS or calls[0].first in inside:
             continue
-        rows = [[_rows_of(flow, row) for row in linear if call.first <= row < call.last] for call in calls]
+        borders = [(bisect_left(linear, call.first), bisect_left(linear, call.last)) for call in calls]
+        rows = [[_rows_of(flow, row) for row in linear[a:b]] for a, b in borders]
         first, last = _longest_run(rows, [bool(trained[call.first : call.last].any()) for call in calls])
         growth = _growth(rows[first:last]) if last - first >= FEWEST_GROWING_CATS else None
         if growth is not None:
