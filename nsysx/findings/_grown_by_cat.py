@@ -24,7 +24,7 @@ from nsysx.findings._case import Case, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
-from nsysx.findings._grown_pastes import AT_END, CALLED, IN_PLACE, RING, STATIC, WITH_GRADIENTS, WRITTEN, fix_of
+from nsysx.findings._grown_pastes import AT_END, CALLED, IN_PLACE, RING, STATIC, WITH_GRADIENTS, WRITTEN, fix_of, slides
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import MOST_LINES_NAMED, ROWS_WRITTEN_NS
 from nsysx.model import Finding, Row
@@ -71,7 +71,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 
 def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: pl.DataFrame) -> list[_GrownLines]:
-    code, by_key = case.profile.code(), dict[tuple[str, str, str], _GrownLines]()
+    code, by_key = case.profile.code(), dict[tuple[object, ...], _GrownLines]()
     taken = time_of_operators(work)
     ranked = sorted(grown, key=lambda tensor: -sum(taken.get(row, 0) for row in tensor.copied))
     for tensor in ranked:
@@ -80,7 +80,8 @@ def _groups(case: Case, flow: OperatorFlow, grown: Sequence[GrownTensor], work: 
         remedy = _remedy_of(case, tensor, where)
         if remedy is None:
             continue
-        group = by_key.setdefault((str(where.get("file")), remedy, tensor.form), _GrownLines(remedy, [], []))
+        key = (where.get("file"), remedy, tensor.form, slides(tensor))
+        group = by_key.setdefault(key, _GrownLines(remedy, [], []))
         group.tensors.append(tensor)
         if where and where not in group.places:
             group.places.append(where)
@@ -98,7 +99,7 @@ def _remedy_of(case: Case, tensor: GrownTensor, where: Row) -> str | None:
     if tensor.form == "written":
         return None if called else WRITTEN
     if tensor.kept and tensor.bounded:
-        return RING
+        return IN_PLACE if slides(tensor) else RING
     if not tensor.read and not case.program.compiled:  # what a compiled program reads is not seen
         return AT_END
     if tensor.differentiated:
@@ -109,6 +110,10 @@ def _remedy_of(case: Case, tensor: GrownTensor, where: Row) -> str | None:
 def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Finding | None:
     """Return the finding about a group, None where it saves too little."""
     copied = {row: share for tensor in group.tensors for row, share in tensor.copied.items()}
+    # A window that goes back to the start of its room copies as many rows as are new, on average.
+    copied |= {
+        row: max(0.0, 2 * copied[row] - 1) for tensor in group.tensors if slides(tensor) for row in tensor.copied
+    }
     copied |= {row: 1.0 for tensor in group.tensors for row in tensor.read_alone or ()}
     cats = work.filter(pl.col("row").is_in(list(copied)))
     taken = int(cats["ns"].sum())

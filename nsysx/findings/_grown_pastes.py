@@ -40,7 +40,10 @@ _READ_WITH_GRADIENTS = (
     "was written into after it was read, and these rows were not)."
 )
 _ROOM_OF_FORWARD = "Each forward whose backward has not run needs room of its own, and nothing else may write into it."
-_BEHIND_BACKWARD = " Write it behind backward(), which reads the rows as they were."
+_SLIDING = (
+    "Begin when kept has its full length. No gradient may run through what is written; write it behind backward(), which reads the rows as "
+    "they were."
+)
 _ONE_BY_ONE = " Single rows are read of the list: parts[-1] for the last ones."
 #: The newest rows come first: the room is filled from its end on.
 IN_FRONT = (
@@ -85,8 +88,8 @@ def fix_of(remedy: str, tensors: Sequence[GrownTensor], places: Sequence[Row], t
         return _at_end(fix, tensor, text)
     if remedy == WITH_GRADIENTS:
         return _with_gradients(fix, tensor, text)
-    if remedy == RING and tensor.saved:
-        return fix.but(condition=fix.condition + _BEHIND_BACKWARD)
+    if remedy == IN_PLACE and slides(tensor):
+        return fix.but(paste=_sliding(tensor.dimension or 0), condition=_SLIDING)
     if remedy == IN_PLACE:
         fix = _in_place(fix, tensor, text)
         if tensor.saved:
@@ -124,6 +127,21 @@ def _in_place(fix: Fix, tensor: GrownTensor, text: str) -> Fix:
     if appends is not None and tensor.size is not None:
         return _appended(fix, tensor, appends["whole"], appends["new"])
     return fix
+
+
+def slides(tensor: GrownTensor) -> bool:
+    """Return whether a tensor is a window over the steps whose rows are read with gradients: those may need their order, samples do not."""
+    return tensor.kept and tensor.bounded and tensor.saved
+
+
+def _sliding(d: int) -> str:
+    """Return the lines that move a window of rows in room for two, at whose end it goes back to the start."""
+    return (
+        f"room, n, length = torch.cat([kept, kept], {d}), kept.shape[{d}], kept.shape[{d}]  # once\n"
+        f"if n + new.shape[{d}] > room.shape[{d}]: room.narrow({d}, 0, length).copy_(kept.clone()); n = length\n"
+        f"room.narrow({d}, n, new.shape[{d}]).copy_(new); n += new.shape[{d}]\n"
+        f"kept = room.narrow({d}, n - length, length)  # not the last ones of torch.cat([kept, new], {d})"
+    )
 
 
 def stacked(dim: int, *, bounded: bool) -> str:

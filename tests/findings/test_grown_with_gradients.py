@@ -258,7 +258,41 @@ def test_what_has_to_be_copied(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind, source)
 
 
-def test_a_ring_is_written_behind_the_backward_that_reads_it() -> None:
-    tensor = GrownTensor({}, True, True, True, (72, 16), 0, saved=True)
-    assert "behind backward()" in fix_of("ring-of-rows", [tensor], [], "").condition
+def queue(program: Lined, number: int) -> None:
+    """A loss reads 990 rows that the step before kept; a cat of 1 ms then adds 10."""
+    run = Step(program, number)
+    with program.range("forward"), program.range("net:Net"):
+        new = run.operator("linear", [-1, -1], "[64, 64], [64, 64]", 1000, trained=True, backward_us=10)
+    before = run.first + 3 - 2000
+    run.operator("mm", [new, before], "[10, 64], [64, 990]", 10, trained=True, backward_us=10)
+    run.backward()
+    with program.line(LINE):
+        run.operator("cat", [before, new, -1], "[990, 64], [10, 64], []", 1000, CAT)
+    program.sync()
+
+
+def test_a_queue_that_a_loss_reads_is_a_window(tmp_path: Path) -> None:
+    source = {LINE: "self.queue = torch.cat([self.queue, z.detach()])[-990:]"}
+    program = Lined(source, {"networks": [{"class": "Net", "package": "torch"}]}).run(queue)
+    (finding,) = program.found(tmp_path, "NSX131")
+    assert [way.name for way in finding.remedies] == ["grown-in-place"] and "kept = room.narrow(0" in finding.paste
+    assert finding.saving_ns_per_step == pytest.approx(980_000, rel=0.01), (
+        "as many rows as are new go back to the start"
+    )
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_window_over_the_steps_keeps_its_order(dim: int) -> None:
+    tensor = GrownTensor({}, True, True, True, (10, 10), dim, saved=True)
+    fix = fix_of("grown-in-place", [tensor], [], "")
+    once, *each = fix.paste.splitlines()
+    assert "behind backward()" in fix.condition
+    whole = torch.randn(7, 7)
+    given: dict[str, object] = {"torch": torch, "kept": whole}
+    exec(once, given)
+    for _ in range(12):
+        given["new"] = new = torch.randn(*((3, 7) if dim == 0 else (7, 3)))
+        exec("\n".join(each), given)
+        whole = torch.cat([whole, new], dim).narrow(dim, 3, 7)
+        assert torch.equal(given["kept"], whole)  # type: ignore[arg-type]
     assert fix_of("ring-of-rows", [tensor._replace(saved=False)], [], "") == Fix.by_name("ring-of-rows")
