@@ -39,7 +39,10 @@ _READ_WITH_GRADIENTS = (
     f"{_NO_GRADIENT} Each forward whose backward has not run needs room of its own (.data: backward would refuse what "
     "was written into after it was read, and these rows were not)."
 )
-_ROOM_OF_FORWARD = "Each forward whose backward has not run needs room of its own, and nothing else may write into it."
+_ROOM_OF_FORWARD = (
+    "The first rows are written in the same way. Each forward whose backward has not run needs room of its own, and nothing else may write "
+    "into it."
+)
 _SLIDING = (
     "Begin when kept has its full length. No gradient may run through what is written; write it behind backward(), which reads the rows as "
     "they were."
