@@ -175,8 +175,8 @@ UNTRIED = (
         "        return *grad.split(ctx.parts, ctx.dim), None, None\n"
         "room = new.new_empty(len(new), longest, *new.shape[2:])  # once for each forward\n"
         "whole = Grown.apply(whole, new, room, 1)  # not torch.cat([whole, new], 1)",
-        "Begin with whole = room.narrow(1, 0, 0). The first rows are written in the same way. Each forward whose backward has not run needs "
-        "room of its own, and nothing else may write into it.", untried=_OWN_CODE,
+        "Begin with whole = room.narrow(1, 0, 0). The first rows are written in the same way. Each forward whose backward has not run "
+        "needs room of its own, and nothing else may write into it.", untried=_OWN_CODE,
     ),
     Remedy(
         "written-in-place",
