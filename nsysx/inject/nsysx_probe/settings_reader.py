@@ -55,7 +55,7 @@ class SettingsReader:
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
         self.places = SettingPlaces(torch, out)
-        self._loaders = LoaderSettings(self.places)
+        self._loaders = LoaderSettings(torch, self.places)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -122,7 +122,7 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        for part in (self._padding, self.masks, self.inputs, self.untrained):
+        for part in (self._padding, self.masks, self.inputs, self.untrained, self._loaders):
             self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
@@ -212,7 +212,7 @@ class SettingsReader:
         """A loader returns a batch."""
         if self.watching and not self._traced():
             self._safely(lambda: self._padding.loaded(batch))
-            self._safely(lambda: self._loaders.loads(self.torch, iterator, batch))
+            self._safely(lambda: self._loaders.loads(iterator, batch))
         return batch
 
     def _drawn(self, iterator: Any, samples: Any) -> Any:
