@@ -2,7 +2,8 @@
 
 A loader's probe notes checksums of the numbers of the samples that it draws in the step that is watched, the same step on each rank, and of
 what is in its batches: datasets may be of a rank each, and numbers that are alike are of other samples then. What networks are given on
-each rank decides where it is known, batches where it is not. Where no numbers are known, a line that takes a rank's part of each batch
+each rank decides where it is known, batches where it is not. Ranks that augment the samples each for itself have a part of the tensors of a
+batch in common. Where no numbers are known, a line that takes a rank's part of each batch
 tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
 told by what its networks are given: checksums of that in some steps of each window.
 
@@ -22,7 +23,8 @@ from nsysx.events.recorded_settings import RecordedSettings, file_and_line, sett
 from nsysx.findings import _costly_jobs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._flow_work import in_short
-from nsysx.findings._ranks_apart import apart, forwards_alone
+from nsysx.findings._ranks_apart import apart, compares_samples, forwards_alone
+from nsysx.findings._shared_tensors import SharedTensors, shared_tensors, sizes_of
 from nsysx.findings._shares_of_ranks import cut_after_loading
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -38,6 +40,8 @@ _STREAM = (
     "    return itertools.islice(self.samples(), dist.get_rank(), None, dist.get_world_size())"
 )
 _ROWS = "order = order[dist.get_rank() :: dist.get_world_size()]  # behind the shuffle, which is the same on all ranks"
+#: What the probe notes of a loader that is iterated in a step that is watched.
+_OF_LOADERS = ("drawn", "batches", "parts")
 _TRAINED = "The batch of all ranks together grows: fit the learning rate to it, or divide batch_size, and a step is shorter instead."
 _SUMMED = (
     "Put the results of all ranks together. DistributedSampler repeats a few samples so that each rank has as many."
@@ -48,7 +52,8 @@ class SameSamples(NamedTuple):
     """The loader whose samples ``ranks`` ranks all draw; ``cut``: the line at which each then takes its part, empty where none is seen.
 
     ``streamed``: no sampler draws them, batches were seen to be alike. ``given``: networks were seen to be given the same; in place of a
-    loader is what was noted of one of them. ``trains``: a backward runs in the step.
+    loader is what was noted of one of them. ``trains``: a backward runs in the step. ``tensors``: those of a batch that are the same on all
+    ranks where others are not, because each rank augments the samples for itself.
     """
 
     loader: Row
@@ -57,9 +62,12 @@ class SameSamples(NamedTuple):
     streamed: bool = False
     trains: bool = True
     given: bool = False
+    tensors: SharedTensors | None = None
 
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
+        if self.given and self.tensors:
+            return f"in the same steps {self._all()} have the same samples and augment them each for itself: {self.tensors.sentence()}"
         if self.given:
             call = f"{self.loader.get('class')} at {in_short(self.line)}"
             return f"in the same steps {self._all()} call {call} with the same {self._rows()}"
@@ -70,7 +78,8 @@ class SameSamples(NamedTuple):
         if self.cut:
             whole = f"{units.count(batch)} samples" if batch else "all samples"
             return f"each rank loads {whole} of a batch{by} and then takes its part of them, at {in_short(self.cut)}"
-        return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}"
+        augmented = f", and each augments them for itself: {self.tensors.sentence()}" if self.tensors else ""
+        return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}{augmented}"
 
     @property
     def line(self) -> Row:
@@ -117,6 +126,8 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
         return None
     if alike is None and others and (apart(case, settings) or forwards_alone(case, settings)):
         alike = _given_alike(settings, others)
+    if alike is None and others and _may_augment(case, settings):
+        alike = _augmented(settings, others) or _taken_alike(settings, others)
     return None if alike is None else alike._replace(trains=wrapped or bool(settings.number("backwards")))
 
 
@@ -140,6 +151,46 @@ def _alike(
     if cut is None or _noted(settings, "drawn") or not cut.loader.get("workers"):
         return None
     return SameSamples(cut.loader, 1 + len(others), cut.where)
+
+
+def _may_augment(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether the ranks train and exchange nothing but gradients, so that all can have samples of their own."""
+    alone = apart(case, settings) or forwards_alone(case, settings)
+    return alone and bool(settings.number("backwards")) and not compares_samples(case)
+
+
+def _augmented(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
+    """Return the loader whose samples all ranks draw alike and then change each for itself."""
+    numbers = _shared(settings, others, "drawn")
+    for made in dict.fromkeys(row.get("made") for row in settings.rows("loaders") or ()):
+        of_ranks = [
+            [row for row in each.rows("loaders") or () if row.get("made") == made] for each in (settings, *others)
+        ]
+        if not isinstance(made, str) or any(len(rows) != 1 for rows in of_ranks) or not numbers.get(made, True):
+            continue
+        loaders = [rows[0] for rows in of_ranks]
+        drawn = made in numbers
+        shared = shared_tensors(loaders, drawn=drawn)
+        if shared and all(_whole(each, row) for each, row in zip((settings, *others), loaders, strict=True)):
+            return SameSamples(loaders[0], 1 + len(others), streamed=not drawn, tensors=shared)
+    return None
+
+
+def _taken_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
+    """Return the network that all ranks give rows of the same samples, each of which they change for themselves, where no loader is."""
+    ranks = (settings, *others)
+    if any(row.get(noted) for each in ranks for row in each.rows("loaders") or () for noted in _OF_LOADERS):
+        return None
+    shared = shared_targets(ranks)
+    rows = [row for row in settings.rows("inputs") or () if row.get("sums")]
+    most = max(rows, key=lambda row: row.get("rows") or 0, default=None)
+    return None if shared is None or most is None else SameSamples(most, len(ranks), given=True, tensors=shared)
+
+
+def _whole(settings: RecordedSettings, loader: Row) -> bool:
+    """Return whether a network is given a tensor as large as one of a loader's batch: the rank takes no part of it."""
+    shapes = sizes_of(loader)
+    return any(shape in shapes for row in settings.rows("inputs") or () for shape in row.get("shapes") or ())
 
 
 def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:

@@ -1,5 +1,6 @@
-"""The tensors of a batch one by one, as hashes of some of their numbers: ranks with the same samples that each augments have some of them in
-common, such as labels and numbers of items, and no checksum of the whole.
+"""The tensors of a batch one by one, as hashes of some of their numbers.
+
+Ranks with the same samples that each augments have some of them in common, such as labels and numbers of items, and no checksum of the whole.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from .probe_bounds import FEWEST_PART_NUMBERS, MOST_PART_NUMBERS, SAMPLE_NUMBERS_SPAN
+from .probe_bounds import FEWEST_PART_NUMBERS, IGNORED_TARGET, MOST_PART_NUMBERS, SAMPLE_NUMBERS_SPAN
 from .tensor_checksum import some_numbers
 
 #: What a mask holds: what is kept and what is not.
@@ -20,8 +21,8 @@ _OF_SEQUENCES = (2, 3)
 def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | None = None) -> list[dict[str, Any]]:
     """Return ``name``, ``dtype`` and ``shape`` of each tensor, and 16 bits of each of some ``numbers`` as hexadecimal digits.
 
-    These are "" where the tensor tells nothing of which samples the batch holds: numbers in order or that repeat, masks, lengths, and what may
-    be numbers of samples, of which each rank's own data have the same ones. ``samples``: how many there are, None where not known.
+    These are "" where the tensor tells nothing of which samples the batch holds: numbers in order or that repeat, masks, lengths, and what
+    may be numbers of samples, of which each rank's own data have the same ones. ``samples``: how many there are, None where not known.
     """
     made = []
     with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -45,6 +46,8 @@ def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | N
 
 
 def _hashed(number: Any) -> str:
+    if number == IGNORED_TARGET:
+        return "----"
     return f"{zlib.crc32(repr(number).encode()) & 0xFFFF:04x}"
 
 

@@ -33,10 +33,12 @@ _DEVICE = re.compile(r"cuda(:\d+)?$")
 
 
 def dataset_facts(torch: Any, dataset: Any) -> dict[str, Any]:
-    """Return the checksums of what a dataset and those inside of it hold, by name: ``data`` (of many different values), ``texts`` (paths and
-    the like) and ``numbers`` (options), and whether a method of the program's looks at the number ``of_rank``.
+    """Return checksums of what a dataset and those inside of it hold, by name, and whether a method of it looks at the number ``of_rank``.
+
+    ``data``: arrays of more than one number for each sample, and lists of texts; ``columns``: one number for each, such as labels; ``texts``:
+    paths and the like; ``numbers``: options.
     """
-    found: dict[str, Any] = {"data": {}, "texts": {}, "numbers": {}, "of_rank": False}
+    found: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
     for path, each in _datasets(dataset):
         found["of_rank"] = found["of_rank"] or _looks_at_rank(type(each))
         for name, value in list(held(each).items())[:MOST_DATASET_VALUES]:
@@ -70,8 +72,10 @@ def _fact(torch: Any, value: Any) -> tuple[str, int] | None:
     items = _items(torch, value)
     if items is None:
         return None
-    whole = [_shape(value), *items]
-    return ("data" if len(set(map(repr, items))) >= FEWEST_BATCH_VALUES else "numbers"), _checksum(whole)
+    shape = _shape(value)
+    column = len(shape) == 1 and all(isinstance(item, (int, float)) for item in value[:2])
+    kind = "columns" if column else "data"
+    return (kind if len(set(map(repr, items))) >= FEWEST_BATCH_VALUES else "numbers"), _checksum([shape, *items])
 
 
 def _checksum(items: list[Any]) -> int:
@@ -79,7 +83,8 @@ def _checksum(items: list[Any]) -> int:
 
 
 def _shape(value: Any) -> list[int]:
-    return [int(size) for size in getattr(value, "shape", (len(value),))]
+    shape = getattr(value, "shape", None)
+    return [len(value)] if shape is None else [int(size) for size in shape]
 
 
 def _items(torch: Any, value: Any, *, inside: bool = False) -> list[Any] | None:

@@ -101,7 +101,9 @@ class LoaderSettings:
             if number is not None:
                 about["batches"].append(number)
         if about is not None and len(about["parts"]) < MOST_PARTED:
-            about["parts"].append(asked(batch_parts, torch, tensors_on_cpu(torch, batch), asked(len, iterator._dataset)))
+            about["parts"].append(
+                asked(batch_parts, torch, tensors_on_cpu(torch, batch), asked(len, iterator._dataset))
+            )
             self._held.append((about, iterator._dataset))
 
     def window_closed(self) -> None:
