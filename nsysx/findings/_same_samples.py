@@ -24,7 +24,7 @@ from nsysx.findings import _costly_jobs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import apart, compares_samples, forwards_alone
-from nsysx.findings._shared_tensors import SharedTensors, shared_tensors, sizes_of
+from nsysx.findings._shared_tensors import SharedTensors, in_one, shared_targets, shared_tensors, sizes_of
 from nsysx.findings._shares_of_ranks import cut_after_loading
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -166,9 +166,9 @@ def _augmented(settings: RecordedSettings, others: Sequence[RecordedSettings]) -
         of_ranks = [
             [row for row in each.rows("loaders") or () if row.get("made") == made] for each in (settings, *others)
         ]
-        if not isinstance(made, str) or any(len(rows) != 1 for rows in of_ranks) or not numbers.get(made, True):
+        if not isinstance(made, str) or not all(of_ranks) or not numbers.get(made, True):
             continue
-        loaders = [rows[0] for rows in of_ranks]
+        loaders = [in_one(rows) for rows in of_ranks]
         drawn = made in numbers
         shared = shared_tensors(loaders, drawn=drawn)
         if shared and all(_whole(each, row) for each, row in zip((settings, *others), loaders, strict=True)):

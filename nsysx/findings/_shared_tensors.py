@@ -15,26 +15,26 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line
-from nsysx.findings._finding_bounds import FEWEST_COULD_DIFFER, SHARED_COLUMN, SHARED_NUMBERS
+from nsysx.findings._finding_bounds import FEWEST_LABELS, FEWEST_NUMBERS, SHARED_LABELS, SHARED_NUMBERS
 from nsysx.findings._flow_work import in_short
 from nsysx.model import Row
 
-#: Letters of one hash, and what stands for a target that is ignored.
-_HASH, _IGNORED = 4, "----"
-#: Dimensions of tokens: what is one number for each sample may be drawn for it.
-_TOKENS = 2
+#: Stands for a target that a loss ignores.
+_IGNORED = "-"
 
 
 class SharedTensors(NamedTuple):
     """The names of the tensors of a batch that are the same on all ranks, and of those that are not."""
 
-    same: tuple[str, ...]
-    own: tuple[str, ...]
+    shared: tuple[str, ...]
+    apart: tuple[str, ...]
 
     def sentence(self) -> str:
         """Return which tensors are the same."""
-        same = f"{_listed(self.same)} of each batch {'is' if len(self.same) == 1 else 'are'} the same"
-        return f"{same}, {_listed(self.own)} {'is' if len(self.own) == 1 else 'are'} not" if self.own else same
+        shared = f"{_listed(self.shared)} of each batch {'is' if len(self.shared) == 1 else 'are'} the same"
+        return (
+            f"{shared}, {_listed(self.apart)} {'is' if len(self.apart) == 1 else 'are'} not" if self.apart else shared
+        )
 
 
 class _Part(NamedTuple):
@@ -45,10 +45,27 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
     numbers: tuple[str, ...]
 
+    @property
+    def whole(self) -> bool:
+        """Return whether its numbers are whole ones."""
+        return "int" in self.dtype
+
+    @property
+    def column(self) -> bool:
+        """Return whether it has one number for each sample."""
+        return sum(size > 1 for size in self.shape) <= 1
+
 
 def sizes_of(loader: Row) -> list[list[int]]:
     """Return the sizes of the tensors of a loader's batches, as they are noted."""
     return [list(part.shape) for batch in _batches(loader.get("parts")) for part in batch]
+
+
+def in_one(loaders: Sequence[Row]) -> Row:
+    """Return the loaders that one line makes, as for each epoch, as one with the batches of all."""
+    parts = [batch for row in loaders for batch in (row.get("parts") or ())]
+    data = next((row["data"] for row in loaders if row.get("data")), None)
+    return {**loaders[0], "parts": parts, "data": data}
 
 
 def shared_tensors(loaders: Sequence[Row], *, drawn: bool) -> SharedTensors | None:
@@ -59,11 +76,10 @@ def shared_tensors(loaders: Sequence[Row], *, drawn: bool) -> SharedTensors | No
     """
     if not _one_dataset(loaders) or len({row.get("sampler_rank") for row in loaders}) > 1:
         return None
-    same, own = _compared_tensors([_batches(row.get("parts")) for row in loaders])
-    telling = [part for part in same if drawn or _whole_numbers(part)]
-    if not telling or (not drawn and any(map(_whole_numbers, own))):
-        return None
-    return SharedTensors(tuple(each.name for each in telling), tuple(each.name for each in own))
+    shared, apart = _compared_tensors([_batches(row.get("parts")) for row in loaders])
+    if not drawn:
+        shared = [] if any(part.whole for part in apart) else [part for part in shared if part.whole]
+    return SharedTensors(tuple(part.name for part in shared), tuple(part.name for part in apart)) if shared else None
 
 
 def shared_targets(ranks: Sequence[RecordedSettings]) -> SharedTensors | None:
@@ -71,37 +87,42 @@ def shared_targets(ranks: Sequence[RecordedSettings]) -> SharedTensors | None:
 
     None where that is not seen, or any of it differs: numbers of samples or of noise levels may come of equal generators.
     """
-    same: list[str] = []
-    own: list[str] = []
-    for kind, least in (("targets", 1), ("inputs", _TOKENS)):
+    shared: list[str] = []
+    apart: list[str] = []
+    for kind in ("targets", "inputs"):
         noted = [
             {(row.get("class"), row.get("place")): row.get("parts") for row in each.rows(kind) or ()} for each in ranks
         ]
-        for called, parts in noted[0].items():
-            alike, other = _compared_tensors([_batches(parts), *(_batches(each.get(called)) for each in noted[1:])])
-            where = in_short(file_and_line(called[1])) or "a line"
-            same += [
-                f"{_shown(part.name)} at {where}" for part in alike if _whole_numbers(part) and len(part.shape) >= least
-            ]
-            if any(_whole_numbers(part) and len(part.shape) >= least for part in other):
+        for (network, line), parts in noted[0].items():
+            alike, others = _compared_tensors(
+                [_batches(parts), *(_batches(each.get((network, line))) for each in noted[1:])]
+            )
+            if any(_of_samples(part, kind) for part in others):
                 return None
-            own += [f"what {called[0]} is given" for part in other if not _whole_numbers(part)]
-    return SharedTensors(tuple(dict.fromkeys(same)), tuple(dict.fromkeys(own))) if same else None
+            where = in_short(file_and_line(line)) or "a line"
+            shared += [f"{_shown(part.name)} at {where}" for part in alike if _of_samples(part, kind)]
+            apart += [f"what {network} is given" for part in others if not part.whole]
+    return SharedTensors(tuple(dict.fromkeys(shared)), tuple(dict.fromkeys(apart))) if shared else None
+
+
+def _of_samples(part: _Part, kind: str) -> bool:
+    """Return whether this is of the data for certain: one number that a network is given for each sample may be drawn for it."""
+    return part.whole and (kind == "targets" or not part.column)
 
 
 def _compared_tensors(ranks: Sequence[Sequence[Sequence[_Part]]]) -> tuple[list[_Part], list[_Part]]:
     """Return the tensors of the batches of the first rank that all ranks have in common, and those that they have not."""
-    mine, *others = ranks
-    same: list[_Part] = []
-    own: list[_Part] = []
-    for place in range(max(map(len, mine), default=0)):
-        answers = [_agrees(_at(mine, place), _at(theirs, place)) for theirs in others]
-        part = next(part for part in _at(mine, place) if part)
+    shared: list[_Part] = []
+    apart: list[_Part] = []
+    for column in range(max(map(len, ranks[0]), default=0)):
+        first, *others = ([batch[column] if column < len(batch) else None for batch in batches] for batches in ranks)
+        answers = [_agrees(first, theirs) for theirs in others]
+        part = next(part for part in first if part)
         if all(answers):
-            same.append(part)
+            shared.append(part)
         elif False in answers:
-            own.append(part)
-    return same, own
+            apart.append(part)
+    return shared, apart
 
 
 def _batches(noted: object) -> list[list[_Part]]:
@@ -111,29 +132,23 @@ def _batches(noted: object) -> list[list[_Part]]:
 
 
 def _part(noted: Mapping[str, Any]) -> _Part:
-    numbers, shape = str(noted.get("numbers") or ""), noted.get("shape")
-    hashes = tuple(numbers[at : at + _HASH] for at in range(0, len(numbers), _HASH))
+    numbers, shape = noted.get("numbers"), noted.get("shape")
+    hashes = tuple(numbers.split(",")) if isinstance(numbers, str) and numbers else ()
     sizes = tuple(shape) if isinstance(shape, list) else ()
     return _Part(str(noted.get("name")), str(noted.get("dtype")), sizes, hashes)
 
 
-def _at(batches: Sequence[Sequence[_Part]], place: int) -> list[_Part | None]:
-    """Return the tensor at a place of each batch, None where there is none."""
-    return [batch[place] if place < len(batch) else None for batch in batches]
-
-
-def _agrees(mine: Sequence[_Part | None], theirs: Sequence[_Part | None]) -> bool | None:
+def _agrees(ours: Sequence[_Part | None], theirs: Sequence[_Part | None]) -> bool | None:
     """Return whether two ranks have a tensor in common in the same batches, None where it could hardly be another one."""
-    both = [(a, b) for a, b in zip(mine, theirs, strict=False) if a and b and a.numbers and b.numbers]
-    seen = _counted((x, y) for first, second in combinations(both, 2) for x in first for y in second)
-    found = _counted(both)
-    chance = seen.alike / max(seen.compared, 1)
-    could_differ = found.compared * (1 - chance)
-    if not seen.compared or could_differ < FEWEST_COULD_DIFFER:
+    both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a and b and a.numbers and b.numbers]
+    unlike = _counted((x, y) for first, second in combinations(both, 2) for x in first for y in second)
+    same = _counted(both)
+    chance = unlike.alike / max(unlike.compared, 1)
+    could_differ = same.compared * (1 - chance)
+    labels = all(part.column for part, _ in both)
+    if not unlike.compared or could_differ < (FEWEST_LABELS if labels else FEWEST_NUMBERS):
         return None
-    column = all(sum(size > 1 for size in part.shape) < _TOKENS for part, _ in both)
-    shared = (found.alike - found.compared * chance) / could_differ
-    return shared >= (SHARED_COLUMN if column else SHARED_NUMBERS)
+    return (same.alike - same.compared * chance) / could_differ >= (SHARED_LABELS if labels else SHARED_NUMBERS)
 
 
 class _Counted(NamedTuple):
@@ -145,16 +160,9 @@ class _Counted(NamedTuple):
 
 def _counted(pairs: Iterable[tuple[_Part, _Part]]) -> _Counted:
     """Count what is alike; targets that a loss ignores are not compared."""
-    alike = compared = 0
-    for one, other in pairs:
-        both = [(a, b) for a, b in zip(one.numbers, other.numbers, strict=False) if _IGNORED not in (a, b)]
-        compared += len(both)
-        alike += sum(a == b for a, b in both)
-    return _Counted(alike, compared)
-
-
-def _whole_numbers(part: _Part) -> bool:
-    return "int" in part.dtype
+    numbers = ((a, b) for first, second in pairs for a, b in zip(first.numbers, second.numbers, strict=False))
+    answers = [a == b for a, b in numbers if _IGNORED not in (a, b)]
+    return _Counted(sum(answers), len(answers))
 
 
 def _one_dataset(loaders: Sequence[Row]) -> bool:

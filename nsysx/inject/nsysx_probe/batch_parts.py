@@ -1,6 +1,6 @@
 """The tensors of a batch one by one, as hashes of some of their numbers.
 
-Ranks with the same samples that each augments have some of them in common, such as labels and numbers of items, and no checksum of the whole.
+Ranks with the same samples that each augments have some of them in common, such as labels and numbers of items, not the whole batch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from typing import Any
 from .probe_bounds import FEWEST_PART_NUMBERS, IGNORED_TARGET, MOST_PART_NUMBERS, SAMPLE_NUMBERS_SPAN
 from .tensor_checksum import some_numbers
 
-#: What a mask holds: what is kept and what is not.
-_OF_A_MASK = 2
 #: Dimensions of tensors whose rows have lengths: tokens, and frames of features. Images are larger.
 _OF_SEQUENCES = (2, 3)
 
 
 def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | None = None) -> list[dict[str, Any]]:
-    """Return ``name``, ``dtype`` and ``shape`` of each tensor, and 16 bits of each of some ``numbers`` as hexadecimal digits.
+    """Return ``name``, ``dtype`` and ``shape`` of each tensor, and a hash of each of some ``numbers``, with commas between them.
 
     These are "" where the tensor tells nothing of which samples the batch holds: numbers in order or that repeat, masks, lengths, and what
     may be numbers of samples, of which each rank's own data have the same ones. ``samples``: how many there are, None where not known.
@@ -32,14 +30,14 @@ def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | N
             numbers = some_numbers(torch, tensor.detach(), MOST_PART_NUMBERS)
             column = sum(size > 1 for size in tensor.shape) < 2
             tells = len(numbers) >= FEWEST_PART_NUMBERS and (
-                _column_tells(numbers, sizes, samples) if column else len(set(numbers)) > _OF_A_MASK
+                _column_tells(numbers, sizes, samples) if column else len(set(numbers)) > 2  # not a mask
             )
             made.append(
                 {
                     "name": name,
                     "dtype": str(tensor.dtype).replace("torch.", ""),
                     "shape": [int(size) for size in tensor.shape],
-                    "numbers": "".join(map(_hashed, numbers)) if tells else "",
+                    "numbers": ",".join(map(_hashed, numbers)) if tells else "",
                 }
             )
     return made
@@ -47,7 +45,7 @@ def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | N
 
 def _hashed(number: Any) -> str:
     if number == IGNORED_TARGET:
-        return "----"
+        return "-"
     return f"{zlib.crc32(repr(number).encode()) & 0xFFFF:04x}"
 
 

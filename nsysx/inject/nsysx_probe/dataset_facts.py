@@ -35,17 +35,17 @@ _DEVICE = re.compile(r"cuda(:\d+)?$")
 def dataset_facts(torch: Any, dataset: Any) -> dict[str, Any]:
     """Return checksums of what a dataset and those inside of it hold, by name, and whether a method of it looks at the number ``of_rank``.
 
-    ``data``: arrays of more than one number for each sample, and lists of texts; ``columns``: one number for each, such as labels; ``texts``:
-    paths and the like; ``numbers``: options.
+    ``data``: arrays of more than one number for each sample, and lists of texts; ``columns``: one number for each, such as labels;
+    ``texts``: paths and the like; ``numbers``: options.
     """
-    found: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
+    facts: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
     for path, each in _datasets(dataset):
-        found["of_rank"] = found["of_rank"] or _looks_at_rank(type(each))
+        facts["of_rank"] = facts["of_rank"] or _looks_at_rank(type(each))
         for name, value in list(held(each).items())[:MOST_DATASET_VALUES]:
             kind, number = asked(_fact, torch, value) or ("", 0)
             if kind:
-                found[kind][f"{path}{name}"] = number
-    return found
+                facts[kind][f"{path}{name}"] = number
+    return facts
 
 
 def _datasets(dataset: Any) -> Iterator[tuple[str, Any]]:
@@ -60,7 +60,7 @@ def _datasets(dataset: Any) -> Iterator[tuple[str, Any]]:
         several = held(each).get("datasets")
         left += [] if inner is None else [(f"{path}dataset.", inner)]
         if isinstance(several, (list, tuple)):
-            left += [(f"{path}datasets.{n}.", one) for n, one in enumerate(several[:MOST_DATASETS])]
+            left += [(f"{path}datasets.{n}.", dataset) for n, dataset in enumerate(several[:MOST_DATASETS])]
 
 
 def _fact(torch: Any, value: Any) -> tuple[str, int] | None:
@@ -74,8 +74,9 @@ def _fact(torch: Any, value: Any) -> tuple[str, int] | None:
         return None
     shape = _shape(value)
     column = len(shape) == 1 and all(isinstance(item, (int, float)) for item in value[:2])
+    several = len(items) if column else len(set(map(repr, items)))
     kind = "columns" if column else "data"
-    return (kind if len(set(map(repr, items))) >= FEWEST_BATCH_VALUES else "numbers"), _checksum([shape, *items])
+    return (kind if several >= FEWEST_BATCH_VALUES else "numbers"), _checksum([shape, *items])
 
 
 def _checksum(items: list[Any]) -> int:

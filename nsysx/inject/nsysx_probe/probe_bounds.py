@@ -35,7 +35,7 @@ HELD_TENSOR_BYTES, HELD_STORAGE_BYTES = 1 << 20, 1 << 24
 IGNORED_TARGET = -100
 
 # ---- batch_parts ----------------------------------------------------------------------------------------------------
-#: Numbers of each tensor that are hashed, how many it must have, and so many batches of a loader. Chosen: 8 tensors take 1 ms and 2 kB of a file.
+#: Numbers of each tensor that are hashed, how many it must have, and batches of a loader. Chosen: 8 tensors take 1 ms and 2 kB.
 MOST_PART_NUMBERS, FEWEST_PART_NUMBERS, MOST_PARTED = 64, 4, 8
 #: Whole numbers that all differ are taken for numbers of samples if the largest is at least this share of how many samples there are, as
 #: one of 64 drawn ones nearly always is. Chosen: users and items are fewer than what is known of them.
