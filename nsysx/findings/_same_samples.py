@@ -67,7 +67,7 @@ class SameSamples(NamedTuple):
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
         if self.given and self.tensors:
-            return f"in the same steps {self._all()} have the same samples and augment them each for itself: {self.tensors.sentence()}"
+            return f"in the same steps {self._all()} have the same samples, which each augments for itself {self._repeated()}"
         if self.given:
             call = f"{self.loader.get('class')} at {in_short(self.line)}"
             return f"in the same steps {self._all()} call {call} with the same {self._rows()}"
@@ -78,13 +78,18 @@ class SameSamples(NamedTuple):
         if self.cut:
             whole = f"{units.count(batch)} samples" if batch else "all samples"
             return f"each rank loads {whole} of a batch{by} and then takes its part of them, at {in_short(self.cut)}"
-        augmented = f", and each augments them for itself: {self.tensors.sentence()}" if self.tensors else ""
+        augmented = f", which each augments for itself {self._repeated()}" if self.tensors else ""
         return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}{augmented}"
 
     @property
     def line(self) -> Row:
         """Return the line that calls the network that was given the same, empty where that was not seen."""
         return file_and_line(self.loader.get("place")) if self.given else {}
+
+    def _repeated(self) -> str:
+        part = "half" if self.ranks == 2 else f"{self.ranks - 1}/{self.ranks}"
+        seen = self.tensors.sentence() if self.tensors else ""
+        return f"({seen}): {part} of the samples of a step are repeated"
 
     def _all(self) -> str:
         return "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"

@@ -30,11 +30,11 @@ class SharedTensors(NamedTuple):
     apart: tuple[str, ...]
 
     def sentence(self) -> str:
-        """Return which tensors are the same."""
-        shared = f"{_listed(self.shared)} of each batch {'is' if len(self.shared) == 1 else 'are'} the same"
-        return (
-            f"{shared}, {_listed(self.apart)} {'is' if len(self.apart) == 1 else 'are'} not" if self.apart else shared
-        )
+        """Return which tensors are the same, or that nothing but the datasets is."""
+        if not self.shared:
+            return "the datasets are the same on each, the batches are not"
+        same = f"{_listed(self.shared)} {'is' if len(self.shared) == 1 else 'are'} the same on each"
+        return f"{same}, {_listed(self.apart)} {'is' if len(self.apart) == 1 else 'are'} not" if self.apart else same
 
 
 class _Part(NamedTuple):
@@ -77,9 +77,12 @@ def shared_tensors(loaders: Sequence[Row], *, drawn: bool) -> SharedTensors | No
     if not _one_dataset(loaders) or len({row.get("sampler_rank") for row in loaders}) > 1:
         return None
     shared, apart = _compared_tensors([_batches(row.get("parts")) for row in loaders])
+    others = any(part.whole for part in apart)
     if not drawn:
-        shared = [] if any(part.whole for part in apart) else [part for part in shared if part.whole]
-    return SharedTensors(tuple(part.name for part in shared), tuple(part.name for part in apart)) if shared else None
+        shared = {} if others else {part: share for part, share in shared.items() if part.whole}
+    if not shared and not (drawn and apart and not others and _same_data(loaders)):
+        return None
+    return SharedTensors(tuple(map(_most, shared, shared.values())), tuple(part.name for part in apart))
 
 
 def shared_targets(ranks: Sequence[RecordedSettings]) -> SharedTensors | None:
@@ -100,7 +103,7 @@ def shared_targets(ranks: Sequence[RecordedSettings]) -> SharedTensors | None:
             if any(_of_samples(part, kind) for part in others):
                 return None
             where = in_short(file_and_line(line)) or "a line"
-            shared += [f"{_shown(part.name)} at {where}" for part in alike if _of_samples(part, kind)]
+            shared += [f"{_most(part, share)} at {where}" for part, share in alike.items() if _of_samples(part, kind)]
             apart += [f"what {network} is given" for part in others if not part.whole]
     return SharedTensors(tuple(dict.fromkeys(shared)), tuple(dict.fromkeys(apart))) if shared else None
 
@@ -110,18 +113,23 @@ def _of_samples(part: _Part, kind: str) -> bool:
     return part.whole and (kind == "targets" or not part.column)
 
 
-def _compared_tensors(ranks: Sequence[Sequence[Sequence[_Part]]]) -> tuple[list[_Part], list[_Part]]:
-    """Return the tensors of the batches of the first rank that all ranks have in common, and those that they have not."""
-    shared: list[_Part] = []
+def _most(part: _Part, share: float) -> str:
+    return f"{'most of ' if share < SHARED_LABELS else ''}{_shown(part.name)}"
+
+
+def _compared_tensors(ranks: Sequence[Sequence[Sequence[_Part]]]) -> tuple[dict[_Part, float], list[_Part]]:
+    """Return the tensors of the batches of the first rank that all ranks have in common, with the share, and those that they have not."""
+    shared: dict[_Part, float] = {}
     apart: list[_Part] = []
     for column in range(max(map(len, ranks[0]), default=0)):
         first, *others = ([batch[column] if column < len(batch) else None for batch in batches] for batches in ranks)
-        answers = [_agrees(first, theirs) for theirs in others]
         part = next(part for part in first if part)
-        if all(answers):
-            shared.append(part)
-        elif False in answers:
+        shares = [_share(first, theirs) for theirs in others]
+        known = [share for share in shares if share is not None]
+        if any(share < (SHARED_LABELS if part.column else SHARED_NUMBERS) for share in known):
             apart.append(part)
+        elif len(known) == len(shares):
+            shared[part] = min(known)
     return shared, apart
 
 
@@ -138,17 +146,20 @@ def _part(noted: Mapping[str, Any]) -> _Part:
     return _Part(str(noted.get("name")), str(noted.get("dtype")), sizes, hashes)
 
 
-def _agrees(ours: Sequence[_Part | None], theirs: Sequence[_Part | None]) -> bool | None:
-    """Return whether two ranks have a tensor in common in the same batches, None where it could hardly be another one."""
+def _share(ours: Sequence[_Part | None], theirs: Sequence[_Part | None]) -> float | None:
+    """Return which share of a tensor two ranks have in common in the same batches, of what is not so by chance.
+
+    None where it could hardly be another one.
+    """
     both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a and b and a.numbers and b.numbers]
     unlike = _counted((x, y) for first, second in combinations(both, 2) for x in first for y in second)
     same = _counted(both)
     chance = unlike.alike / max(unlike.compared, 1)
     could_differ = same.compared * (1 - chance)
-    labels = all(part.column for part, _ in both)
-    if not unlike.compared or could_differ < (FEWEST_LABELS if labels else FEWEST_NUMBERS):
+    fewest = FEWEST_LABELS if both and both[0][0].column else FEWEST_NUMBERS
+    if not unlike.compared or could_differ < fewest:
         return None
-    return (same.alike - same.compared * chance) / could_differ >= (SHARED_LABELS if labels else SHARED_NUMBERS)
+    return (same.alike - same.compared * chance) / could_differ
 
 
 class _Counted(NamedTuple):
@@ -172,9 +183,19 @@ def _one_dataset(loaders: Sequence[Row]) -> bool:
         return False
     if not all(each.get(name) == facts[0].get(name) for each in facts for name in ("data", "columns", "texts")):
         return False
-    options = all(each.get("numbers") == facts[0].get("numbers") for each in facts)
     # With equal data a seed, or the number of the rank, may be that of what augments them.
-    return bool(facts[0].get("data")) or (options and not any(each.get("of_rank") for each in facts))
+    return bool(facts[0].get("data")) or _alike(facts)
+
+
+def _same_data(loaders: Sequence[Row]) -> bool:
+    """Return whether the datasets of all ranks, which are one, are known to give the same for the same number of a sample."""
+    facts = [row["data"] for row in loaders]
+    return bool(facts[0].get("data")) and _alike(facts)
+
+
+def _alike(facts: Sequence[Row]) -> bool:
+    """Return whether datasets have the same options and look at no number of the rank."""
+    return all(each.get("numbers") == facts[0].get("numbers") and not each.get("of_rank") for each in facts)
 
 
 def _shown(name: str) -> str:

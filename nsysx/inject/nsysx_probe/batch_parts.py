@@ -44,9 +44,10 @@ def batch_parts(torch: Any, tensors: Iterable[tuple[str, Any]], samples: int | N
 
 
 def _hashed(number: Any) -> str:
+    """Return so little of a number that it cannot be told from many others: the probe file holds no data of the program."""
     if number == IGNORED_TARGET:
         return "-"
-    return f"{zlib.crc32(repr(number).encode()) & 0xFFFF:04x}"
+    return f"{zlib.crc32(repr(number).encode()) & 0xFF:02x}"
 
 
 def _column_tells(numbers: list[Any], sizes: set[int], samples: int | None) -> bool:

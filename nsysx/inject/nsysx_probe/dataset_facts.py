@@ -35,8 +35,8 @@ _DEVICE = re.compile(r"cuda(:\d+)?$")
 def dataset_facts(torch: Any, dataset: Any) -> dict[str, Any]:
     """Return checksums of what a dataset and those inside of it hold, by name, and whether a method of it looks at the number ``of_rank``.
 
-    ``data``: arrays of more than one number for each sample, and lists of texts; ``columns``: one number for each, such as labels;
-    ``texts``: paths and the like; ``numbers``: options.
+    ``data``: arrays of more than one number for each sample, and lists of paths and texts; ``columns``: one number or name for each, such
+    as labels; ``texts``: paths and the like; ``numbers``: options.
     """
     facts: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
     for path, each in _datasets(dataset):
@@ -73,10 +73,15 @@ def _fact(torch: Any, value: Any) -> tuple[str, int] | None:
     if items is None:
         return None
     shape = _shape(value)
-    column = len(shape) == 1 and all(isinstance(item, (int, float)) for item in value[:2])
+    column = len(shape) == 1 and (isinstance(items[0], (int, float)) or _is_name(items[0]))
     several = len(items) if column else len(set(map(repr, items)))
     kind = "columns" if column else "data"
     return (kind if several >= FEWEST_BATCH_VALUES else "numbers"), _checksum([shape, *items])
+
+
+def _is_name(item: Any) -> bool:
+    """Return whether this may be a name in a folder that is of each rank."""
+    return isinstance(item, str) and not item.startswith("/") and " " not in item
 
 
 def _checksum(items: list[Any]) -> int:
