@@ -41,7 +41,7 @@ def dataset_facts(torch: Any, dataset: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
     for path, each in _datasets(dataset):
         facts["of_rank"] = facts["of_rank"] or _looks_at_rank(type(each))
-        for name, value in list(held(each).items())[:MOST_DATASET_VALUES]:
+        for name, value in list((asked(held, each) or {}).items())[:MOST_DATASET_VALUES]:
             kind, number = asked(_fact, torch, value) or ("", 0)
             if kind:
                 facts[kind][f"{path}{name}"] = number
@@ -56,8 +56,8 @@ def _datasets(dataset: Any) -> Iterator[tuple[str, Any]]:
             return
         path, each = left.pop(0)
         yield path, each
-        inner = held(each).get("dataset")
-        several = held(each).get("datasets")
+        values = asked(held, each) or {}  # a list may be a dataset
+        inner, several = values.get("dataset"), values.get("datasets")
         left += [] if inner is None else [(f"{path}dataset.", inner)]
         if isinstance(several, (list, tuple)):
             left += [(f"{path}datasets.{n}.", dataset) for n, dataset in enumerate(several[:MOST_DATASETS])]
@@ -73,15 +73,19 @@ def _fact(torch: Any, value: Any) -> tuple[str, int] | None:
     if items is None:
         return None
     shape = _shape(value)
-    column = len(shape) == 1 and (isinstance(items[0], (int, float)) or _is_name(items[0]))
+    column = len(shape) == 1 and _is_column(value)
     several = len(items) if column else len(set(map(repr, items)))
     kind = "columns" if column else "data"
     return (kind if several >= FEWEST_BATCH_VALUES else "numbers"), _checksum([shape, *items])
 
 
-def _is_name(item: Any) -> bool:
-    """Return whether this may be a name in a folder that is of each rank."""
-    return isinstance(item, str) and not item.startswith("/") and " " not in item
+def _is_column(values: Any) -> bool:
+    """Return whether these are one number for each sample, or names in a folder that may be of each rank, also with a number."""
+    first = values[0]
+    while type(first) in (list, tuple) and first:
+        first = first[0]
+    number = isinstance(first, (int, float)) or (hasattr(first, "ndim") and first.ndim == 0)
+    return number or (isinstance(first, str) and not first.startswith("/") and " " not in first)
 
 
 def _checksum(items: list[Any]) -> int:
