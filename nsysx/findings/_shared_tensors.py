@@ -125,11 +125,11 @@ def _compared_tensors(ranks: Sequence[Sequence[Sequence[_Part]]]) -> tuple[dict[
         first, *others = ([batch[column] if column < len(batch) else None for batch in batches] for batches in ranks)
         part = next(part for part in first if part)
         shares = [_share(first, theirs) for theirs in others]
-        known = [share for share in shares if share is not None]
-        if any(share < (SHARED_LABELS if part.column else SHARED_NUMBERS) for share in known):
+        seen = [share for share in shares if share is not None]
+        if any(share < (SHARED_LABELS if part.column else SHARED_NUMBERS) for share in seen):
             apart.append(part)
-        elif len(known) == len(shares):
-            shared[part] = min(known)
+        elif len(seen) == len(shares):
+            shared[part] = min(seen)
     return shared, apart
 
 

@@ -230,6 +230,13 @@ def test_a_sampler_that_knows_its_rank_is_told() -> None:
     assert loader_settings.sampler_rank(DataLoader(data, 4)) is None
 
 
+@pytest.fixture
+def nothing_compiled() -> None:
+    """Forget what other tests have compiled."""
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.usefixtures("nothing_compiled")
 def test_targets_are_held_with_what_networks_are_given_and_read_behind_the_window() -> None:
     own, targets, out = F.cross_entropy.__code__, loss_targets.LossTargets(torch), torch.randn(16, 10)
     labels = drawn(10, 16)
@@ -252,17 +259,51 @@ def test_targets_are_held_with_what_networks_are_given_and_read_behind_the_windo
     assert part["name"] == "target" and len(part["numbers"].split(",")) == 16
 
 
-def test_a_function_that_is_compiled_with_a_loss_is_what_it_was() -> None:
-    targets, out, labels = loss_targets.LossTargets(torch), torch.randn(16, 10), drawn(10, 16)
-    expected = F.cross_entropy(out, labels)
-    targets.begin(holds=True)
+def compiled_loss(backend: str) -> Any:
+    return torch.compile(lambda x, y: F.cross_entropy(x, y) * 2, backend=backend, fullgraph=True)
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize("before", [True, False], ids=["compiled before", "compiled meanwhile"])
+def test_a_function_that_is_compiled_with_a_loss_is_not_compiled_anew(before: bool) -> None:
+    torch._dynamo.reset()
+    out, labels, own = torch.randn(16, 10), drawn(10, 16), F.cross_entropy.__code__
+    targets, loss, expected = loss_targets.LossTargets(torch), compiled_loss("eager"), 2 * F.cross_entropy(out, labels)
     try:
-        compiled = torch.compile(lambda x, y: F.cross_entropy(x, y) * 2, backend="eager", fullgraph=True)
-        assert torch.equal(compiled(out, labels), expected * 2)
-        traced: Any = torch.jit.trace(lambda x, y: F.cross_entropy(x, y), (out, labels))
-        assert torch.equal(traced(out, labels), expected)
+        if before:
+            loss(out, labels)
+        targets.begin(holds=True)
+        assert (F.cross_entropy.__code__ is own) is before
+        with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]
+            for holds in (True, False, True, False):
+                targets.begin(holds=holds)
+                assert torch.equal(loss(out, labels), expected)
     finally:
+        torch._dynamo.utils.counters.clear()
         targets.begin(holds=False)
+    assert F.cross_entropy.__code__ is own
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_function_that_is_traced_with_a_loss_is_what_it_was() -> None:
+    targets, out, labels = loss_targets.LossTargets(torch), torch.randn(16, 10), drawn(10, 16)
+    targets.begin(holds=True)
+    traced: Any = torch.jit.trace(lambda x, y: F.cross_entropy(x, y), (out, labels))
+    targets.begin(holds=False)
+    assert torch.equal(traced(out, labels), F.cross_entropy(out, labels))
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_loss_of_another_library_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fused(input: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return input.sum() + labels.sum()
+
+    own = fused.__code__
+    monkeypatch.setattr(F, "cross_entropy", fused)
+    targets = loss_targets.LossTargets(torch)
+    targets.begin(holds=True)
+    assert fused.__code__ is own and len(targets._patches or ()) == len(loss_targets._LOSSES) - 1
+    targets.begin(holds=False)
 
 
 def test_the_generators_of_the_program_stay_as_they_are() -> None:

@@ -19,6 +19,16 @@ from .settings_state import asked
 #: torch's losses of classes, with the name of what each compares with. Modules of these call the functions.
 _LOSSES = {"cross_entropy": "target", "nll_loss": "target", "ctc_loss": "targets"}
 
+#: What Dynamo counts: functions that it has looked at, and graphs, also those of a function that is compiled as a whole.
+_COUNTED = (("frames", "total"), ("stats", "unique_graphs"))
+
+
+def _compiled() -> bool:
+    """Return whether torch.compile has compiled anything."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None) or {}
+    frames, graphs = (counters.get(kind, {}).get(name, 0) for kind, name in _COUNTED)
+    return bool(frames or graphs)
+
 
 class LossTargets:
     """``rows``: of each line that computes a loss ``place`` and ``parts``, as of a batch, for each call that was looked at."""
@@ -35,6 +45,8 @@ class LossTargets:
         """A recorded step begins, in which targets are looked at or not."""
         self.holds = holds
         self._calls.clear()
+        if _compiled():  # what is compiled would be so anew: it is for a loss with the code that it had
+            return
         if holds and self._patches is None:
             self._patches = [made for made in map(self._patch, _LOSSES) if made is not None]
         for each in self._patches or ():
@@ -49,14 +61,19 @@ class LossTargets:
         self._held.clear()
 
     def _patch(self, name: str) -> patch.Patch | None:
-        compiling = self.torch.compiler.is_dynamo_compiling
-        names = {"_nsysx_compiling": compiling, "_nsysx_targets": self._compares, "_nsysx_none": patch.nothing}
+        """Return how one of torch's losses is followed, None where a library has put a function of its own in its place."""
+        functional = self.torch.nn.functional
+        function = getattr(functional, name, None)
+        code = getattr(function, "__code__", None)
+        if code is None or function.__module__ != functional.__name__ or _LOSSES[name] not in code.co_varnames:
+            return None
+        names = {
+            "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
+            "_nsysx_targets": self._compares,
+            "_nsysx_none": patch.nothing,
+        }
         template = patch.AROUND.replace("ENTER", "_nsysx_targets").replace("LEAVE", "_nsysx_none")
-        return asked(  # type: ignore[no-any-return]
-            lambda: patch.Patch(
-                getattr(self.torch.nn.functional, name), template.replace("FIRST", _LOSSES[name]), names
-            )
-        )
+        return asked(patch.Patch, function, template.replace("FIRST", _LOSSES[name]), names)  # type: ignore[no-any-return]
 
     def _compares(self, target: Any) -> None:
         """A loss is computed."""
