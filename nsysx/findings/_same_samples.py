@@ -193,9 +193,13 @@ def _taken_alike(settings: RecordedSettings, others: Sequence[RecordedSettings])
 
 
 def _whole(settings: RecordedSettings, loader: Row) -> bool:
-    """Return whether a network is given a tensor as large as one of a loader's batch: the rank takes no part of it."""
+    """Return whether a network is given a tensor as large as one of a loader's batch: the rank takes no part of it.
+
+    What comes first counts: a rank that takes its part of each sequence may be given the whole mask.
+    """
     shapes = sizes_of(loader)
-    return any(shape in shapes for row in settings.rows("inputs") or () for shape in row.get("shapes") or ())
+    calls = (row.get("shapes") or () for row in settings.rows("inputs") or ())
+    return any(next((shape for shape in call if len(shape) > 1), None) in shapes for call in calls)
 
 
 def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:

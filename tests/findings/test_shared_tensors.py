@@ -153,6 +153,7 @@ def with_data(rank: int, **facts: Any) -> dict[str, Any]:
         each(lambda rank, n: [images(rank, n), labels("constant")], data=NOTHING),
         each(regular, data=NOTHING),
         [loads(rank, regular, data={**HELD, "numbers": {"seed": rank}}) for rank in range(2)],
+        each(regular, data={**HELD, "of_rank": True}),
         each(regular, drawn=False),
         each(augmented, batches=1),
         each(augmented)[:1],
@@ -169,6 +170,7 @@ def with_data(rank: int, **facts: Any) -> dict[str, Any]:
         "labels that never vary",
         "regular labels",
         "regular labels and another seed",
+        "regular labels and a method that looks at the rank",
         "a stream with regular labels",
         "one batch, as all may be",
         "one rank",
@@ -221,7 +223,12 @@ def test_a_rank_that_takes_its_part_of_a_batch_is_left_alone(monkeypatch: pytest
         return {**settings, "inputs": [{**settings["inputs"][0], "shapes": shapes}]}
 
     assert told(monkeypatch, *[cut(rank, [[BATCH, 4]]) for rank in range(2)]) is not None
-    for shapes in ([[BATCH // 2, 4]], [[BATCH, 2]], []):  # its rows, its part of each sequence, not seen
+    for shapes in (
+        [[BATCH // 2, 4]],
+        [[BATCH, 2], [BATCH, 4]],
+        [[BATCH]],
+        [],
+    ):  # its rows, its part of each sequence, not seen
         assert told(monkeypatch, *[cut(rank, shapes) for rank in range(2)]) is None
 
 
