@@ -13,7 +13,7 @@ stream, that knows nothing of ranks. Ranks that share tensors or a sequence read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -197,9 +197,15 @@ def _whole(settings: RecordedSettings, loader: Row) -> bool:
 
     What comes first counts: a rank that takes its part of each sequence may be given the whole mask.
     """
-    shapes = sizes_of(loader)
     calls = (row.get("shapes") or () for row in settings.rows("inputs") or ())
-    return any(next((shape for shape in call if len(shape) > 1), None) in shapes for call in calls)
+    first: Iterator[Sequence[int]] = (next((shape for shape in call if len(shape) > 1), []) for call in calls)
+    return any(_as_large(given, loaded) for given in first for loaded in sizes_of(loader))
+
+
+def _as_large(given: Sequence[int], loaded: Sequence[int]) -> bool:
+    """Return whether sizes are those of what was loaded: channels may be moved, and of tokens the last one is only a target."""
+    pairs = zip(sorted(given), sorted(loaded), strict=False)
+    return len(given) == len(loaded) > 0 and all(large - 1 <= size <= large for size, large in pairs)
 
 
 def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:

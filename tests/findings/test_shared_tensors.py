@@ -222,7 +222,8 @@ def test_a_rank_that_takes_its_part_of_a_batch_is_left_alone(monkeypatch: pytest
         settings = loads(rank, lambda rank, n: [part("0", n), labels(n)])
         return {**settings, "inputs": [{**settings["inputs"][0], "shapes": shapes}]}
 
-    assert told(monkeypatch, *[cut(rank, [[BATCH, 4]]) for rank in range(2)]) is not None
+    for shapes in ([[BATCH, 4]], [[4, BATCH]], [[BATCH], [BATCH, 3]]):  # whole, turned, all tokens but the last
+        assert told(monkeypatch, *[cut(rank, shapes) for rank in range(2)]) is not None
     for shapes in (
         [[BATCH // 2, 4]],
         [[BATCH, 2], [BATCH, 4]],
