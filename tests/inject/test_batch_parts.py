@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import sys
 from pathlib import Path
@@ -173,9 +175,25 @@ class _Own(Dataset[Any]):
         return self.seed + number
 
 
+def _of_rank(samples: Any, rank: int = 0) -> Any:
+    return torch.stack(samples)[rank::2]
+
+
+class _OfRank:
+    def __call__(self, samples: Any) -> Any:
+        return torch.stack(samples)[int(os.environ["LOCAL_RANK"]) :: 2]
+
+
 def test_a_method_that_looks_at_the_number_of_the_rank_is_told() -> None:
     assert dataset_facts(torch, _Shard())["of_rank"] and dataset_facts(torch, Subset(_Shard(), [1]))["of_rank"]
     assert not dataset_facts(torch, _Own())["of_rank"]
+    for collate, by_rank in (
+        (_of_rank, True),
+        (functools.partial(_of_rank, rank=1), True),
+        (torch.stack, False),
+        (_OfRank(), True),
+    ):
+        assert dataset_facts(torch, _Own(), collate)["of_rank"] is by_rank
     assert dataset_facts(torch, _Own(0))["numbers"] != dataset_facts(torch, _Own(1))["numbers"]
 
 

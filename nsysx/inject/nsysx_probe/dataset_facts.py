@@ -32,13 +32,19 @@ _RANK = re.compile(r"(^|_)rank(_|$)")
 _DEVICE = re.compile(r"cuda(:\d+)?$")
 
 
-def dataset_facts(torch: Any, dataset: Any) -> dict[str, Any]:
-    """Return checksums of what a dataset and those inside of it hold, by name, and whether a method of it looks at the number ``of_rank``.
+def dataset_facts(torch: Any, dataset: Any, collate: Any = None) -> dict[str, Any]:
+    """Return checksums of what a dataset and those inside of it hold, by name, and whether a method, or ``collate``, is ``of_rank``.
 
     ``data``: arrays of more than one number for each sample, and lists of paths and texts; ``columns``: one number or name for each, such
     as labels; ``texts``: paths and the like; ``numbers``: options.
     """
-    facts: dict[str, Any] = {"data": {}, "columns": {}, "texts": {}, "numbers": {}, "of_rank": False}
+    facts: dict[str, Any] = {
+        "data": {},
+        "columns": {},
+        "texts": {},
+        "numbers": {},
+        "of_rank": _collates_by_rank(collate),
+    }
     for path, each in _datasets(dataset):
         facts["of_rank"] = facts["of_rank"] or _looks_at_rank(type(each))
         for name, value in list((asked(held, each) or {}).items())[:MOST_DATASET_VALUES]:
@@ -143,11 +149,22 @@ def _looks_at_rank(kind: type) -> bool:
         for name, value in vars(each).items()
         if isinstance(value, FunctionType) and name != "__init__"
     )
-    return any(_names_rank(code) for code in methods if not is_library(code.co_filename))
+    return any(map(_names_rank, methods))
+
+
+def _collates_by_rank(collate: Any) -> bool:
+    """Return whether what puts batches together names the number of the rank: each may take a part of them."""
+    function = getattr(collate, "func", collate)  # of functools.partial
+    code = getattr(function, "__code__", None)
+    return _looks_at_rank(type(function)) if code is None else _names_rank(code)
 
 
 def _names_rank(code: CodeType) -> bool:
-    names = (*code.co_names, *code.co_varnames, *code.co_freevars)
+    """Return whether a function of the program's own names the number of the rank, also as a variable of the environment."""
+    if is_library(code.co_filename):
+        return False
+    texts = (each for each in code.co_consts if isinstance(each, str))
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *texts)
     return any(_RANK.search(name.lower()) for name in names) or any(
         _names_rank(inner) for inner in code.co_consts if isinstance(inner, CodeType)
     )

@@ -51,7 +51,7 @@ class LoaderSettings:
     def __init__(self, torch: Any, places: SettingPlaces) -> None:
         self.torch = torch
         self.places = places
-        self._held: list[tuple[dict[str, Any], Any]] = []  # datasets, until the window has closed
+        self._held: list[tuple[dict[str, Any], Any, Any]] = []  # datasets, until the window has closed
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._of_sampler: dict[int, dict[str, Any]] = {}  # an iterator holds its sampler, not its loader
 
@@ -104,12 +104,12 @@ class LoaderSettings:
             about["parts"].append(
                 asked(batch_parts, torch, tensors_on_cpu(torch, batch), asked(len, iterator._dataset))
             )
-            self._held.append((about, iterator._dataset))
+            self._held.append((about, iterator._dataset, iterator._collate_fn))
 
     def window_closed(self) -> None:
         """Read what the datasets hold: nothing is recorded any more."""
-        for about, dataset in self._held:
-            about.setdefault("data", asked(dataset_facts, self.torch, dataset))
+        for about, dataset, collate in self._held:
+            about.setdefault("data", asked(dataset_facts, self.torch, dataset, collate))
         self._held.clear()
 
     @staticmethod
