@@ -52,10 +52,34 @@ def region_of(profile: Profile, code: CodeLines, flow: OperatorFlow, line_row: i
     block = np.searchsorted(start, times, side="right") - 1
     inside = (block >= 0) & (times < np.append(end, 0)[block])
     alone = np.setdiff1d(stacks[inside], stacks[~inside])
+    return Region(code.where(line_row), start, end, alone, _backward_of(code, alone))
+
+
+def region_of_function(
+    profile: Profile, code: CodeLines, flow: OperatorFlow, function: tuple[str, str], where: Row
+) -> Region | None:
+    """Return the calls of a function (file, name) likewise, with the place that stands for them; None where none is seen."""
+    if flow.thread not in code.open or not len(flow.start_ns):
+        return None
+    names = zip(code.places["file"].to_list(), code.places["function"].to_list(), strict=True)
+    lines = frozenset(row for row, name in enumerate(names) if name == function)
+    alone = np.flatnonzero(code.passing(np.arange(len(code.place)), lines)) if lines else np.empty(0, np.int64)
+    if not len(alone):
+        return None
+    begin, over = _step(profile, flow)
+    line = code.open[flow.thread]
+    inside = np.isin(line.labels.astype(np.int64), alone)
+    times, ends = line.times[: len(line.labels)], line.times[1:]
+    there = inside & (times >= begin) & (times < over)
+    return Region(where, times[there], ends[there], alone, _backward_of(code, alone))
+
+
+def _backward_of(code: CodeLines, stacks: I64) -> I64:
+    """Return the lines (rows) of the backward of Functions whose forward has some stacks."""
     names = code.places["function"].cast(pl.String).to_list()
-    owners = {names[row].rpartition(".forward")[0] for row in code.places_of(alone).tolist() if row >= 0} - {""}
+    owners = {names[row].rpartition(".forward")[0] for row in code.places_of(stacks).tolist() if row >= 0} - {""}
     backward = [row for row, name in enumerate(names) if name in {f"{owner}.backward" for owner in owners}]
-    return Region(code.where(line_row), start, end, alone, np.array(backward, np.int64))
+    return np.array(backward, np.int64)
 
 
 def _step(profile: Profile, flow: OperatorFlow) -> tuple[int, int]:

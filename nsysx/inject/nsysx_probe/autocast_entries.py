@@ -59,8 +59,8 @@ class AutocastEntries:
 def entry_of(frame: FrameType | None) -> dict[str, Any]:
     """Return what enters a region that begins in a frame.
 
-    ``line``: file:line of the program that is at work. ``around``: that of the ``with`` that calls it, where it lies in a context manager of
-    the program. ``kind``: how torch calls the decorator, ``file`` and ``function``: what it decorates, ``decorator``: file:line where;
+    ``line``: file:line of the program that is at work. ``around``: that of the ``with`` that calls it, where it lies in a context manager
+    of the program. ``kind``: how torch calls the decorator, ``file`` and ``function``: what it decorates, ``decorator``: file:line where;
     each None without one.
     """
     kind, decorated = None, None
