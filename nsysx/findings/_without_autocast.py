@@ -37,9 +37,10 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 from nsysx.roofline.element_types import types_of
 
+_ENTERS = re.compile(r"\bautocast\(")
 #: A region that is switched off by its own words, or by a variable.
 _OFF = re.compile(r"\bautocast\(.*(\benabled\s*=\s*(?!True\b)|[,(]\s*False\b)")
-_HALVES, _WIDE = ("bf16", "fp16"), ("tf32", "tf32x3", "fp32")
+HALVES, WIDE = ("bf16", "fp16"), ("tf32", "tf32x3", "fp32")
 #: What needs all digits of a product that it reads: the scores of a router, of an attention or of a loss.
 _SCORES = re.compile(r"softmax|logsumexp|cross_entropy|nll_loss|sigmoid|topk|argmax|sort|_loss(_|$)")
 _PRODUCTS = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|linear|matmul|einsum|conv\w*|_?convolution)$")
@@ -86,7 +87,7 @@ def _in_halves(case: Case, settings: RecordedSettings) -> bool:
     entered = settings.autocast("regions") and settings.autocast("dtypes")
     if not entered and not settings.autocast("forward") and not entries_of(settings):
         return False
-    halves = number_format(case.kernels["name"], case.kernels["family"]).is_in(_HALVES).fill_null(value=False)
+    halves = number_format(case.kernels["name"], case.kernels["family"]).is_in(HALVES).fill_null(value=False)
     return case.notable(case.per_step(int(case.kernels["ns"].filter(halves).sum())))
 
 
@@ -94,13 +95,26 @@ def switched_off(
     profile: Profile, code: CodeLines, flow: OperatorFlow, settings: RecordedSettings
 ) -> list[tuple[AutocastEntry | None, Region]]:
     """Return what runs where autocast is switched off, as the probe noted it; what only the text of a line says has no entry."""
-    entries = [each for each in entries_of(settings) if not each.on and not each.restores]
-    regions: list[tuple[AutocastEntry | None, Region]] = list(regions_of_entries(profile, code, flow, entries))
+    return _regions(profile, code, flow, settings, on=False)
+
+
+def switched_on(profile: Profile, code: CodeLines, flow: OperatorFlow, settings: RecordedSettings) -> list[Region]:
+    """Return what runs where autocast is entered, likewise."""
+    return [region for _, region in _regions(profile, code, flow, settings, on=True)]
+
+
+def _regions(
+    profile: Profile, code: CodeLines, flow: OperatorFlow, settings: RecordedSettings, *, on: bool
+) -> list[tuple[AutocastEntry | None, Region]]:
+    entries = entries_of(settings)
+    chosen = [each for each in entries if each.on is on and not each.restores]
+    regions: list[tuple[AutocastEntry | None, Region]] = list(regions_of_entries(profile, code, flow, chosen))
     known = {_place(place) for each in entries for place in (each.line, each.around)}
     source = texts(profile)
     for line_row in range(code.places.height):
         file, line = code.places.row(line_row)[:2]
-        if (file, line) not in known and _OFF.search(text_of(source, file, line) or ""):
+        text = text_of(source, file, line) or ""
+        if (file, line) not in known and _ENTERS.search(text) and bool(_OFF.search(text)) is not on:
             region = region_of(profile, code, flow, line_row)
             if region is not None:
                 regions.append((None, region))
@@ -116,10 +130,10 @@ def _scores(flow: OperatorFlow, region: Region) -> set[int]:
     readers = ResultReaders(flow)
     inside = region.holds(flow.start_ns) >= 0
     rows = [row for row in flow.outermost if inside[row] and _PRODUCTS.match(flow.names[row])]
-    return {row for row in rows if _only_scores(readers, row)}
+    return {row for row in rows if makes_only_scores(readers, row)}
 
 
-def _only_scores(readers: ResultReaders, row: int) -> bool:
+def makes_only_scores(readers: ResultReaders, row: int) -> bool:
     """Return whether all that reads a result, past what hands it on, makes scores of it."""
     waiting, seen = [row], {row}
     while waiting:
@@ -152,9 +166,9 @@ def _work(case: Case, code: CodeLines, flow: OperatorFlow, region: Region, setti
     comm = ops["cls"] == DeviceActivity.COMM.value
     kernels = ops.filter((ops["op_kind"] == "kernel") & ~comm)
     formats = number_format(kernels["name"], kernels["family"])
-    if formats.is_in(_HALVES).any():
+    if formats.is_in(HALVES).any():
         return None
-    wide = kernels.filter(formats.is_in(_WIDE).fill_null(value=False))
+    wide = kernels.filter(formats.is_in(WIDE).fill_null(value=False))
     tf32 = kernels.filter((formats == "tf32").fill_null(value=False))
     named = kernels["name"].cast(pl.String).to_list()
     floats = [types.size == 4 and not types.casts for types in map(types_of, named)]

@@ -42,6 +42,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
+from nsysx.findings._outside_autocast import outside
 from nsysx.findings._solvers import in_solvers, solves_much
 from nsysx.findings._work_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings.nsx118_unfused_attention import runs_math_path
@@ -87,12 +88,15 @@ def check(case: Case) -> list[Finding]:
     convolutions take 1 %.
     """
     regions = _without_autocast.findings_of(case, RULE)
-    others = _elsewhere(case, frozenset[int]().union(*(ops for _, ops in regions)))
-    return [finding for finding, _ in regions] + [f for f in others if not regions or f.verdict == "found"]
+    told = frozenset[int]().union(*(ops for _, ops in regions))
+    beyond = outside(case, RULE, told)
+    findings = [finding for finding, _ in regions] + beyond.findings
+    others = _elsewhere(case, told | beyond.told, beyond.meant)
+    return findings + [f for f in others if not findings or f.verdict == "found"]
 
 
-def _elsewhere(case: Case, outside: frozenset[int]) -> list[Finding]:
-    """Return what is found of all FP32 products but these GPU ops."""
+def _elsewhere(case: Case, told: frozenset[int], meant: frozenset[int]) -> list[Finding]:
+    """Return what is found of all FP32 products but GPU ops that are told; ``meant``: those that a step of 16 bits has for a reason."""
     trace = case.profile.trace
     cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
     computes = {device: limits.compute for device, limits in trace.limits.items()}
@@ -103,7 +107,8 @@ def _elsewhere(case: Case, outside: frozenset[int]) -> list[Finding]:
     wide = kernel_math.fp32(kernels["name"])
     if _narrow_elsewhere(case, bool(tensor.any())) is not None:
         wide |= lookup.matching(kernels["name"], _FP32_ATTENTION)
-    wide &= ~kernels["op"].is_in(list(outside)).to_numpy()
+        told |= meant
+    wide &= ~kernels["op"].is_in(list(told)).to_numpy()
     wide &= ~in_solvers(case)  # which number format these have no setting of torch decides
     fp32_kernels = kernels.filter(pl.Series(wide, dtype=pl.Boolean))
     taken = case.per_step(int(fp32_kernels["ns"].sum()))

@@ -78,6 +78,12 @@ def findings_of(folder: Path, kind: str, source: dict[int, str] = SOURCE) -> lis
     )
 
 
+def told_by(finding: Finding) -> str:
+    """Return the remedy of a finding."""
+    (way,) = finding.remedies
+    return way.name
+
+
 def test_experts_in_a_region_for_the_router(tmp_path: Path) -> None:
     (found,) = findings_of(tmp_path, "")
     assert found.verdict == "found" and [way.name for way in found.remedies] == ["float32-where-needed"]
@@ -89,13 +95,15 @@ def test_experts_in_a_region_for_the_router(tmp_path: Path) -> None:
     assert found.saving.most_ns == pytest.approx(0.5 * (1_000_000 + 410_000 + 500_000), rel=0.03)
 
 
-@pytest.mark.parametrize(("inner", "verdict"), [(SOURCE[OFF], "found"), ("with self.timer:", "clear")])
+@pytest.mark.parametrize(
+    ("inner", "remedy"), [(SOURCE[OFF], "float32-where-needed"), ("with self.timer:", "cast-by-hand")]
+)
 def test_a_region_around_it_in_which_autocast_is_on_by_a_variable_is_not_told(
-    inner: str, verdict: str, tmp_path: Path
+    inner: str, remedy: str, tmp_path: Path
 ) -> None:
     source = SOURCE | {ENTER: 'with torch.autocast("cuda", torch.bfloat16, enabled=args.amp):', OFF: inner}
     (finding,) = findings_of(tmp_path, "two regions", source)
-    assert finding.verdict == verdict and finding.where.get("line") == (OFF if verdict == "found" else None)
+    assert told_by(finding) == remedy
 
 
 def test_without_tf32_such_products_are_told_once(tmp_path: Path) -> None:
@@ -157,21 +165,26 @@ def test_decorated_functions_that_need_float32_or_do_little(kind: str, tmp_path:
     assert with_entries(tmp_path, kind, noted, source=SOURCE | {OFF: "self.timer()"}).verdict == "clear"
 
 
-@pytest.mark.parametrize("kind", ["outside", "scores", "short", "autocast on", "float32 all over", "an optimizer"])
+def test_what_lies_outside_of_the_region_is_not_told_with_it(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path, "outside")
+    assert told_by(finding) == "inside-autocast" and finding.where["line"] == EXPERTS
+
+
+@pytest.mark.parametrize("kind", ["scores", "short", "autocast on", "float32 all over", "an optimizer"])
 def test_what_is_float32_for_a_reason_or_not_in_the_region(kind: str, tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, kind)
     assert finding.verdict == "clear"
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("text", "remedy"),
     [
-        ("with torch.autocast(device, enabled=self.wide):", "found"),
-        ('with torch.no_grad(), torch.autocast("cuda", False):', "found"),
-        ('with torch.autocast("cuda", enabled=True):', "clear"),
-        ("with self.timer:", "clear"),
+        ("with torch.autocast(device, enabled=self.wide):", "float32-where-needed"),
+        ('with torch.no_grad(), torch.autocast("cuda", False):', "float32-where-needed"),
+        ('with torch.autocast("cuda", enabled=True):', "cast-by-hand"),
+        ("with self.timer:", "inside-autocast"),
     ],
 )
-def test_which_lines_may_switch_it_off(text: str, verdict: str, tmp_path: Path) -> None:
+def test_which_lines_may_switch_it_off(text: str, remedy: str, tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, "", SOURCE | {OFF: text})
-    assert finding.verdict == verdict
+    assert told_by(finding) == remedy

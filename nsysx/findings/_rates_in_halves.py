@@ -1,0 +1,74 @@
+"""How fast a step's own products of 16 bits are, for others of like size that it multiplies in float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import polars as pl
+
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.operator_flops import flops_of_operator
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.findings._case import Case
+from nsysx.findings._work_bounds import LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SHORTEST_PRODUCT_SIDE
+
+_CONVOLVES = re.compile(r"conv")
+
+
+class ProductsOfFlow:
+    """The outermost operators of a flow, by what they multiply."""
+
+    def __init__(self, flow: OperatorFlow) -> None:
+        self._flow = flow
+        self._end = dict(flow.outermost_spans)
+
+    def flops(self, row: int) -> int | None:
+        """Return the floating point operations of one in forward, None where its sizes do not tell."""
+        flow, numbers, until = self._flow, list[int](), -1
+        for inner in range(self._end[row] - 1, row - 1, -1):
+            if (
+                until >= 0 and flow.end_ns[inner] > until
+            ):  # it lies around one that was counted: autocast calls that again
+                continue
+            number, why_not = flops_of_operator(flow.names[inner], f"[{flow.size[inner]}]", None, None)
+            if why_not is not None:
+                return None
+            if number is not None:
+                numbers.append(number)
+                until = int(flow.start_ns[inner])
+        return sum(numbers) or None
+
+    def is_narrow(self, row: int) -> bool:
+        """Return whether a product of matrices has a side that is too short for tensor cores to make it much faster."""
+        if _CONVOLVES.search(self._flow.names[row]):
+            return False
+        sides = [side for size in sizes_of(self._flow.size[row]) if len(size) > 1 for side in size[-2:]]
+        return min(sides, default=SHORTEST_PRODUCT_SIDE) < SHORTEST_PRODUCT_SIDE
+
+
+def left_at_own_rates(
+    case: Case, products: ProductsOfFlow, wide_ns: Mapping[int, int], half_ns: Mapping[int, int]
+) -> float | None:
+    """Return which part of the time of products of float32 is left at the rates of those of 16 bits of like size; None without enough.
+
+    Both are row of an outermost operator -> time in forward (ns, all steps).
+    """
+    rates = [(flops, flops / ns) for row, ns in half_ns.items() if ns > 0 and (flops := products.flops(row))]
+    then = known = 0.0
+    for row, ns in wide_ns.items():
+        flops = products.flops(row)
+        like = sorted(
+            rate for size, rate in rates if flops and 1 / LIKE_FLOPS_TIMES <= size / flops <= LIKE_FLOPS_TIMES
+        )
+        if flops and like:
+            then += flops / like[len(like) // 2]
+            known += ns
+    enough = known and known >= (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values())
+    return min(then / known, 1.0) if enough else None
+
+
+def forward_ns(kernels: pl.DataFrame) -> dict[int, int]:
+    """Return row -> time in forward (ns, all steps); ``kernels``: row, ns, forward."""
+    chosen = kernels.filter(pl.col("forward") & (pl.col("row") >= 0))
+    return dict(chosen.group_by("row").agg(pl.col("ns").sum()).iter_rows())
