@@ -62,8 +62,8 @@ def regions_of_entries(
                 profile, code, flow, (entry.file, entry.function), entry.decorator or entry.line
             )
         else:
-            place = entry.around or entry.line
-            row = rows.get((place.get("file"), place.get("line")))
+            where = entry.around or entry.line
+            row = rows.get((where.get("file"), where.get("line")))
             region = None if row is None else region_of(profile, code, flow, row)
         if region is not None:
             yield entry, region

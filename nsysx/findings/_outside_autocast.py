@@ -8,6 +8,7 @@ program without autocast it is what has kept parameters of float32, as a part th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from nsysx.events.behind_backward import behind_backward
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_math import number_format
 from nsysx.events.line_regions import Region
+from nsysx.events.lines_of_threads import places_in_threads
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
@@ -100,8 +102,8 @@ class _Products:
         self._case, self._flow, self._code, self.settings = case, flow, code, settings
         self.of_flow = ProductsOfFlow(flow)
         kernels = self._kernels()
-        wide = kernels.filter(pl.col("format").is_in(WIDE) & (pl.col("stack") >= 0))
         self.halves = kernels.filter(pl.col("format").is_in(HALVES))
+        wide = kernels.filter(pl.col("format").is_in(WIDE) & ((pl.col("stack") >= 0) | self._apart(kernels)))
         self._on = switched_on(case.profile, code, flow, settings)
         self._off = list[Region]()
         for _, region in switched_off(case.profile, code, flow, settings):
@@ -130,13 +132,20 @@ class _Products:
         ops = ops.filter(pl.col("format").is_not_null())
         return ops.join(rows, on="op", how="left", maintain_order="left").with_columns(pl.col("row").fill_null(-1))
 
+    def _apart(self, kernels: pl.DataFrame) -> pl.Series:
+        """Return which are launched by a thread of the program that launches none of 16 bits."""
+        roles = self._case.profile.attributed.roles
+        working = set(self.halves["thread"].to_list())
+        apart = [thread for thread, role in roles.items() if role == thread_roles.USER and thread not in working]
+        return kernels["thread"].is_in(apart)
+
     # ---- what is meant to be float32 --------------------------------------------------------------------------------
 
     def _meant(self, wide: pl.DataFrame) -> pl.Series:
         """Return which products of float32 are so on purpose, or are too narrow for tensor cores."""
         narrow = {row for row in wide["row"].unique().to_list() if row >= 0 and self.of_flow.is_narrow(row)}
         process = self._case.profile.attributed.gpu_ops.filter(pl.col("process") == self._case.process)
-        of_updates = pl.Series(behind_backward(process, wide), dtype=pl.Boolean)
+        of_updates = pl.Series(behind_backward(process, wide), dtype=pl.Boolean) & ~self._apart(wide)
         of_updates &= (wide["module"].is_null() | (wide["module"].cast(pl.String) == IN_STEP)).fill_null(value=True)
         meant: pl.Series = (
             of_updates | wide["solves"] | (wide["phase"] == "optimizer") | wide["row"].is_in(list(narrow))
@@ -190,33 +199,44 @@ class _Products:
                 stack, above = above, int(self._code.parent[above])
             return stack
 
-        known = {stack: top(stack) for stack in set(stacks)}
-        return [known[stack] for stack in stacks]
+        top_of = {stack: top(stack) for stack in set(stacks)}
+        return [top_of[stack] for stack in stacks]
 
     def by_reason(self, wide: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         """Yield products of float32 by why they are so."""
         if not wide.height:
             return
-        inside = self._within(self._on, wide).to_list()
-        roles = self._case.profile.attributed.roles
-        working = set(self.halves["thread"].to_list())
-        apart = {
-            stack
-            for stack, thread in wide.select("stack", "thread").unique().iter_rows()
-            if roles.get(thread) == thread_roles.USER and thread not in working
-        }
+        columns = (
+            wide["stack"].to_list(),
+            self._within(self._on, wide).to_list(),
+            self._apart(wide).to_list(),
+            self._without_forward(wide).to_list(),
+        )
+        threads = "thread" if any(columns[2]) else ""
         reasons = [
-            "thread" if stack in apart else self._backward_of(stack) or ("inside" if within else "outside")
-            for stack, within in zip(wide["stack"].to_list(), inside, strict=True)
+            "thread"
+            if apart
+            else threads
+            if without
+            else self._backward_of(stack) or ("inside" if within else "outside")
+            for stack, within, apart, without in zip(*columns, strict=True)
         ]
         wide = wide.with_columns(reason=pl.Series(reasons, dtype=pl.String)).filter(pl.col("reason") != "")
         for (reason,), theirs in wide.group_by("reason", maintain_order=True):
             yield str(reason), theirs
 
+    def _without_forward(self, wide: pl.DataFrame) -> pl.Series:
+        """Return which products are gradients of operators that were not recorded: their line is that which calls backward."""
+        ranges = self._case.profile.ranges.ranges
+        backward = (pl.col("kind") == "phase") & pl.col("name").cast(pl.String).str.starts_with("backward")
+        begins = ranges.filter(backward & (pl.col("thread") == self._flow.thread))["start_ns"].sort().to_numpy()
+        calling = list(set(self._code.at(self._flow.thread, begins).tolist()) - {-1})
+        return (wide["row"] < 0) & wide["phase"].str.starts_with("backward") & wide["stack"].is_in(calling)
+
     def _backward_of(self, stack: int) -> str:
         """Return "backward of NAME" where a stack lies in the backward of a Function of the program, "" for others."""
-        for place in self._code.chain(stack):
-            function = str(self._code.places["function"][place] or "")
+        for line_row in self._code.chain(stack):
+            function = str(self._code.places["function"][line_row] or "")
             owner, _, name = function.rpartition(".")
             if name == "backward" and owner:
                 return f"backward of {owner.rpartition('<locals>.')[2]}"
@@ -224,11 +244,22 @@ class _Products:
 
     def places(self, theirs: pl.DataFrame, *, tops: bool) -> list[tuple[Row, int]]:
         """Return the lines of products with their time (ns, all steps), that with most first; ``tops``: of calls that can be changed."""
+        apart = theirs.filter(self._apart(theirs))
+        if apart.height:
+            return self._places_apart(apart, tops=tops)
         stacks = theirs["stack"].to_list()
         line = self._code.places_of(np.array(self.tops(stacks) if tops else stacks))
         sums = theirs.with_columns(line=pl.Series(line)).group_by("line").agg(pl.col("ns").sum())
         sums = sums.filter(pl.col("line") >= 0).sort("ns", "line", descending=[True, False])
         return [(where, ns) for row, ns in sums.iter_rows() if (where := self._code.where(row))]
+
+    def _places_apart(self, theirs: pl.DataFrame, *, tops: bool) -> list[tuple[Row, int]]:
+        places = places_in_threads(self._case.profile, theirs["call"].to_numpy())
+        sums = Counter[tuple[str, int]]()
+        for (outer, inner), ns in zip(places, theirs["ns"].to_list(), strict=True):
+            if row := outer if tops else inner:
+                sums[row["file"], row["line"]] += ns
+        return [({"file": file, "line": line}, ns) for (file, line), ns in sums.most_common()]
 
 
 def _reason(name: str, settings: RecordedSettings) -> _Reason:

@@ -55,17 +55,17 @@ def left_at_own_rates(
     Both are row of an outermost operator -> time in forward (ns, all steps).
     """
     rates = [(flops, flops / ns) for row, ns in half_ns.items() if ns > 0 and (flops := products.flops(row))]
-    then = known = 0.0
+    then_ns = like_ns = 0.0
     for row, ns in wide_ns.items():
         flops = products.flops(row)
         like = sorted(
             rate for size, rate in rates if flops and 1 / LIKE_FLOPS_TIMES <= size / flops <= LIKE_FLOPS_TIMES
         )
         if flops and like:
-            then += flops / like[len(like) // 2]
-            known += ns
-    enough = known and known >= (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values())
-    return min(then / known, 1.0) if enough else None
+            then_ns += flops / like[len(like) // 2]
+            like_ns += ns
+    enough = like_ns and like_ns >= (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values())
+    return min(then_ns / like_ns, 1.0) if enough else None
 
 
 def forward_ns(kernels: pl.DataFrame) -> dict[int, int]:

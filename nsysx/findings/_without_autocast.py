@@ -109,12 +109,12 @@ def _regions(
     entries = entries_of(settings)
     chosen = [each for each in entries if each.on is on and not each.restores]
     regions: list[tuple[AutocastEntry | None, Region]] = list(regions_of_entries(profile, code, flow, chosen))
-    known = {_place(place) for each in entries for place in (each.line, each.around)}
+    noted = {_place(where) for each in entries for where in (each.line, each.around)}
     source = texts(profile)
     for line_row in range(code.places.height):
         file, line = code.places.row(line_row)[:2]
         text = text_of(source, file, line) or ""
-        if (file, line) not in known and _ENTERS.search(text) and bool(_OFF.search(text)) is not on:
+        if (file, line) not in noted and _ENTERS.search(text) and bool(_OFF.search(text)) is not on:
             region = region_of(profile, code, flow, line_row)
             if region is not None:
                 regions.append((None, region))

@@ -23,7 +23,7 @@ from . import (
     variable_places,
 )
 from .attention_masks import AttentionMasks
-from .autocast_entries import AutocastEntries
+from .autocast_places import AutocastEntries
 from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program

@@ -14,15 +14,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .changes import is_library
-from .probe_bounds import MOST_OBJECTS
+from .probe_bounds import MOST_DECORATOR_LINES, MOST_OBJECTS
 
 #: How torch calls what enters autocast around a function, by the name that the function has in it.
 _DECORATED = {"decorate_autocast": "func", "decorate_fwd": "fwd", "decorate_bwd": "bwd"}
 _OF_TORCH = "autocast_mode.py"
 _DECORATES = re.compile(r"\bautocast|custom_[fb]wd|\bamp\b")
 _DEFINES = re.compile(r"\s*(async\s+)?def\b")
-#: A definition has fewer lines of decorators.
-_MOST_DECORATOR_LINES = 20
 
 
 class AutocastEntries:
@@ -111,7 +109,7 @@ def _decorator(file: str, first: int) -> str | None:
     """Return file:line of the decorator that names autocast, None where no line above the definition does; ``first``: the code's line."""
     if is_library(file):
         return None
-    for number in range(first, first + _MOST_DECORATOR_LINES):
+    for number in range(first, first + MOST_DECORATOR_LINES):
         text = linecache.getline(file, number)
         if _DEFINES.match(text) or not text:
             return None
