@@ -41,9 +41,9 @@ from nsysx.findings._rates_in_halves import ProductsOfFlow, forward_ns, left_at_
 from nsysx.findings._solvers import in_solvers
 from nsysx.findings._without_autocast import HALVES, WIDE, in_its_halves, makes_only_scores, switched_off, switched_on
 from nsysx.findings._work_bounds import (
-    AT_OWN_RATES_TIMES,
     FP32_IN_HALVES_LEFT,
     MOST_LINES_NAMED,
+    SLOWER_THAN_OWN_TIMES,
     TF32_IN_HALVES_LEFT,
 )
 from nsysx.model import Finding, Row
@@ -300,7 +300,9 @@ def _worth(case: Case, products: _Products, theirs: pl.DataFrame) -> Saving:
     tf32 = theirs.filter(pl.col("format") == "tf32")
     fp32 = theirs.filter(pl.col("format") != "tf32")
     if left is not None:
-        parts = [(theirs, tuple(min(left * times, 1.0) for times in AT_OWN_RATES_TIMES))]
+        alone, with_casts = left
+        shares = (min(with_casts * SLOWER_THAN_OWN_TIMES, 1.0), with_casts, alone)
+        parts = [(theirs, shares)]
         why = "if these products are as fast as the step's own of 16 bits and like size"
     else:
         parts = [(tf32, TF32_IN_HALVES_LEFT), (fp32, FP32_IN_HALVES_LEFT)]

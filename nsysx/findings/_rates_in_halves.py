@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
 import polars as pl
 
+from nsysx.analyses.helpers import limits_of_work
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flops import flops_of_operator
 from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import BYTES_OF_A_CAST
 from nsysx.findings._work_bounds import LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SHORTEST_PRODUCT_SIDE
 
 _CONVOLVES = re.compile(r"conv")
@@ -23,21 +27,22 @@ class ProductsOfFlow:
         self._flow = flow
         self._end = dict(flow.outermost_spans)
 
-    def flops(self, row: int) -> int | None:
-        """Return the floating point operations of one in forward, None where its sizes do not tell."""
-        flow, numbers, until = self._flow, list[int](), -1
+    def work(self, row: int) -> tuple[int, int] | None:
+        """Return the floating point operations of one in forward, and the numbers in its factors; None where its sizes do not tell."""
+        flow, flops, numbers, until = self._flow, 0, 0, -1
         for inner in range(self._end[row] - 1, row - 1, -1):
             if (
                 until >= 0 and flow.end_ns[inner] > until
             ):  # it lies around one that was counted: autocast calls that again
                 continue
-            number, why_not = flops_of_operator(flow.names[inner], f"[{flow.size[inner]}]", None, None)
+            here, why_not = flops_of_operator(flow.names[inner], f"[{flow.size[inner]}]", None, None)
             if why_not is not None:
                 return None
-            if number is not None:
-                numbers.append(number)
+            if here is not None:
+                flops += here
+                numbers += sum(math.prod(size) for size in sizes_of(flow.size[inner]) if len(size) > 1)
                 until = int(flow.start_ns[inner])
-        return sum(numbers) or None
+        return (flops, numbers) if flops else None
 
     def is_narrow(self, row: int) -> bool:
         """Return whether a product of matrices has a side that is too short for tensor cores to make it much faster."""
@@ -49,23 +54,35 @@ class ProductsOfFlow:
 
 def left_at_own_rates(
     case: Case, products: ProductsOfFlow, wide_ns: Mapping[int, int], half_ns: Mapping[int, int]
-) -> float | None:
-    """Return which part of the time of products of float32 is left at the rates of those of 16 bits of like size; None without enough.
+) -> tuple[float, float] | None:
+    """Return which part of the time of products of float32 is left at the rates of those of 16 bits of like size, and with conversions of
+    all factors besides; None without enough of them.
 
     Both are row of an outermost operator -> time in forward (ns, all steps).
     """
-    rates = [(flops, flops / ns) for row, ns in half_ns.items() if ns > 0 and (flops := products.flops(row))]
-    then_ns = like_ns = 0.0
+    rates = [(work[0], work[0] / ns) for row, ns in half_ns.items() if ns > 0 and (work := products.work(row))]
+    then_ns = like_ns = casts_ns = 0.0
     for row, ns in wide_ns.items():
-        flops = products.flops(row)
+        flops, numbers = products.work(row) or (0, 0)
         like = sorted(
             rate for size, rate in rates if flops and 1 / LIKE_FLOPS_TIMES <= size / flops <= LIKE_FLOPS_TIMES
         )
         if flops and like:
             then_ns += flops / like[len(like) // 2]
+            casts_ns += _cast_ns(case, numbers) * case.steps
             like_ns += ns
-    enough = like_ns and like_ns >= (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values())
-    return min(then_ns / like_ns, 1.0) if enough else None
+    if not like_ns or like_ns < (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values()):
+        return None
+    return min(then_ns / like_ns, 1.0), min((then_ns + casts_ns) / like_ns, 1.0)
+
+
+def _cast_ns(case: Case, numbers: int) -> float:
+    """Return what it takes to convert so many numbers to 16 bits (ns), 0 where the rate of memory is not known."""
+    try:
+        rates = case.profile.once(limits_of_work.device_rates)
+    except NotRecorded:
+        return 0.0
+    return rates.memory_ns(BYTES_OF_A_CAST * numbers) or 0.0
 
 
 def forward_ns(kernels: pl.DataFrame) -> dict[int, int]:

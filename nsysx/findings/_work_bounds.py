@@ -28,8 +28,8 @@ TF32_IN_HALVES_LEFT, FP32_IN_HALVES_LEFT = (0.7, 0.6, 0.5), (0.5, 0.2, 1 / 15)
 OTHERS_IN_HALVES_LEFT = (1.0, 0.75, 0.5)
 # ---- _outside_autocast ------------------------------------------------------------------------------------------
 #: Products of 16 bits are like one of float32 within these times its operations; a rate is known if no more than the share of the time of
-#: those of float32 has none like it. Chosen. Times what is left at that rate: most, likely, least. Chosen: conversions come besides.
-LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, AT_OWN_RATES_TIMES = 4, 0.3, (1.25, 1.0, 0.9)
+#: those of float32 has none like it. What is left at that rate, conversions included, may be so many times as much. Chosen.
+LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SLOWER_THAN_OWN_TIMES = 4, 0.3, 1.3
 #: A product of matrices with a shorter side gains little by tensor cores. Chosen: cuBLAS's smallest tiles have 16 rows.
 SHORTEST_PRODUCT_SIDE = 16
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
