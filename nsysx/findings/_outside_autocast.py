@@ -18,6 +18,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
 from nsysx.events import line_runs, thread_roles
 from nsysx.events.attribute import IN_STEP
@@ -150,7 +151,7 @@ class _Products:
         meant: pl.Series = (
             of_updates | wide["solves"] | (wide["phase"] == "optimizer") | wide["row"].is_in(list(narrow))
         )
-        return meant | self._within(self._off, wide) | self._scores(wide)
+        return meant | self._within(self._off, wide) | self._scores(wide) | self._of_hooks(wide)
 
     def _within(self, regions: list[Region], wide: pl.DataFrame) -> pl.Series:
         """Return which products lie in some regions."""
@@ -175,6 +176,21 @@ class _Products:
         others = set(top.filter(~wide["row"].is_in(list(scores))).to_list())
         return wide["row"].is_in(list(scores)) & ~top.is_in(list(others))
 
+    def _of_hooks(self, wide: pl.DataFrame) -> pl.Series:
+        """Return which products functions of the program make of gradients in backward, as for the factors of a preconditioner: neither a
+        Function nor a forward that runs again.
+        """
+        code, flow = self._code, self._flow
+        roots = {code.chain(stack)[0] for stack in set(code.open[flow.thread].labels.tolist()) - {-1}}
+        names = code.places["function"].cast(pl.String).fill_null("").to_list()
+
+        def hooked(stack: int) -> bool:
+            chain = code.chain(stack)
+            return chain[0] not in roots and not any(names[row].endswith((".forward", ".backward")) for row in chain)
+
+        hooks = [stack for stack in wide["stack"].unique().to_list() if stack >= 0 and hooked(stack)]
+        return wide["phase"].str.starts_with("backward") & wide["stack"].is_in(hooks)
+
     # ---- whose products they are ------------------------------------------------------------------------------------
 
     @cached_property
@@ -192,6 +208,8 @@ class _Products:
         encloses = line_runs.of_lines(self._case.profile).encloses
 
         def top(stack: int) -> int:
+            if (backward := self._in_backward(stack)) >= 0:
+                return backward
             above = int(self._code.parent[stack])
             while above >= 0 and stack not in self._mixed | {-1} and above not in self._mixed:
                 if encloses[self._code.place[above]]:
@@ -235,12 +253,19 @@ class _Products:
 
     def _backward_of(self, stack: int) -> str:
         """Return "backward of NAME" where a stack lies in the backward of a Function of the program, "" for others."""
-        for line_row in self._code.chain(stack):
-            function = str(self._code.places["function"][line_row] or "")
-            owner, _, name = function.rpartition(".")
-            if name == "backward" and owner:
-                return f"backward of {owner.rpartition('<locals>.')[2]}"
-        return ""
+        backward = self._in_backward(stack)
+        if backward < 0:
+            return ""
+        owner = str(self._code.places["function"][int(self._code.place[backward])]).rpartition(".backward")[0]
+        return f"backward of {owner.rpartition('<locals>.')[2]}"
+
+    def _in_backward(self, stack: int) -> int:
+        """Return the stack, itself or above, that ends in the backward of a Function, -1 where there is none."""
+        while stack >= 0:
+            if str(self._code.places["function"][int(self._code.place[stack])] or "").endswith(".backward"):
+                return stack
+            stack = int(self._code.parent[stack])
+        return -1
 
     def places(self, theirs: pl.DataFrame, *, tops: bool) -> list[tuple[Row, int]]:
         """Return the lines of products with their time (ns, all steps), that with most first; ``tops``: of calls that can be changed."""
@@ -268,7 +293,8 @@ def _reason(name: str, settings: RecordedSettings) -> _Reason:
             " in a thread that enters no autocast", "in a thread that enters no autocast", way("autocast-in-thread")
         )
     if name.startswith("backward"):
-        return _Reason(f": the {name} runs outside of autocast", "", way("autocast-in-backward"))
+        there = f"in the {name}, which runs outside of autocast"
+        return _Reason(f": the {name} runs outside of autocast", there, way("autocast-in-backward"))
     if name == "inside":
         return _Reason(" although autocast is on", "", way("cast-by-hand"))
     if settings.autocast("regions") or settings.autocast("forward") or entries_of(settings):
@@ -317,6 +343,14 @@ def _worth(case: Case, products: _Products, theirs: pl.DataFrame) -> Saving:
     return worth if worth.likely_ns is not None else case.worth_or_freed(*likely, cause=(StepPart.WORK,))
 
 
+def _around(case: Case, remedy: Alternative, where: Row) -> Alternative:
+    """Return a remedy that enters autocast around a call with the line that calls, where that is a statement by itself."""
+    text = text_of(texts(case.profile), where.get("file"), where.get("line")) or ""
+    if remedy.name != "inside-autocast" or not text or text.endswith((":", ",", "(", "\\")) or text.startswith("@"):
+        return remedy
+    return way(remedy.name, remedy.text, f'with torch.autocast("cuda", torch.bfloat16):\n    {text}')
+
+
 def _finding(
     case: Case, rule: Rule, products: _Products, reason: _Reason, theirs: pl.DataFrame, worth: Saving
 ) -> Finding:
@@ -342,7 +376,7 @@ def _finding(
         detail,
         worth=worth,
         cost_ns=taken,
-        fix=Fix.by_name(in_its_halves(reason.remedy, products.settings)),
+        fix=Fix.by_name(in_its_halves(_around(case, reason.remedy, where), products.settings)),
         where=where,
         takes=Takes(ops_of(theirs)),
     ).as_finding(case)

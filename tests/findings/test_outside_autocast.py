@@ -27,7 +27,8 @@ class Given:
     """What the step multiplies at ``WIDE``: ``us`` by ``kernel``, by an operator of ``name`` and ``sizes``."""
 
     us, kernel, name, sizes, phase, module = 1000, TF32, "mm", SIZES, "evaluation Teacher", "net:Teacher"
-    half, inside, apart, backward, scores, late, other = HALF, False, False, False, False, False, 0
+    half, inside, apart, backward, scores, late, other = HALF, False, "", False, False, False, 0
+    names = ("work", "Teacher.forward")
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
@@ -59,14 +60,15 @@ def step(program: Lined, number: int, given: Given) -> None:
 def teach(program: Lined, at: int, given: Given) -> None:
     function = "Wide.backward" if given.backward else "Teacher.forward"
     if given.apart:
-        worker = program.process.thread(170, "worker")
+        worker = program.process.thread(170, given.apart)
         begin, main, program.main = program.t, program.main, worker
         program.host(1)
         program.launch(given.us, given.kernel)
         program.main = main
         worker.add_range("net:Teacher", begin, program.t, domain=DOMAIN)
         if program.noted is not None:
-            for late, number, name in ((0, THREAD, "work"), (500, WIDE, "Teacher.forward")):
+            first, last = given.names
+            for late, number, name in ((0, THREAD, first), (500, WIDE, last)):
                 text = f"{FILE}:{number} {name}"
                 worker.add_range(text, begin + late, program.t, domain="nsysx-lines", registered=True, start_end=True)
         return
@@ -97,6 +99,7 @@ def test_a_network_outside_of_the_region_is_told_at_its_call(tmp_path: Path) -> 
     # Products of the same size take 500 us in 16 bits.
     assert found.saving.likely_ns == pytest.approx(500_000, rel=0.03)
     assert "like size" in found.saving.confidence
+    assert found.paste == f'with torch.autocast("cuda", torch.bfloat16):\n    {SOURCE[TEACHER]}'
 
 
 def test_without_products_of_like_size_the_rates_of_tensor_cores_are_taken(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_head_of_which_scores_are_made_is_told_by_its_weights(tmp_path: Path) 
 
 
 def test_what_a_thread_runs_is_told_at_the_line_that_it_runs_first(tmp_path: Path) -> None:
-    (found,) = findings_of(tmp_path, apart=True)
+    (found,) = findings_of(tmp_path, apart="worker")
     assert told_by(found) == "autocast-in-thread" and found.where["line"] == THREAD
     assert found.title == (
         f"train.py:{WIDE} multiplies in float32 for 1.00 ms: train.py:{THREAD} calls it in a thread that enters no autocast"
@@ -123,6 +126,14 @@ def test_the_backward_of_a_function(tmp_path: Path) -> None:
     (found,) = findings_of(tmp_path, backward=True, phase="backward", module="bwd x")
     assert told_by(found) == "autocast-in-backward" and found.where["line"] == WIDE
     assert found.title.endswith(": the backward of Wide runs outside of autocast")
+
+
+def test_a_function_that_runs_its_forward_again_in_backward(tmp_path: Path) -> None:
+    (found,) = findings_of(tmp_path, backward=True, apart="pt_autograd_0", names=("Again.backward", "Teacher.forward"))
+    assert told_by(found) == "autocast-in-backward" and found.where["line"] == THREAD
+    assert found.title.endswith(
+        f": train.py:{THREAD} calls it in the backward of Again, which runs outside of autocast"
+    )
 
 
 def test_what_autocast_leaves_as_it_is_within_its_region(tmp_path: Path) -> None:
@@ -168,6 +179,7 @@ def test_float16_is_advised_where_the_program_computes_in_it(tmp_path: Path) -> 
         {"sizes": SMALL},  # geometry
         {"kernel": FP32, "sizes": SMALL},
         {"late": True, "phase": "optimizer Muon", "module": "optimizer Muon"},
+        {"backward": True, "apart": "pt_autograd_0", "names": ("hook", "Factors.add")},  # of a preconditioner
         {"late": True, "phase": "update", "module": "update"},  # behind the backward, outside of a network
         {"kernel": "cutlass_80_tensorop_d884gemm_64x64"},  # double precision
         {"kernel": GELU},  # a loss, a norm
