@@ -5,10 +5,12 @@ What it means
     of the work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors
     and rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. By default PyTorch
     allows TF32 for convolutions but not for GEMMs. The saving shown lets these kernels run 8 times as fast: an
-    upper bound, since many of them would then wait for memory.
+    upper bound, since many of them would then wait for memory. In a step that multiplies in 16 bits otherwise, products with TF32
+    count, too: autocast does not reach them. The saving is then by the step's own products of 16 bits and like size.
 
 In the trace
-    Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet.
+    Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet. Of an X-ray step also
+    the line that calls them outside of autocast, in a thread or a backward without it, or where it is switched off.
 
 Bad
     model = Net().cuda(); loss = model(x).sum()            # FP32 throughout
@@ -20,6 +22,11 @@ Good
 
     with torch.autocast("cuda", enabled=False):            # around the router alone, not around its experts
         routing = router(x.float())
+
+    with torch.autocast("cuda", torch.bfloat16):           # teacher, head and critic too; anew in each thread
+        soft = teacher(x)
+
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.bfloat16)   # float32 casts all that follows
 
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
