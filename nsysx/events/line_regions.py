@@ -76,13 +76,13 @@ def _borders(runs: I64, enters: Flags | None, step: tuple[int, int]) -> tuple[I6
 
 def _enters(code: CodeLines, thread: int, line_row: int, runs: I64) -> Flags | None:
     """Return which runs of a ``with`` line begin its block: the block's first line comes next, the nearest below; None if none is seen."""
-    line, number = code.open[thread], code.places["line"].to_list()
-    labels, times = line.labels, line.times
+    number, labels = code.places["line"].to_list(), code.open[thread].labels.tolist()
     after = list[int]()
-    for index in np.searchsorted(times, runs).tolist():
-        stack, following = int(labels[index]) if index < len(labels) else -1, -1
+    for index in np.searchsorted(code.open[thread].times, runs).tolist():
+        stack, following = labels[index] if index < len(labels) else -1, -1
         above = int(code.parent[stack])
-        for label in labels[index + 1 :].tolist() if stack >= 0 else ():
+        for later in range(index + 1, len(labels) if stack >= 0 else 0):
+            label = labels[later]
             if label >= 0 and label != stack and code.parent[label] == above:
                 following = number[code.place[label]] or -1
             if following >= 0 or (above >= 0 and above not in _with_those_above(code, label)):

@@ -74,7 +74,9 @@ class Outside(NamedTuple):
 def outside(case: Case, rule: Rule, told: frozenset[int]) -> Outside:
     """Return a finding for each reason for which products take 5 % of the step; ``told``: GPU ops of other findings."""
     flow, code, settings = flow_of(case.profile), case.profile.code(), settings_of(case.profile)
-    if flow is None or code is None or settings is None:
+    formats = number_format(case.kernels["name"], case.kernels["family"])
+    wide_ns = int(case.kernels["ns"].filter(formats.is_in(WIDE).fill_null(value=False)).sum())
+    if flow is None or code is None or settings is None or not case.notable(case.per_step(wide_ns)):
         return Outside([], frozenset(), frozenset())
     products = _Products(case, flow, code, settings)
     if not case.notable(case.per_step(int(products.halves["ns"].sum()))):
@@ -205,7 +207,7 @@ class _Products:
 
     def tops(self, stacks: list[int]) -> list[int]:
         """Return for each stack the outermost one above it below which all products are float32: the call that can be changed."""
-        encloses = line_runs.of_lines(self._case.profile).encloses
+        encloses = self._case.profile.once(line_runs.of_lines).encloses if stacks else ()
 
         def top(stack: int) -> int:
             if (backward := self._in_backward(stack)) >= 0:

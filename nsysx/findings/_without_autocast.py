@@ -43,6 +43,7 @@ _OFF = re.compile(r"\bautocast\(.*(\benabled\s*=\s*(?!True\b)|[,(]\s*False\b)")
 HALVES, WIDE = ("bf16", "fp16"), ("tf32", "tf32x3", "fp32")
 #: What needs all digits of a product that it reads: the scores of a router, of an attention or of a loss.
 _SCORES = re.compile(r"softmax|logsumexp|cross_entropy|nll_loss|sigmoid|topk|argmax|sort|_loss(_|$)")
+_JOINS = re.compile(r"^aten::(cat|stack)$")
 _PRODUCTS = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|linear|matmul|einsum|conv\w*|_?convolution)$")
 
 
@@ -142,7 +143,7 @@ def makes_only_scores(readers: ResultReaders, row: int) -> bool:
         if not read_by or -1 in read_by:
             return False
         for reader in read_by - seen:
-            if readers.hands_on(reader):
+            if readers.hands_on(reader) or _JOINS.match(readers.flow.names[reader]):
                 waiting.append(reader)
             elif not _SCORES.search(readers.flow.names[reader]):
                 return False

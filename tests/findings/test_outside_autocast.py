@@ -13,7 +13,7 @@ from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_without_autocast import FP32, GELU, HALF, TF32, told_by
 
-LOOP, ENTER, STUDENT, LAYER, TEACHER, WIDE, BACKWARD, THREAD, OTHER = 10, 11, 12, 30, 13, 40, 14, 50, 41
+ENTER, STUDENT, LAYER, TEACHER, WIDE, BACKWARD, THREAD, OTHER = 11, 12, 30, 13, 40, 14, 50, 41
 SOURCE = {
     ENTER: 'with torch.autocast("cuda", dtype=torch.bfloat16):',
     TEACHER: "soft = teacher(x)",
@@ -28,6 +28,7 @@ class Given:
 
     us, kernel, name, sizes, phase, module = 1000, TF32, "mm", SIZES, "evaluation Teacher", "net:Teacher"
     half, inside, apart, backward, scores, late, other = HALF, False, "", False, False, False, 0
+    begun, joined = False, False
     names = ("work", "Teacher.forward")
 
     def __init__(self, **given: Any) -> None:
@@ -37,10 +38,11 @@ class Given:
 def step(program: Lined, number: int, given: Given) -> None:
     """A student in 16 bits (500 us), and what is given."""
     at = 1000 * number + 10
-    if not given.late and not given.inside and not given.backward:
+    if not given.late and not given.inside and not given.backward and not given.begun:
         teach(program, at, given)
-    with program.line(ENTER):
-        program.host(1)
+    if not given.begun:
+        with program.line(ENTER):
+            program.host(1)
     with program.line(STUDENT), program.range("forward"), program.range("net:Net"):
         with program.line(LAYER, "Net.forward"):
             operator(program, "mm", at + 10, [-1, -1], SIZES, 500, given.half)
@@ -48,6 +50,8 @@ def step(program: Lined, number: int, given: Given) -> None:
             teach(program, at, given)
     with program.line(ENTER):
         program.host(1)
+    if given.begun:
+        teach(program, at, given)
     with program.line(BACKWARD), program.range("backward"):
         program.launch(50, given.half)
         if given.backward:
@@ -55,6 +59,9 @@ def step(program: Lined, number: int, given: Given) -> None:
     if given.late:
         teach(program, at, given)
     program.sync()
+    if given.begun:
+        with program.line(ENTER):
+            program.host(1)
 
 
 def teach(program: Lined, at: int, given: Given) -> None:
@@ -79,7 +86,9 @@ def teach(program: Lined, at: int, given: Given) -> None:
             if given.other:
                 operator(program, "linear", at + 5, [-1, -1], given.sizes, given.other, given.kernel)
             read = "softmax" if given.scores else "gelu"
-            operator(program, read, at + 1, [at], given.sizes, 5, GELU)
+            if given.joined:
+                operator(program, "cat", at + 3, [-1, at], given.sizes)
+            operator(program, read, at + 1, [at + 3 if given.joined else at], given.sizes, 5, GELU)
             operator(program, "sum", at + 2, [at + 1], given.sizes, 5, GELU)
 
 
@@ -176,6 +185,7 @@ def test_float16_is_advised_where_the_program_computes_in_it(tmp_path: Path) -> 
     [
         {"us": 60},  # a small head
         {"scores": True},  # logits of activations, as of a contrastive loss
+        {"scores": True, "joined": True},  # with those of a queue
         {"sizes": SMALL},  # geometry
         {"kernel": FP32, "sizes": SMALL},
         {"late": True, "phase": "optimizer Muon", "module": "optimizer Muon"},
@@ -195,6 +205,11 @@ def test_what_is_float32_for_a_reason(given: dict[str, Any], tmp_path: Path) -> 
 
 def test_float32_without_tensor_cores_is_told_once(tmp_path: Path) -> None:
     (found,) = findings_of(tmp_path, kernel=FP32)
+    assert told_by(found) == "inside-autocast" and found.where["line"] == TEACHER
+
+
+def test_a_region_that_begins_before_the_step_ends_where_its_line_comes_first(tmp_path: Path) -> None:
+    (found,) = findings_of(tmp_path, begun=True)
     assert told_by(found) == "inside-autocast" and found.where["line"] == TEACHER
 
 
