@@ -146,13 +146,12 @@ class _Products:
 
     def _meant(self, wide: pl.DataFrame) -> pl.Series:
         """Return which products of float32 are so on purpose, or are too narrow for tensor cores."""
-        narrow = {row for row in wide["row"].unique().to_list() if row >= 0 and self.of_flow.is_narrow(row)}
+        rows = [row for row in wide["row"].unique().to_list() if row >= 0]
+        narrow = [row for row in rows if self.of_flow.is_narrow(row) or self.of_flow.is_wide_by_torch(row)]
         process = self._case.profile.attributed.gpu_ops.filter(pl.col("process") == self._case.process)
         of_updates = pl.Series(behind_backward(process, wide), dtype=pl.Boolean) & ~self._apart(wide)
         of_updates &= (wide["module"].is_null() | (wide["module"].cast(pl.String) == IN_STEP)).fill_null(value=True)
-        meant: pl.Series = (
-            of_updates | wide["solves"] | (wide["phase"] == "optimizer") | wide["row"].is_in(list(narrow))
-        )
+        meant: pl.Series = of_updates | wide["solves"] | (wide["phase"] == "optimizer") | wide["row"].is_in(narrow)
         return meant | self._within(self._off, wide) | self._scores(wide) | self._of_hooks(wide)
 
     def _within(self, regions: list[Region], wide: pl.DataFrame) -> pl.Series:

@@ -17,6 +17,8 @@ from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import BYTES_OF_A_CAST
 from nsysx.findings._work_bounds import LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SHORTEST_PRODUCT_SIDE
 
+#: What multiplies in float32 by itself: the math path of attention (NSX118), and what autocast gives float32.
+_BY_TORCH = re.compile(r"^aten::(_scaled_dot_product_attention_math|_?cdist\w*|pdist|cosine_similarity)$")
 _CONVOLVES = re.compile(r"conv")
 
 
@@ -43,6 +45,10 @@ class ProductsOfFlow:
                 numbers += sum(math.prod(size) for size in sizes_of(flow.size[inner]) if len(size) > 1)
                 until = int(flow.start_ns[inner])
         return (flops, numbers) if flops else None
+
+    def is_wide_by_torch(self, row: int) -> bool:
+        """Return whether torch computes one in float32 by itself, whatever it is given."""
+        return any(map(_BY_TORCH.match, self._flow.names[row : self._end[row]]))
 
     def is_narrow(self, row: int) -> bool:
         """Return whether a product of matrices has a side that is too short for tensor cores to make it much faster."""

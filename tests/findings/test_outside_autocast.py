@@ -187,6 +187,7 @@ def test_float16_is_advised_where_the_program_computes_in_it(tmp_path: Path) -> 
         {"scores": True},  # logits of activations, as of a contrastive loss
         {"scores": True, "joined": True},  # with those of a queue
         {"sizes": SMALL},  # geometry
+        {"name": "cdist"},  # torch gives it float32
         {"kernel": FP32, "sizes": SMALL},
         {"late": True, "phase": "optimizer Muon", "module": "optimizer Muon"},
         {"backward": True, "apart": "pt_autograd_0", "names": ("hook", "Factors.add")},  # of a preconditioner

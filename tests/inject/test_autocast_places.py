@@ -28,6 +28,14 @@ def blended(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x.float() @ weight
 
 
+WIDE_ONLY = torch.autocast("cpu", enabled=False)
+
+
+@WIDE_ONLY
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
+
+
 class Wide(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -66,6 +74,7 @@ class Net(nn.Module):
         with torch.autocast("cpu", torch.bfloat16):
             x = blended(x, self.fc.weight)
             x = Wide.apply(x, self.fc.weight)
+            summed(x)
             with full_precision():
                 x = self.fc(x.float())
             with Full():
@@ -104,8 +113,9 @@ def test_who_enters_autocast_and_who_switches_it_off() -> None:
         __file__,
     )
     casting = by_line[f"{first + 3}", "Wide.forward"]
-    assert (casting["kind"], casting["decorator"]) == ("decorate_fwd", f"{DECORATED + 7}")
+    assert (casting["kind"], casting["decorator"]) == ("decorate_fwd", f"{DECORATED + 15}")
+    assert by_line[f"{first + 4}", "summed"]["decorator"] == f"{DECORATED + 8}"
     around = {row["around"] for row in rows}
-    assert around == {None, f"{first + 4}", f"{first + 6}"}
-    assert by_line[f"{first + 8}", None]["on"] is False
+    assert around == {None, f"{first + 5}", f"{first + 7}"}
+    assert by_line[f"{first + 9}", None]["on"] is False
     assert [row["function"] for row in rows if row["kind"] == "decorate_bwd"] == ["Wide.backward"]

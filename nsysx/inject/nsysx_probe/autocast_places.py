@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import os
 import re
 import sys
 from functools import lru_cache
@@ -75,14 +76,18 @@ def entry_of(frame: FrameType | None) -> dict[str, Any]:
         "line": line,
         "around": around or None,
         "kind": kind,
-        "file": decorated and decorated.co_filename,
+        "file": decorated and _path(decorated.co_filename),
         "function": decorated and getattr(decorated, "co_qualname", decorated.co_name),
         "decorator": decorated and _decorator(decorated.co_filename, decorated.co_firstlineno),
     }
 
 
 def _line(frame: FrameType | None) -> str:
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return "" if frame is None else f"{_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _path(file: str) -> str:
+    return file if file.startswith("<") else os.path.abspath(file)  # noqa: PTH100
 
 
 def _caller(frame: FrameType) -> FrameType | None:
@@ -106,13 +111,16 @@ def _code(function: Any) -> CodeType | None:
 
 @lru_cache(maxsize=MOST_OBJECTS)
 def _decorator(file: str, first: int) -> str | None:
-    """Return file:line of the decorator that names autocast, None where no line above the definition does; ``first``: the code's line."""
+    """Return file:line of the decorator that names autocast, else of the only one; None where there is none. ``first``: the code's line."""
     if is_library(file):
         return None
+    decorators = list[int]()
     for number in range(first, first + MOST_DECORATOR_LINES):
         text = linecache.getline(file, number)
         if _DEFINES.match(text) or not text:
-            return None
-        if _DECORATES.search(text):
-            return f"{file}:{number}"
-    return None
+            break
+        if text.lstrip().startswith("@"):
+            decorators.append(number)
+            if _DECORATES.search(text):
+                return f"{_path(file)}:{number}"
+    return f"{_path(file)}:{decorators[0]}" if len(decorators) == 1 else None
