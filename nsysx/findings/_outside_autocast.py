@@ -7,6 +7,7 @@ program without autocast it is what has kept parameters of float32, as a part th
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.autocast_entries import entries_of
 from nsysx.events.behind_backward import behind_backward
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.kernel_math import number_format
+from nsysx.events.kernel_math import by_vector, number_format
 from nsysx.events.line_regions import Region
 from nsysx.events.lines_of_threads import places_in_threads
 from nsysx.events.operator_flow import OperatorFlow, flow_of
@@ -48,6 +49,7 @@ from nsysx.findings._work_bounds import (
     TF32_IN_HALVES_LEFT,
 )
 from nsysx.model import Finding, Row
+from nsysx.records import whole_number
 from nsysx.replay.engine import ScaleOps
 
 #: Products with weights; what multiplies activations alone may make scores, which need all digits.
@@ -132,7 +134,7 @@ class _Products:
             phase=ops["phase"].cast(pl.String).fill_null(""),
             solves=ops["op"].is_in(case.kernels["op"].filter(pl.Series(in_solvers(case), dtype=pl.Boolean)).to_list()),
         )
-        ops = ops.filter(pl.col("format").is_not_null())
+        ops = ops.filter(pl.col("format").is_not_null() & ~pl.Series(by_vector(ops["name"]), dtype=pl.Boolean))
         return ops.join(rows, on="op", how="left", maintain_order="left").with_columns(pl.col("row").fill_null(-1))
 
     def _apart(self, kernels: pl.DataFrame) -> pl.Series:
@@ -182,12 +184,17 @@ class _Products:
         Function nor a forward that runs again.
         """
         code, flow = self._code, self._flow
-        roots = {code.chain(stack)[0] for stack in set(code.open[flow.thread].labels.tolist()) - {-1}}
+        of_main = set(code.open[flow.thread].labels.tolist()) - {-1} if flow.thread in code.open else set()
+        roots = {code.chain(stack)[0] for stack in of_main}
         names = code.places["function"].cast(pl.String).fill_null("").to_list()
 
         def hooked(stack: int) -> bool:
             chain = code.chain(stack)
-            return chain[0] not in roots and not any(names[row].endswith((".forward", ".backward")) for row in chain)
+            return (
+                bool(roots)
+                and chain[0] not in roots
+                and not any(names[row].endswith((".forward", ".backward")) for row in chain)
+            )
 
         hooks = [stack for stack in wide["stack"].unique().to_list() if stack >= 0 and hooked(stack)]
         return wide["phase"].str.starts_with("backward") & wide["stack"].is_in(hooks)
@@ -305,7 +312,7 @@ def _reason(name: str, settings: RecordedSettings) -> _Reason:
 
 def _without_any(settings: RecordedSettings) -> _Reason:
     """Return why products are float32 in a program of 16 bits that enters no autocast."""
-    policies = [(row.get("parameter_dtype"), int(row.get("count") or 1)) for row in sharded(settings)]
+    policies = [(row.get("parameter_dtype"), whole_number(row.get("count")) or 1) for row in sharded(settings)]
     without = sum(count for dtype, count in policies if dtype not in _16_BITS)
     if policies and 0 < without < sum(count for _, count in policies):
         some = f"{without} of {sum(count for _, count in policies)} wrappers keep parameters of float32"
@@ -347,7 +354,11 @@ def _worth(case: Case, products: _Products, theirs: pl.DataFrame) -> Saving:
 def _around(case: Case, remedy: Alternative, where: Row) -> Alternative:
     """Return a remedy that enters autocast around a call with the line that calls, where that is a statement by itself."""
     text = text_of(texts(case.profile), where.get("file"), where.get("line")) or ""
-    if remedy.name != "inside-autocast" or not text or text.endswith((":", ",", "(", "\\")) or text.startswith("@"):
+    try:
+        statement = isinstance(ast.parse(text).body[0], (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return))
+    except (SyntaxError, ValueError, IndexError, RecursionError, MemoryError):  # a part of one, or a block's head
+        statement = False
+    if remedy.name != "inside-autocast" or not statement:
         return remedy
     return way(remedy.name, remedy.text, f'with torch.autocast("cuda", torch.bfloat16):\n    {text}')
 

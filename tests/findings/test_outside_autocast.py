@@ -193,6 +193,7 @@ def test_float16_is_advised_where_the_program_computes_in_it(tmp_path: Path) -> 
         {"backward": True, "apart": "pt_autograd_0", "names": ("hook", "Factors.add")},  # of a preconditioner
         {"late": True, "phase": "update", "module": "update"},  # behind the backward, outside of a network
         {"kernel": "cutlass_80_tensorop_d884gemm_64x64"},  # double precision
+        {"kernel": "void gemv2T_kernel_val<int, int, float, float>(T1)"},  # a vector has no use for tensor cores
         {"kernel": GELU},  # a loss, a norm
         {"half": TF32},  # a program of TF32
         {"us": 500, "kernel": "cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4"},  # as fast as in 16 bits
