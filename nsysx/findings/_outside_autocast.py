@@ -26,26 +26,24 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.autocast_entries import entries_of
 from nsysx.events.behind_backward import behind_backward
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.kernel_math import by_vector, number_format
+from nsysx.events.kernel_math import number_format
 from nsysx.events.line_regions import Region
 from nsysx.events.lines_of_threads import places_in_threads
 from nsysx.events.operator_flow import OperatorFlow, flow_of
-from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.events.result_readers import ResultReaders
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_jobs import sharded
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, work_of_operators
+from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
-from nsysx.findings._rates_in_halves import ProductsOfFlow, forward_ns, left_at_own_rates
+from nsysx.findings._rates_in_halves import ITS_OWN, ProductsOfFlow, forward_ns, left_at_own_rates, multiplying
 from nsysx.findings._solvers import in_solvers
 from nsysx.findings._without_autocast import HALVES, WIDE, in_its_halves, makes_only_scores, switched_off, switched_on
 from nsysx.findings._work_bounds import (
     FP32_IN_HALVES_LEFT,
     MOST_LINES_NAMED,
-    SLOWER_THAN_OWN_TIMES,
     TF32_IN_HALVES_LEFT,
 )
 from nsysx.model import Finding, Row
@@ -120,22 +118,14 @@ class _Products:
 
     def _kernels(self) -> pl.DataFrame:
         case, calls = self._case, self._case.profile.attributed.api_calls
-        ops = case.timed_ops(
-            (case.ops["op_kind"] == "kernel") & case.ops["call"].is_not_null(),
-            "op", "call", "name", "family", "phase", "module", "call_start_ns",
-        )  # fmt: skip
-        call, of_calls = ops["call"].to_numpy(), operator_of_calls(case.profile)
-        rows = work_of_operators(case, self._flow).select("op", "row")
-        ops = ops.with_columns(
-            format=number_format(ops["name"], ops["family"]),
-            stack=pl.Series(self._code.op[ops["op"].to_numpy()]),
-            thread=pl.Series(calls["thread"].to_numpy()[call]),
-            forward=pl.Series(np.zeros(len(call), np.bool_) if of_calls is None else of_calls.forward[call] >= 0),
-            phase=ops["phase"].cast(pl.String).fill_null(""),
-            solves=ops["op"].is_in(case.kernels["op"].filter(pl.Series(in_solvers(case), dtype=pl.Boolean)).to_list()),
+        kernels = multiplying(case, self._flow)
+        return kernels.with_columns(
+            stack=pl.Series(self._code.op[kernels["op"].to_numpy()]),
+            thread=pl.Series(calls["thread"].to_numpy()[kernels["call"].to_numpy()]),
+            solves=kernels["op"].is_in(
+                case.kernels["op"].filter(pl.Series(in_solvers(case), dtype=pl.Boolean)).to_list()
+            ),
         )
-        ops = ops.filter(pl.col("format").is_not_null() & ~pl.Series(by_vector(ops["name"]), dtype=pl.Boolean))
-        return ops.join(rows, on="op", how="left", maintain_order="left").with_columns(pl.col("row").fill_null(-1))
 
     def _apart(self, kernels: pl.DataFrame) -> pl.Series:
         """Return which are launched by a thread of the program that launches none of 16 bits."""
@@ -334,10 +324,7 @@ def _worth(case: Case, products: _Products, theirs: pl.DataFrame) -> Saving:
     tf32 = theirs.filter(pl.col("format") == "tf32")
     fp32 = theirs.filter(pl.col("format") != "tf32")
     if left is not None:
-        alone, with_casts = left
-        shares = (min(with_casts * SLOWER_THAN_OWN_TIMES, 1.0), with_casts, alone)
-        parts = [(theirs, shares)]
-        why = "if these products are as fast as the step's own of 16 bits and like size"
+        parts, why = [(theirs, left)], f"if these products are as fast as {ITS_OWN}"
     else:
         parts = [(tf32, TF32_IN_HALVES_LEFT), (fp32, FP32_IN_HALVES_LEFT)]
         why = "if these products have 16 bits, by the rates of tensor cores"

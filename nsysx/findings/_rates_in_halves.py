@@ -6,17 +6,28 @@ import math
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import limits_of_work
+from nsysx.events.kernel_math import by_vector, number_format
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flops import flops_of_operator
 from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import BYTES_OF_A_CAST
-from nsysx.findings._work_bounds import LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SHORTEST_PRODUCT_SIDE
+from nsysx.findings._flow_work import work_of_operators
+from nsysx.findings._work_bounds import (
+    LIKE_FLOPS_TIMES,
+    MOST_UNLIKE_SHARE,
+    SHORTEST_PRODUCT_SIDE,
+    SLOWER_THAN_OWN_TIMES,
+)
 
+#: How a saving at these rates is worded.
+ITS_OWN = "the step's own products of 16 bits and like size"
 #: What multiplies in float32 by itself: the math path of attention (NSX118), and what autocast gives float32.
 _BY_TORCH = re.compile(r"^aten::(_scaled_dot_product_attention_math|_?cdist\w*|pdist|cosine_similarity)$")
 _CONVOLVES = re.compile(r"conv")
@@ -60,9 +71,9 @@ class ProductsOfFlow:
 
 def left_at_own_rates(
     case: Case, products: ProductsOfFlow, wide_ns: Mapping[int, int], half_ns: Mapping[int, int]
-) -> tuple[float, float] | None:
-    """Return which part of the time of products of float32 is left at the rates of those of 16 bits of like size, and with conversions of
-    all factors besides; None without enough of them.
+) -> tuple[float, float, float] | None:
+    """Return which part of the time of products of float32 is left at the rates of those of 16 bits of like size: most and likely with
+    conversions of all factors besides, least without; None without enough of them.
 
     Both are row of an outermost operator -> time in forward (ns, all steps).
     """
@@ -79,7 +90,8 @@ def left_at_own_rates(
             like_ns += ns
     if not like_ns or like_ns < (1 - MOST_UNLIKE_SHARE) * sum(wide_ns.values()):
         return None
-    return min(then_ns / like_ns, 1.0), min((then_ns + casts_ns) / like_ns, 1.0)
+    likely = (then_ns + casts_ns) / like_ns
+    return min(likely * SLOWER_THAN_OWN_TIMES, 1.0), min(likely, 1.0), min(then_ns / like_ns, 1.0)
 
 
 def _cast_ns(case: Case, numbers: int) -> float:
@@ -89,6 +101,25 @@ def _cast_ns(case: Case, numbers: int) -> float:
     except NotRecorded:
         return 0.0
     return rates.memory_ns(BYTES_OF_A_CAST * numbers) or 0.0
+
+
+def multiplying(case: Case, flow: OperatorFlow) -> pl.DataFrame:
+    """Return the kernels of the steady steps that multiply matrices: op, call, name, phase, module, call_start_ns, ns, format, row (of the
+    outermost operator of the flow, -1 for none) and forward, which says whether that launches them itself.
+    """
+    ops = case.timed_ops(
+        (case.ops["op_kind"] == "kernel") & case.ops["call"].is_not_null(),
+        "op", "call", "name", "family", "phase", "module", "call_start_ns",
+    )  # fmt: skip
+    call, of_calls = ops["call"].to_numpy(), operator_of_calls(case.profile)
+    ops = ops.with_columns(
+        format=number_format(ops["name"], ops["family"]),
+        forward=pl.Series(np.zeros(len(call), np.bool_) if of_calls is None else of_calls.forward[call] >= 0),
+        phase=ops["phase"].cast(pl.String).fill_null(""),
+    )
+    ops = ops.filter(pl.col("format").is_not_null() & ~pl.Series(by_vector(ops["name"]), dtype=pl.Boolean))
+    rows = work_of_operators(case, flow).select("op", "row")
+    return ops.join(rows, on="op", how="left", maintain_order="left").with_columns(pl.col("row").fill_null(-1))
 
 
 def forward_ns(kernels: pl.DataFrame) -> dict[int, int]:

@@ -30,6 +30,7 @@ from nsysx.findings._finding_bounds import HALF_OF_BYTES_LEFT, LONG_MESSAGE_NS, 
 from nsysx.findings._flow_work import in_short, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._rates_in_halves import ITS_OWN, ProductsOfFlow, forward_ns, left_at_own_rates, multiplying
 from nsysx.findings._solvers import in_solvers
 from nsysx.findings._work_bounds import FP32_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, TF32_IN_HALVES_LEFT
 from nsysx.frames.intervals import I64
@@ -76,7 +77,7 @@ def findings_of(case: Case, rule: Rule) -> list[tuple[Finding, frozenset[int]]]:
         work = _work(case, code, flow, region, settings)
         if work is None or not products.isdisjoint(work.products):  # a region around another one
             continue
-        worth = _worth(case, work) if case.notable(work.products_ns, REPORTED_SHARE) else None
+        worth = _worth(case, flow, work) if case.notable(work.products_ns, REPORTED_SHARE) else None
         if worth is not None and case.notable(worth.likely_ns or 0, REPORTED_SHARE):
             findings.append((_finding(case, rule, (entry, region), work, worth, settings), work.products))
             products |= work.products
@@ -191,20 +192,25 @@ def _rows(work: pl.DataFrame) -> I64:
     return rows
 
 
-def _worth(case: Case, work: _Work) -> Saving:
+def _worth(case: Case, flow: OperatorFlow, work: _Work) -> Saving:
     """Return what 16 bits save: of products at least, of messages and other kernels besides."""
+    kernels = multiplying(case, flow)
+    wide = forward_ns(kernels.filter(kernels["op"].is_in(list(work.products))))
+    halves = forward_ns(kernels.filter(pl.col("format").is_in(HALVES)))
+    left = left_at_own_rates(case, ProductsOfFlow(flow), wide, halves)
 
     def edits(which: int) -> list[ScaleOps]:
         factors = (
-            (work.tf32, TF32_IN_HALVES_LEFT[which]),
-            (work.fp32, FP32_IN_HALVES_LEFT[which]),
+            (work.tf32, (left or TF32_IN_HALVES_LEFT)[which]),
+            (work.fp32, (left or FP32_IN_HALVES_LEFT)[which]),
             (work.others, OTHERS_IN_HALVES_LEFT[which]),
             (work.messages, HALF_OF_BYTES_LEFT),
         )
         return [ScaleOps(ops, left, less_work=True) for ops, left in factors if ops and left < 1]
 
     parts = (StepPart.WORK, StepPart.COMM) if work.messages else (StepPart.WORK,)
-    why = "if what the region computes and sends is of 16 bits, by the rates of tensor cores and by its bytes"
+    rates = ITS_OWN if left else "the rates of tensor cores"
+    why = f"if what the region computes and sends is of 16 bits, by {rates} and by its bytes"
     return case.worth_between(edits(0), edits(1), edits(2), why, cause=parts)
 
 
