@@ -191,6 +191,7 @@ def test_float16_is_advised_where_the_program_computes_in_it(tmp_path: Path) -> 
         {"kernel": FP32, "sizes": SMALL},
         {"late": True, "phase": "optimizer Muon", "module": "optimizer Muon"},
         {"backward": True, "apart": "pt_autograd_0", "names": ("hook", "Factors.add")},  # of a preconditioner
+        {"late": True, "phase": "optimizer Muon", "module": "optimizer Muon", "kernel": FP32},
         {"late": True, "phase": "update", "module": "update"},  # behind the backward, outside of a network
         {"kernel": "cutlass_80_tensorop_d884gemm_64x64"},  # double precision
         {"kernel": "void gemv2T_kernel_val<int, int, float, float>(T1)"},  # a vector has no use for tensor cores
