@@ -306,6 +306,8 @@ MOST_COMPILE_ENTRIES, LONGEST_BREAK = 20, 300
 MOST_GROUPS, MOST_GROUP_RANKS = 100, 20_000
 
 # ---- settings_objects -----------------------------------------------------------------------------------------------
+#: A definition has fewer lines of decorators.
+MOST_DECORATOR_LINES = 20
 #: So many parameters, modules and objects of a kind are looked at.
 MOST_PARAMETERS, MOST_MODULES, MOST_OBJECTS = 5_000, 5_000, 20
 
