@@ -3,9 +3,9 @@
 A loader's probe notes checksums of the numbers of the samples that it draws in the step that is watched, the same step on each rank, and of
 what is in its batches: datasets may be of a rank each, and numbers that are alike are of other samples then. What networks are given on
 each rank decides where it is known, batches where it is not. Ranks that augment the samples each for itself have a part of the tensors of a
-batch in common. Where no numbers are known, a line that takes a rank's part of each batch
-tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
-told by what its networks are given: checksums of that in some steps of each window.
+batch in common. Where no numbers are known, a line that takes a rank's part of each batch tells that the rank has loaded more. A program
+without loaders, which takes rows of a tensor in an order that all ranks make alike, is told by what its networks are given: checksums of
+that in some steps of each window.
 
 Ranks of DistributedDataParallel share the data, and so do those that compute apart from each other: equal draws are a sampler, or a
 stream, that knows nothing of ranks. Ranks that share tensors or a sequence read the same samples and must: nothing is said of them.
@@ -24,7 +24,7 @@ from nsysx.findings import _costly_jobs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import apart, compares_samples, forwards_alone
-from nsysx.findings._shared_tensors import SharedTensors, in_one, shared_targets, shared_tensors, sizes_of
+from nsysx.findings._shared_tensors import SharedTensors, in_one, shared_tensors, sizes_of
 from nsysx.findings._shares_of_ranks import cut_after_loading
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -40,8 +40,6 @@ _STREAM = (
     "    return itertools.islice(self.samples(), dist.get_rank(), None, dist.get_world_size())"
 )
 _ROWS = "order = order[dist.get_rank() :: dist.get_world_size()]  # behind the shuffle, which is the same on all ranks"
-#: What the probe notes of a loader that is iterated in a step that is watched.
-_OF_LOADERS = ("drawn", "batches", "parts")
 _TRAINED = "The batch of all ranks together grows: fit the learning rate to it, or divide batch_size, and a step is shorter instead."
 _SUMMED = (
     "Put the results of all ranks together. DistributedSampler repeats a few samples so that each rank has as many."
@@ -66,8 +64,6 @@ class SameSamples(NamedTuple):
 
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
-        if self.given and self.tensors:
-            return f"in the same steps {self._all()} have the same samples, which each augments for itself {self._repeated()}"
         if self.given:
             call = f"{self.loader.get('class')} at {in_short(self.line)}"
             return f"in the same steps {self._all()} call {call} with the same {self._rows()}"
@@ -132,7 +128,7 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
     if alike is None and others and (apart(case, settings) or forwards_alone(case, settings)):
         alike = _given_alike(settings, others)
     if alike is None and others and _may_augment(case, settings):
-        alike = _augmented(settings, others) or _taken_alike(settings, others)
+        alike = _augmented(settings, others)
     return None if alike is None else alike._replace(trains=wrapped or bool(settings.number("backwards")))
 
 
@@ -179,17 +175,6 @@ def _augmented(settings: RecordedSettings, others: Sequence[RecordedSettings]) -
         if shared and all(_whole(each, row) for each, row in zip((settings, *others), loaders, strict=True)):
             return SameSamples(loaders[0], 1 + len(others), streamed=not drawn, tensors=shared)
     return None
-
-
-def _taken_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
-    """Return the network that all ranks give rows of the same samples, each of which they change for themselves, where no loader is."""
-    ranks = (settings, *others)
-    if any(row.get(noted) for each in ranks for row in each.rows("loaders") or () for noted in _OF_LOADERS):
-        return None
-    shared = shared_targets(ranks)
-    rows = [row for row in settings.rows("inputs") or () if row.get("sums")]
-    most = max(rows, key=lambda row: row.get("rows") or 0, default=None)
-    return None if shared is None or most is None else SameSamples(most, len(ranks), given=True, tensors=shared)
 
 
 def _whole(settings: RecordedSettings, loader: Row) -> bool:

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from nsysx.events.recorded_settings import RecordedSettings, file_and_line
 from nsysx.findings._finding_bounds import FEWEST_LABELS, FEWEST_NUMBERS, SHARED_LABELS, SHARED_NUMBERS
-from nsysx.findings._flow_work import in_short
 from nsysx.model import Row
 
 #: Stands for a target that a loss ignores.
@@ -85,34 +83,6 @@ def shared_tensors(loaders: Sequence[Row], *, drawn: bool) -> SharedTensors | No
     return SharedTensors(tuple(map(_most, shared, shared.values())), tuple(part.name for part in apart))
 
 
-def shared_targets(ranks: Sequence[RecordedSettings]) -> SharedTensors | None:
-    """Return what all ranks have in common of the targets of their losses and the tokens that their networks are given.
-
-    None where that is not seen, or any of it differs: numbers of samples or of noise levels may come of equal generators.
-    """
-    shared: list[str] = []
-    apart: list[str] = []
-    for kind in ("targets", "inputs"):
-        noted = [
-            {(row.get("class"), row.get("place")): row.get("parts") for row in each.rows(kind) or ()} for each in ranks
-        ]
-        for (network, line), parts in noted[0].items():
-            alike, others = _compared_tensors(
-                [_batches(parts), *(_batches(each.get((network, line))) for each in noted[1:])]
-            )
-            if any(_of_samples(part, kind) for part in others):
-                return None
-            where = in_short(file_and_line(line)) or "a line"
-            shared += [f"{_most(part, share)} at {where}" for part, share in alike.items() if _of_samples(part, kind)]
-            apart += [f"what {network} is given" for part in others if not part.whole]
-    return SharedTensors(tuple(dict.fromkeys(shared)), tuple(dict.fromkeys(apart))) if shared else None
-
-
-def _of_samples(part: _Part, kind: str) -> bool:
-    """Return whether this is of the data for certain: one number that a network is given for each sample may be drawn for it."""
-    return part.whole and (kind == "targets" or not part.column)
-
-
 def _most(part: _Part, share: float) -> str:
     return f"{'most of ' if share < SHARED_LABELS else ''}{_shown(part.name)}"
 
@@ -134,7 +104,7 @@ def _compared_tensors(ranks: Sequence[Sequence[Sequence[_Part]]]) -> tuple[dict[
 
 
 def _batches(noted: object) -> list[list[_Part]]:
-    """Return the tensors of each batch of a loader, or of each call, that was looked at."""
+    """Return the tensors of each batch of a loader that was looked at."""
     batches = [batch if isinstance(batch, list) else [] for batch in (noted if isinstance(noted, list) else ())]
     return [[_part(part) for part in batch if isinstance(part, Mapping)] for batch in batches]
 

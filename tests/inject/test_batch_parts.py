@@ -1,19 +1,17 @@
-"""What the probe tells of the tensors of a batch one by one, of what a dataset holds and of the targets of losses."""
+"""What the probe tells of the tensors of a batch one by one and of what a dataset holds."""
 
 from __future__ import annotations
 
 import functools
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from nsysx_probe import loader_settings, loss_targets
+from nsysx_probe import loader_settings
 from nsysx_probe.batch_parts import batch_parts
 from nsysx_probe.dataset_facts import dataset_facts
 from torch import nn
@@ -246,82 +244,6 @@ def test_a_sampler_that_knows_its_rank_is_told() -> None:
     loader: Any = DataLoader(data, 4, sampler=DistributedSampler(data, 4, 2))
     assert loader_settings.sampler_rank(loader) == 2
     assert loader_settings.sampler_rank(DataLoader(data, 4)) is None
-
-
-@pytest.fixture
-def nothing_compiled() -> None:
-    """Forget what other tests have compiled."""
-    torch._dynamo.utils.counters.clear()
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-def test_targets_are_held_with_what_networks_are_given_and_read_behind_the_window() -> None:
-    own, targets, out = F.cross_entropy.__code__, loss_targets.LossTargets(torch), torch.randn(16, 10)
-    labels = drawn(10, 16)
-    expected = F.cross_entropy(out, labels)
-    targets.begin(holds=True)
-    assert F.cross_entropy.__code__ is not own
-    assert torch.equal(nn.CrossEntropyLoss()(out, labels), expected)
-    line = sys._getframe().f_lineno - 1
-    F.nll_loss(out, written := labels.clone())
-    F.cross_entropy(out, torch.softmax(out, 1))  # shares of classes: no labels
-    written.zero_()
-    assert not targets.rows[0]["parts"]
-    targets.begin(holds=False)
-    assert F.cross_entropy.__code__ is own
-    F.cross_entropy(out, labels)
-    targets.read()
-    (first, second) = targets.rows
-    assert first["place"] == f"{__file__}:{line}" and second["parts"] == [None]
-    ((part,),) = first["parts"]
-    assert part["name"] == "target" and len(part["numbers"].split(",")) == 16
-
-
-def compiled_loss(backend: str) -> Any:
-    return torch.compile(lambda x, y: F.cross_entropy(x, y) * 2, backend=backend, fullgraph=True)
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-@pytest.mark.parametrize("before", [True, False], ids=["compiled before", "compiled meanwhile"])
-def test_a_function_that_is_compiled_with_a_loss_is_not_compiled_anew(before: bool) -> None:
-    torch._dynamo.reset()
-    out, labels, own = torch.randn(16, 10), drawn(10, 16), F.cross_entropy.__code__
-    targets, loss, expected = loss_targets.LossTargets(torch), compiled_loss("eager"), 2 * F.cross_entropy(out, labels)
-    try:
-        if before:
-            loss(out, labels)
-        targets.begin(holds=True)
-        assert (F.cross_entropy.__code__ is own) is before
-        with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]
-            for holds in (True, False, True, False):
-                targets.begin(holds=holds)
-                assert torch.equal(loss(out, labels), expected)
-    finally:
-        torch._dynamo.utils.counters.clear()
-        targets.begin(holds=False)
-    assert F.cross_entropy.__code__ is own
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-def test_a_function_that_is_traced_with_a_loss_is_what_it_was() -> None:
-    targets, out, labels = loss_targets.LossTargets(torch), torch.randn(16, 10), drawn(10, 16)
-    targets.begin(holds=True)
-    traced: Any = torch.jit.trace(lambda x, y: F.cross_entropy(x, y), (out, labels))
-    targets.begin(holds=False)
-    assert torch.equal(traced(out, labels), F.cross_entropy(out, labels))
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-def test_a_loss_of_another_library_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fused(input: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return input.sum() + labels.sum()
-
-    own = fused.__code__
-    monkeypatch.setattr(F, "cross_entropy", fused)
-    targets = loss_targets.LossTargets(torch)
-    targets.begin(holds=True)
-    assert fused.__code__ is own and len(targets._patches or ()) == len(loss_targets._LOSSES) - 1
-    targets.begin(holds=False)
 
 
 def test_the_generators_of_the_program_stay_as_they_are() -> None:

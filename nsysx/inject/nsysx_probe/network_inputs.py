@@ -15,16 +15,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import settings_objects
-from .batch_parts import batch_parts
 from .changes import place
 from .held_memory import has_room
-from .loss_targets import LossTargets
 from .probe_bounds import (
     HELD_CALLS,
     MOST_BATCH_TENSORS,
     MOST_HELD_NETWORKS,
     MOST_INPUT_SUMS,
-    MOST_PARTED,
 )
 from .settings_state import asked
 from .tensor_checksum import checksum
@@ -35,7 +32,7 @@ _PLAIN = (bool, int, float, str, type(None))
 class NetworkInputs:
     """``rows``: of each network that is called from outside of any other, ``class``, ``place`` of the call, ``rows`` of the first tensor
     and the ``sums``: a checksum for each call that was looked at, None for one that does not tell; ``shapes`` of the tensors of the first
-    call, and ``parts``: its tensors one by one, for each call that has a checksum.
+    call.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -44,13 +41,11 @@ class NetworkInputs:
         self.rows: list[dict[str, Any]] = []
         self._held: list[tuple[dict[str, Any], list[tuple[Any, int]], str]] = []
         self._calls: dict[int, int] = {}
-        self.targets = LossTargets(torch)
 
     def begin(self, *, holds: bool) -> None:
         """A recorded step begins, in which calls are looked at or not; what is held stays so until the window has closed."""
         self.holds = holds
         self._calls.clear()
-        self.targets.begin(holds=holds)
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
@@ -78,13 +73,8 @@ class NetworkInputs:
     def window_closed(self) -> None:
         """Read what is held: nothing is recorded any more, and the devices have rested."""
         for row, tensors, numbers in self._held:
-            number = asked(self._checksum, tensors, numbers)
-            row["sums"].append(number)
-            if number is not None and len(row["parts"]) < MOST_PARTED:
-                named = [(str(n), tensor) for n, (tensor, _) in enumerate(tensors)]
-                row["parts"].append(asked(batch_parts, self.torch, named))
+            row["sums"].append(asked(self._checksum, tensors, numbers))
         self._held.clear()
-        self.targets.read()
         self.begin(holds=False)
 
     def _row(self, module: Any) -> dict[str, Any]:
@@ -92,7 +82,7 @@ class NetworkInputs:
         for row in self.rows:
             if about == {name: row[name] for name in about}:
                 return row
-        self.rows.append({**about, "rows": None, "sums": [], "shapes": [], "parts": []})
+        self.rows.append({**about, "rows": None, "sums": [], "shapes": []})
         return self.rows[-1]
 
     def _readable(self, value: Any) -> bool:

@@ -20,11 +20,14 @@ MOST_MASK_BACKWARDS, MOST_MASK_SHAPES, HELD_MASKS_OF_SHAPE = 4, 4, 3
 #: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf).
 MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED = 32, 4, -9_999.0
 
+# ---- autocast_places ------------------------------------------------------------------------------------------------
+#: A definition has fewer lines of decorators.
+MOST_DECORATOR_LINES = 20
+
 # ---- backward -------------------------------------------------------------------------------------------------------
 #: How deep into nested results the search for tensors goes, and how many items of each it looks at. Chosen: models return
 #: tuples and dicts of few levels; a list of thousands of tensors would cost each call.
-DEEPEST_RESULT = 3
-WIDEST_RESULT = 32
+DEEPEST_RESULT, WIDEST_RESULT = 3, 32
 
 # ---- batch_padding --------------------------------------------------------------------------------------------------
 #: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
@@ -271,12 +274,9 @@ RANKS_FIRST_WINDOW = 24
 RANKS_AHEAD, RUNS_AHEAD_NS = 4, 2_000_000_000
 
 # ---- qualified_names ------------------------------------------------------------------------------------------------
-#: How often all roots are walked again because a module inside one of them is unknown. Chosen.
-MOST_WALKS = 8
-#: Second names of a module that are written into the probe file. Chosen: bounds its size.
-MOST_ALIASES = 50
-#: Modules without children that are remembered by name. Chosen: bounds the memory of the probe.
-MOST_LEAVES = 10_000
+#: How often all roots are walked again because a module inside one of them is unknown; second names of a module that are written into
+#: the probe file, and modules without children that are remembered by name. Chosen: they bound its size and the memory of the probe.
+MOST_WALKS, MOST_ALIASES, MOST_LEAVES = 8, 50, 10_000
 
 # ---- ranges ---------------------------------------------------------------------------------------------------------
 #: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.
@@ -306,8 +306,6 @@ MOST_COMPILE_ENTRIES, LONGEST_BREAK = 20, 300
 MOST_GROUPS, MOST_GROUP_RANKS = 100, 20_000
 
 # ---- settings_objects -----------------------------------------------------------------------------------------------
-#: A definition has fewer lines of decorators.
-MOST_DECORATOR_LINES = 20
 #: So many parameters, modules and objects of a kind are looked at.
 MOST_PARAMETERS, MOST_MODULES, MOST_OBJECTS = 5_000, 5_000, 20
 

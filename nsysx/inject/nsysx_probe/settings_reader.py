@@ -141,7 +141,6 @@ class SettingsReader:
             "padding": self._padding.counts,
             "masks": self.masks.rows,
             "inputs": self.inputs.rows,
-            "targets": self.inputs.targets.rows,
             "untrained": self.untrained.rows,
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
