@@ -25,6 +25,8 @@ _FP32 = (
 )
 #: Products with a vector of FP32, which have no use for tensor cores: no format would make them faster but by its size.
 _VECTOR = r"(gemv\w*(::kernel)?|dot_kernel)<(int, )*float\b"
+#: Products of 16 bits on ordinary cores, as of few channels: no format would bring them to others.
+_NARROW = r"_sgemm<(__nv_bfloat16|__half)\b"
 _TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
 #: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
 #: 16 bits. Where CUTLASS names an instruction for FP32 numbers alone, it rounds them to TF32. nvjet names input, accumulator and
@@ -51,7 +53,7 @@ _WITHOUT = re.compile(r"GTX|TITAN X|Tesla [KMP]\d|Quadro [KMP]\d|\b[KMP](4|40|60
 
 def fp32(names: pl.Series) -> Mask:
     """Return which kernels multiply FP32 on ordinary cores, by their names."""
-    return lookup.matching(names, _FP32) & ~on_tensor_cores(names)
+    return lookup.matching(names, _FP32) & ~on_tensor_cores(names) & ~lookup.matching(names, _NARROW)
 
 
 def by_vector(names: pl.Series) -> Mask:

@@ -326,5 +326,11 @@ POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 <<
 # ---- _reduced_twice, _ranks_apart -----------------------------------------------------------------------------------
 #: Two sums of bytes are of the same gradients if they differ by less than this share (chosen: metrics may be beside), so few are metrics
 SAME_BYTES_SHARE, MOST_METRIC_BYTES = 0.01, 64 << 10
+# ---- _shared_tensors --------------------------------------------------------------------------------------------
+#: So many numbers of a tensor must be able to differ (those compared, less what is alike by chance), and of them this share is alike where
+#: ranks have the same samples. Of labels, one number for each sample, nearly all: 12 are so by chance in one case of millions.
+FEWEST_LABELS, SHARED_LABELS = 12, 0.95
+#: Of tensors with many numbers for each sample, what masks, noise and flips leave: by chance it is half of 32 in one case of a thousand.
+FEWEST_NUMBERS, SHARED_NUMBERS = 32, 0.5
 #: Lines of a function that run this share as often are of one loop. Chosen: a parameter without a gradient is left out.
 SAME_LOOP_SHARE = 0.8

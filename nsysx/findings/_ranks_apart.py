@@ -36,8 +36,8 @@ _ADDS_UP = ("allreduce", "reduce", "reducescatter")
 
 class _Exchanged(NamedTuple):
     """What goes between the ranks: whether any of it goes before the backward of its step has ended, in a forward, or from one rank to
-    another alone, how many bytes are added up in a step, None where that is not known, and the kinds of all but small messages of a
-    forward.
+    another alone, how many bytes are added up in a step, None where that is not known, the kinds of all but small messages of a forward,
+    and whether what forwards return is gathered, or more than numbers of it added up, before a backward.
     """
 
     before_backward_ends: bool
@@ -45,6 +45,7 @@ class _Exchanged(NamedTuple):
     to_one: bool
     added_bytes: float | None
     kinds_in_forward: frozenset[str] = frozenset()
+    outputs: bool = False
 
 
 def apart(case: Case, settings: RecordedSettings) -> bool:
@@ -77,6 +78,15 @@ def sends_to_one(case: Case) -> bool:
     return sent is None or sent.to_one
 
 
+def compares_samples(case: Case) -> bool:
+    """Return whether ranks exchange what their forwards return, as losses over pairs do: their samples may be alike on purpose.
+
+    True where that is not known.
+    """
+    sent = case.profile.once(_exchanged)
+    return sent is None or sent.outputs
+
+
 def _own(profile: Profile) -> bool:
     """Return whether a line has each rank choose a network of its own."""
     lines = (text for of_file in texts_of_ranks(profile).values() for text in of_file.values())
@@ -102,12 +112,15 @@ def _exchanged(profile: Profile) -> _Exchanged | None:
     sizes = [size for size in added if size is not None]
     of_forward = zip(messages, forward.filter(communicates).to_list(), strict=True)
     large = (m for m, inside in of_forward if inside and (m.bytes is None or m.bytes > MOST_METRIC_BYTES))
+    between = (~(in_phase | behind_backward)).to_list()
+    outputs = (m for m, outside in zip(messages, between, strict=True) if outside)
     return _Exchanged(
         before_backward_ends=bool(in_phase.any()) or not bool(behind_backward.all()),
         in_forward=bool(in_phase.any()),
         to_one=any(message.kind == nccl_notes.SEND_RECEIVE or "alltoall" in message.kind for message in messages),
         added_bytes=sum(sizes) / profile.scope.steps if len(sizes) == len(added) else None,
         kinds_in_forward=frozenset(m.kind for m in large),
+        outputs=any(m.kind not in _ADDS_UP or m.bytes is None or m.bytes > MOST_METRIC_BYTES for m in outputs),
     )
 
 

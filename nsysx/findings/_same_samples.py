@@ -2,9 +2,10 @@
 
 A loader's probe notes checksums of the numbers of the samples that it draws in the step that is watched, the same step on each rank, and of
 what is in its batches: datasets may be of a rank each, and numbers that are alike are of other samples then. What networks are given on
-each rank decides where it is known, batches where it is not. Where no numbers are known, a line that takes a rank's part of each batch
-tells that the rank has loaded more. A program without loaders, which takes rows of a tensor in an order that all ranks make alike, is
-told by what its networks are given: checksums of that in some steps of each window.
+each rank decides where it is known, batches where it is not. Ranks that augment the samples each for itself have a part of the tensors of a
+batch in common. Where no numbers are known, a line that takes a rank's part of each batch tells that the rank has loaded more. A program
+without loaders, which takes rows of a tensor in an order that all ranks make alike, is told by what its networks are given: checksums of
+that in some steps of each window.
 
 Ranks of DistributedDataParallel share the data, and so do those that compute apart from each other: equal draws are a sampler, or a
 stream, that knows nothing of ranks. Ranks that share tensors or a sequence read the same samples and must: nothing is said of them.
@@ -12,7 +13,7 @@ stream, that knows nothing of ranks. Ranks that share tensors or a sequence read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ from nsysx.events.recorded_settings import RecordedSettings, file_and_line, sett
 from nsysx.findings import _costly_jobs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._flow_work import in_short
-from nsysx.findings._ranks_apart import apart, forwards_alone
+from nsysx.findings._ranks_apart import apart, compares_samples, forwards_alone
+from nsysx.findings._shared_tensors import SharedTensors, in_one, shared_tensors, sizes_of
 from nsysx.findings._shares_of_ranks import cut_after_loading
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -48,7 +50,8 @@ class SameSamples(NamedTuple):
     """The loader whose samples ``ranks`` ranks all draw; ``cut``: the line at which each then takes its part, empty where none is seen.
 
     ``streamed``: no sampler draws them, batches were seen to be alike. ``given``: networks were seen to be given the same; in place of a
-    loader is what was noted of one of them. ``trains``: a backward runs in the step.
+    loader is what was noted of one of them. ``trains``: a backward runs in the step. ``tensors``: those of a batch that are the same on all
+    ranks where others are not, because each rank augments the samples for itself.
     """
 
     loader: Row
@@ -57,6 +60,7 @@ class SameSamples(NamedTuple):
     streamed: bool = False
     trains: bool = True
     given: bool = False
+    tensors: SharedTensors | None = None
 
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
@@ -70,12 +74,18 @@ class SameSamples(NamedTuple):
         if self.cut:
             whole = f"{units.count(batch)} samples" if batch else "all samples"
             return f"each rank loads {whole} of a batch{by} and then takes its part of them, at {in_short(self.cut)}"
-        return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}"
+        augmented = f", which each augments for itself {self._repeated()}" if self.tensors else ""
+        return f"{self._all()} {'load' if self.streamed else 'draw'} {size}{by}{augmented}"
 
     @property
     def line(self) -> Row:
         """Return the line that calls the network that was given the same, empty where that was not seen."""
         return file_and_line(self.loader.get("place")) if self.given else {}
+
+    def _repeated(self) -> str:
+        part = "half" if self.ranks == 2 else f"{self.ranks - 1}/{self.ranks}"
+        seen = self.tensors.sentence() if self.tensors else ""
+        return f"({seen}): {part} of the samples of a step are repeated"
 
     def _all(self) -> str:
         return "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"
@@ -117,6 +127,8 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
         return None
     if alike is None and others and (apart(case, settings) or forwards_alone(case, settings)):
         alike = _given_alike(settings, others)
+    if alike is None and others and _may_augment(case, settings):
+        alike = _augmented(settings, others)
     return None if alike is None else alike._replace(trains=wrapped or bool(settings.number("backwards")))
 
 
@@ -140,6 +152,45 @@ def _alike(
     if cut is None or _noted(settings, "drawn") or not cut.loader.get("workers"):
         return None
     return SameSamples(cut.loader, 1 + len(others), cut.where)
+
+
+def _may_augment(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether the ranks train and exchange nothing but gradients, so that all can have samples of their own."""
+    alone = apart(case, settings) or forwards_alone(case, settings)
+    return alone and bool(settings.number("backwards")) and not compares_samples(case)
+
+
+def _augmented(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
+    """Return the loader whose samples all ranks draw alike and then change each for itself."""
+    numbers = _shared(settings, others, "drawn")
+    for made in dict.fromkeys(row.get("made") for row in settings.rows("loaders") or ()):
+        of_ranks = [
+            [row for row in each.rows("loaders") or () if row.get("made") == made] for each in (settings, *others)
+        ]
+        if not isinstance(made, str) or not all(of_ranks) or not numbers.get(made, True):
+            continue
+        loaders = [in_one(rows) for rows in of_ranks]
+        drawn = made in numbers
+        shared = shared_tensors(loaders, drawn=drawn)
+        if shared and all(_whole(each, row) for each, row in zip((settings, *others), loaders, strict=True)):
+            return SameSamples(loaders[0], 1 + len(others), streamed=not drawn, tensors=shared)
+    return None
+
+
+def _whole(settings: RecordedSettings, loader: Row) -> bool:
+    """Return whether a network is given a tensor as large as one of a loader's batch: the rank takes no part of it.
+
+    What comes first counts: a rank that takes its part of each sequence may be given the whole mask.
+    """
+    calls = (row.get("shapes") or () for row in settings.rows("inputs") or ())
+    first: Iterator[Sequence[int]] = (next((shape for shape in call if len(shape) > 1), []) for call in calls)
+    return any(_as_large(given, loaded) for given in first for loaded in sizes_of(loader))
+
+
+def _as_large(given: Sequence[int], loaded: Sequence[int]) -> bool:
+    """Return whether sizes are those of what was loaded: channels may be moved, and of tokens the last one is only a target."""
+    pairs = zip(sorted(given), sorted(loaded), strict=False)
+    return len(given) == len(loaded) > 0 and all(large - 1 <= size <= large for size, large in pairs)
 
 
 def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:

@@ -26,6 +26,12 @@ BF16_CORES_TIMES = 15
 TF32_IN_HALVES_LEFT, FP32_IN_HALVES_LEFT = (0.7, 0.6, 0.5), (0.5, 0.2, 1 / 15)
 #: Of other kernels half of the bytes is left at best; some stay float32, and conversions come besides. Chosen: of a quarter it is likely.
 OTHERS_IN_HALVES_LEFT = (1.0, 0.75, 0.5)
+# ---- _outside_autocast ------------------------------------------------------------------------------------------
+#: Products of 16 bits are like one of float32 within these times its operations; a rate is known if no more than the share of the time of
+#: those of float32 has none like it. What is left at that rate, conversions included, may be so many times as much. Chosen.
+LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SLOWER_THAN_OWN_TIMES = 4, 0.3, 1.3
+#: A product of matrices with a shorter side gains little by tensor cores. Chosen: cuBLAS's smallest tiles have 16 rows.
+SHORTEST_PRODUCT_SIDE = 16
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).

@@ -5,10 +5,12 @@ What it means
     of the work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors
     and rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. By default PyTorch
     allows TF32 for convolutions but not for GEMMs. The saving shown lets these kernels run 8 times as fast: an
-    upper bound, since many of them would then wait for memory.
+    upper bound, since many of them would then wait for memory. In a step that multiplies in 16 bits otherwise, products with TF32
+    count, too: autocast does not reach them. The saving is then by the step's own products of 16 bits and like size.
 
 In the trace
-    Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet.
+    Kernels named sgemm, simt, ffma, f32f32_f32f32_f32, or cuDNN engines of <float>; no tf32, bf16, s16816 or nvjet. Of an X-ray step also
+    the line that calls them outside of autocast, in a thread or a backward without it, or where it is switched off.
 
 Bad
     model = Net().cuda(); loss = model(x).sum()            # FP32 throughout
@@ -20,6 +22,11 @@ Good
 
     with torch.autocast("cuda", enabled=False):            # around the router alone, not around its experts
         routing = router(x.float())
+
+    with torch.autocast("cuda", torch.bfloat16):           # teacher, head and critic too; anew in each thread
+        soft = teacher(x)
+
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.bfloat16)   # float32 casts all that follows
 
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
@@ -42,6 +49,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
+from nsysx.findings._outside_autocast import outside
 from nsysx.findings._solvers import in_solvers, solves_much
 from nsysx.findings._work_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings.nsx118_unfused_attention import runs_math_path
@@ -87,12 +95,15 @@ def check(case: Case) -> list[Finding]:
     convolutions take 1 %.
     """
     regions = _without_autocast.findings_of(case, RULE)
-    others = _elsewhere(case, frozenset[int]().union(*(ops for _, ops in regions)))
-    return [finding for finding, _ in regions] + [f for f in others if not regions or f.verdict == "found"]
+    told = frozenset[int]().union(*(ops for _, ops in regions))
+    beyond = outside(case, RULE, told)
+    findings = [finding for finding, _ in regions] + beyond.findings
+    others = _elsewhere(case, told | beyond.told, beyond.meant)
+    return findings + [f for f in others if not findings or f.verdict == "found"]
 
 
-def _elsewhere(case: Case, outside: frozenset[int]) -> list[Finding]:
-    """Return what is found of all FP32 products but these GPU ops."""
+def _elsewhere(case: Case, told: frozenset[int], meant: frozenset[int]) -> list[Finding]:
+    """Return what is found of all FP32 products but GPU ops that are told; ``meant``: those that a step of 16 bits has for a reason."""
     trace = case.profile.trace
     cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
     computes = {device: limits.compute for device, limits in trace.limits.items()}
@@ -103,7 +114,8 @@ def _elsewhere(case: Case, outside: frozenset[int]) -> list[Finding]:
     wide = kernel_math.fp32(kernels["name"])
     if _narrow_elsewhere(case, bool(tensor.any())) is not None:
         wide |= lookup.matching(kernels["name"], _FP32_ATTENTION)
-    wide &= ~kernels["op"].is_in(list(outside)).to_numpy()
+        told |= meant
+    wide &= ~kernels["op"].is_in(list(told)).to_numpy()
     wide &= ~in_solvers(case)  # which number format these have no setting of torch decides
     fp32_kernels = kernels.filter(pl.Series(wide, dtype=pl.Boolean))
     taken = case.per_step(int(fp32_kernels["ns"].sum()))

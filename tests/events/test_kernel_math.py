@@ -55,3 +55,9 @@ def test_a_product_with_a_vector_has_no_use_for_tensor_cores() -> None:
     )
     assert kernel_math.by_vector(names).tolist() == [True, False]
     assert kernel_math.fp32(names).tolist() == [False, True]
+
+
+def test_products_of_16_bits_on_ordinary_cores_are_not_fp32() -> None:
+    narrow = "void implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, (int)128, (int)5>(int)"
+    names = pl.Series([narrow, "void implicit_convolve_sgemm<float, float, (int)128>(int)"], dtype=pl.Categorical)
+    assert kernel_math.fp32(names).tolist() == [False, True]

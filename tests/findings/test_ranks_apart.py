@@ -13,6 +13,7 @@ from nsysx.findings import _ranks_apart, _same_samples
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_nsx127_costly_settings import CLEAN
+from tests.findings.test_shared_tensors import HELD, augmented
 from tests.ranks.test_rank_table import KERNELS, noted
 
 LOADER = {"made": f"{FILE}:9", "batch_size": 64, "sampler": "SequentialSampler", "iterators": 1, "drawn": [7, 8]}
@@ -25,12 +26,23 @@ _IN_FORWARD = {
 }
 
 
-class Job(Lined):
-    """A rank whose NCCL notes what it sends; ``of_ranks``: lines that use its number."""
+#: What goes between the ranks between a forward and its backward.
+_OF_LOSS = {
+    "features gathered": ("ncclAllGather", 1 << 20),
+    "few features gathered": ("ncclAllGather", 1 << 10),
+    "features added": ("ncclAllReduce", 1 << 20),
+    "loss logged": ("ncclAllReduce", 8),
+}
 
-    def __init__(self, source: dict[int, str], settings: dict[str, Any], of_ranks: dict[str, str]) -> None:
+
+class Job(Lined):
+    """A rank whose NCCL notes what it sends; ``of_ranks``: lines that use its number; ``other``: settings of the other rank alone."""
+
+    def __init__(
+        self, source: dict[int, str], settings: dict[str, Any], of_ranks: dict[str, str], other: dict[str, Any]
+    ) -> None:
         super().__init__(source, settings)
-        self.of_ranks = of_ranks
+        self.of_ranks, self.other = of_ranks, other
 
     def sends(self, name: str, size: int) -> None:
         self.host(2)
@@ -41,7 +53,8 @@ class Job(Lined):
     def written(self, folder: Path, settings: dict[str, Any]) -> None:
         first = {"pid": 100, "xray": {"steps": self.xrayed, "lines": True}, "source": {FILE: self.source}}
         first |= {"settings": settings, "of_ranks": {FILE: self.of_ranks}}
-        (folder / "r.run.json").write_text(json.dumps({"probe": [first, {"pid": 101, "settings": settings}]}))
+        other = {"pid": 101, "settings": {**settings, **self.other}}
+        (folder / "r.run.json").write_text(json.dumps({"probe": [first, other]}))
 
     def summary(self, folder: Path, **options: object) -> Any:
         self.written(folder, dict(self.settings or {}))
@@ -60,6 +73,8 @@ def step(program: Job, number: int, *, trains: bool, kind: str) -> None:
                 program.sends(_IN_FORWARD[kind], 1 << 20)
         if kind == "between forwards" and not part:
             program.sends("ncclAllReduce", 64)
+    if kind in _OF_LOSS:
+        program.sends(*_OF_LOSS[kind])
     if trains:
         with program.line(21), program.range("backward"):
             program.launch(1000)
@@ -80,7 +95,14 @@ def step(program: Job, number: int, *, trains: bool, kind: str) -> None:
 
 
 def told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, trains: bool, kind: str, line: str = "", **settings: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    trains: bool,
+    kind: str,
+    line: str = "",
+    other: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> list[Finding]:
     monkeypatch.setattr(_same_samples, "peers", SimpleNamespace(ranks=lambda p: [p.process, p.process + 1]))
     networks = [{"class": "Net", "dtypes": {"float32": WEIGHTS}}]
@@ -95,7 +117,7 @@ def told(
         **settings,
     }
     source = {20: "y = net(x)", 21: "loss.backward()", 22: "opt.step()"}
-    program = Job(source, record, {"5": line} if line else {})
+    program = Job(source, record, {"5": line} if line else {}, other or {})
     program.run(lambda program, number: step(program, number, trains=trains, kind=kind))  # type: ignore[arg-type]
     return [f for f in program.found(folder, "NSX127") if f.evidence[0]["setting"] == "samples of ranks"]
 
@@ -194,3 +216,45 @@ def test_wrapped_ranks_that_exchange_nothing_in_a_forward_need_not_be_given_the_
     if found:
         assert (findings[0].where["file"], findings[0].where["line"]) == (FILE, 20)
         assert "both ranks call Net at" in findings[0].fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("gradients", True),
+        ("loss logged", True),
+        (
+            "features gathered",
+            False,
+        ),  # a loss over the pairs of all ranks: each may have another view of the same samples
+        ("few features gathered", False),
+        ("features added", False),
+        ("gathered in forward", False),
+    ],
+)
+def test_ranks_that_augment_the_same_samples_are_told_where_nothing_but_gradients_goes_between_them(
+    kind: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = {**LOADER, "parts": [augmented(0, number) for number in range(2)], "data": HELD, "sampler_rank": None}
+    other = {**loader, "batches": [5, 6], "parts": [augmented(1, number) for number in range(2)]}
+    given = {"class": "Net", "place": f"{FILE}:20", "rows": 64, "sums": [1, 2], "shapes": [[64, 4]]}
+    wrappers = [{"kind": "DDP", "count": 1}]
+    with_own = {"loaders": [other], "inputs": [{**given, "sums": [3, 4]}]}
+    findings = told(
+        tmp_path,
+        monkeypatch,
+        trains=True,
+        kind=kind,
+        other=with_own,
+        loaders=[loader],
+        inputs=[given],
+        wrappers=wrappers,
+    )
+    assert bool(findings) is found
+    if found:
+        assert (
+            "both ranks draw the same 64 samples" in findings[0].fix
+            and "half of the samples of a step" in findings[0].fix
+        )
+        assert (findings[0].where["file"], findings[0].where["line"]) == (FILE, 9)
+        assert findings[0].saving.likely_ns is None

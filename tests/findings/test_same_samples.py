@@ -25,6 +25,7 @@ def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Cas
     monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: None)
     monkeypatch.setattr(_same_samples, "apart", lambda *_: False)
     monkeypatch.setattr(_same_samples, "forwards_alone", lambda *_: False)
+    monkeypatch.setattr(_same_samples, "compares_samples", lambda *_: False)
     return cast(Case, SimpleNamespace(profile=profile, process=100)), RecordedSettings(ranks[0])
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from tests.findings.lined import Lined
+from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
 
-ENTER, LAYER, OFF, ROUTER, SENDS, EXPERTS, BACKWARD, HEAD = 11, 12, 13, 14, 15, 16, 17, 20
+ENTER, LAYER, OFF, ROUTER, SENDS, EXPERTS, BACKWARD, HELPER = 11, 12, 13, 14, 15, 16, 17, 20
 SOURCE = {
     ENTER: 'with torch.autocast("cuda", dtype=torch.bfloat16):',
     LAYER: "x = self.proj(x)",
@@ -78,6 +78,12 @@ def findings_of(folder: Path, kind: str, source: dict[int, str] = SOURCE) -> lis
     )
 
 
+def told_by(finding: Finding) -> str:
+    """Return the remedy of a finding."""
+    (way,) = finding.remedies
+    return way.name
+
+
 def test_experts_in_a_region_for_the_router(tmp_path: Path) -> None:
     (found,) = findings_of(tmp_path, "")
     assert found.verdict == "found" and [way.name for way in found.remedies] == ["float32-where-needed"]
@@ -89,13 +95,15 @@ def test_experts_in_a_region_for_the_router(tmp_path: Path) -> None:
     assert found.saving.most_ns == pytest.approx(0.5 * (1_000_000 + 410_000 + 500_000), rel=0.03)
 
 
-@pytest.mark.parametrize(("inner", "verdict"), [(SOURCE[OFF], "found"), ("with self.timer:", "clear")])
+@pytest.mark.parametrize(
+    ("inner", "remedy"), [(SOURCE[OFF], "float32-where-needed"), ("with self.timer:", "cast-by-hand")]
+)
 def test_a_region_around_it_in_which_autocast_is_on_by_a_variable_is_not_told(
-    inner: str, verdict: str, tmp_path: Path
+    inner: str, remedy: str, tmp_path: Path
 ) -> None:
     source = SOURCE | {ENTER: 'with torch.autocast("cuda", torch.bfloat16, enabled=args.amp):', OFF: inner}
     (finding,) = findings_of(tmp_path, "two regions", source)
-    assert finding.verdict == verdict and finding.where.get("line") == (OFF if verdict == "found" else None)
+    assert told_by(finding) == remedy
 
 
 def test_without_tf32_such_products_are_told_once(tmp_path: Path) -> None:
@@ -104,21 +112,79 @@ def test_without_tf32_such_products_are_told_once(tmp_path: Path) -> None:
     assert (found.saving.likely_ns or 0) > 0.7 * 1_000_000
 
 
-@pytest.mark.parametrize("kind", ["outside", "scores", "short", "autocast on", "float32 all over", "an optimizer"])
+def entry(**about: object) -> dict[str, object]:
+    """A place that switches autocast off, as the probe notes it."""
+    row = {"line": f"{FILE}:{OFF}", "around": None, "kind": None, "file": None, "function": None, "decorator": None}
+    return row | {"on": False, "type": "cuda:bfloat16", "count": 1} | about
+
+
+def with_entries(folder: Path, kind: str, *entries: dict[str, object], source: dict[int, str] = SOURCE) -> Finding:
+    settings = {"autocast": SETTINGS["autocast"] | {"entries": list(entries)}}
+    program = Lined(source, settings).run(lambda program, number: step(program, number, kind=kind))
+    (finding,) = program.findings(folder, "NSX116")
+    return finding
+
+
+def test_a_context_manager_of_the_program_that_switches_it_off_is_told_where_it_is_used(tmp_path: Path) -> None:
+    noted = entry(line=f"{FILE}:{HELPER}", around=f"{FILE}:{OFF}")
+    found = with_entries(tmp_path, "", noted, source=SOURCE | {OFF: "with full_precision():"})
+    assert found.verdict == "found" and found.where["line"] == OFF
+    assert found.title.endswith(f"train.py:{OFF} switches autocast off by train.py:{HELPER}")
+    assert [way.name for way in found.remedies] == ["float32-where-needed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy", "words"),
+    [
+        ("decorate_autocast", "autocast-left-on", "switches autocast off for Experts.forward"),
+        ("decorate_fwd", "cast-inputs-in-16-bits", "casts what Experts.forward is given to float32"),
+    ],
+)
+def test_a_decorator_that_switches_it_off_is_told_at_its_line(
+    kind: str, remedy: str, words: str, tmp_path: Path
+) -> None:
+    noted = entry(kind=kind, file=FILE, function="Experts.forward", decorator=f"{FILE}:{HELPER}")
+    found = with_entries(tmp_path, "", noted, source=SOURCE | {OFF: "self.timer()"})
+    assert found.verdict == "found" and found.where["line"] == HELPER
+    assert found.title == f"train.py:{EXPERTS} multiplies in float32 for 1.00 ms: train.py:{HELPER} {words}"
+    assert [way.name for way in found.remedies] == [remedy]
+    # The messages lie in another function.
+    assert found.saving.likely_ns == pytest.approx(0.4 * 1_000_000 + 0.25 * 410_000, rel=0.03)
+
+
+def test_a_function_that_is_called_so_is_told_at_the_call(tmp_path: Path) -> None:
+    noted = entry(kind="decorate_autocast", file=FILE, function="Experts.forward", line=f"{FILE}:{OFF}")
+    found = with_entries(tmp_path, "", noted, source=SOURCE | {OFF: "y = self.wide(x)"})
+    assert found.where["line"] == OFF
+    assert found.title.endswith(f"train.py:{OFF} calls Experts.forward, which switches autocast off")
+
+
+@pytest.mark.parametrize("kind", ["scores", "short", "autocast on", "an optimizer"])
+def test_decorated_functions_that_need_float32_or_do_little(kind: str, tmp_path: Path) -> None:
+    noted = entry(kind="decorate_autocast", file=FILE, function="Experts.forward", decorator=f"{FILE}:{HELPER}")
+    assert with_entries(tmp_path, kind, noted, source=SOURCE | {OFF: "self.timer()"}).verdict == "clear"
+
+
+def test_what_lies_outside_of_the_region_is_not_told_with_it(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path, "outside")
+    assert told_by(finding) == "inside-autocast" and finding.where["line"] == EXPERTS
+
+
+@pytest.mark.parametrize("kind", ["scores", "short", "autocast on", "float32 all over", "an optimizer"])
 def test_what_is_float32_for_a_reason_or_not_in_the_region(kind: str, tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, kind)
     assert finding.verdict == "clear"
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("text", "remedy"),
     [
-        ("with torch.autocast(device, enabled=self.wide):", "found"),
-        ('with torch.no_grad(), torch.autocast("cuda", False):', "found"),
-        ('with torch.autocast("cuda", enabled=True):', "clear"),
-        ("with self.timer:", "clear"),
+        ("with torch.autocast(device, enabled=self.wide):", "float32-where-needed"),
+        ('with torch.no_grad(), torch.autocast("cuda", False):', "float32-where-needed"),
+        ('with torch.autocast("cuda", enabled=True):', "cast-by-hand"),
+        ("with self.timer:", "inside-autocast"),
     ],
 )
-def test_which_lines_may_switch_it_off(text: str, verdict: str, tmp_path: Path) -> None:
+def test_which_lines_may_switch_it_off(text: str, remedy: str, tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, "", SOURCE | {OFF: text})
-    assert finding.verdict == verdict
+    assert told_by(finding) == remedy

@@ -2,7 +2,7 @@
 
 Which samples are drawn is kept as a checksum of their numbers: ranks that draw the same ones load, or train on, the same data, unless each
 has a dataset of its own. What the data are, with numbers or without as a stream, is told by a checksum of some numbers in the batch
-itself, of tensors on the CPU alone.
+itself, of tensors on the CPU alone; where each rank augments its samples, by its tensors one by one and by what the dataset holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 from . import patch, settings_objects, tensor_checksum
 from .batch_padding import tensors_on_cpu
+from .batch_parts import batch_parts
 from .changes import place
+from .dataset_facts import dataset_facts
 from .output import Output
 from .probe_bounds import (
     FEWEST_DRAWN,
@@ -23,6 +25,7 @@ from .probe_bounds import (
     MOST_DRAWN,
     MOST_DRAWS,
     MOST_LOADERS,
+    MOST_PARTED,
 )
 from .setting_places import SettingPlaces
 from .settings_state import asked
@@ -45,8 +48,10 @@ finally:
 class LoaderSettings:
     """The record's ``loaders``, in the order in which they were first iterated."""
 
-    def __init__(self, places: SettingPlaces) -> None:
+    def __init__(self, torch: Any, places: SettingPlaces) -> None:
+        self.torch = torch
         self.places = places
+        self._held: list[tuple[dict[str, Any], Any, Any]] = []  # datasets, until the window has closed
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._of_sampler: dict[int, dict[str, Any]] = {}  # an iterator holds its sampler, not its loader
 
@@ -68,6 +73,8 @@ class LoaderSettings:
                 "made": self.places.made_at(loader),
                 "drawn": [],
                 "batches": [],
+                "parts": [],
+                "sampler_rank": asked(sampler_rank, loader),
             }
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
         self._of_sampler[id(loader._index_sampler)] = entry[1]
@@ -85,13 +92,25 @@ class LoaderSettings:
         if about is not None and len(about["drawn"]) < MOST_DRAWS:
             about["drawn"].append(zlib.crc32(repr([len(samples), *first]).encode()))
 
-    def loads(self, torch: Any, iterator: Any, batch: Any) -> None:
+    def loads(self, iterator: Any, batch: Any) -> None:
         """An iterator has made a batch."""
+        torch = self.torch
         about = self._of_sampler.get(id(iterator._index_sampler))
         if about is not None and len(about["batches"]) < MOST_DRAWS:
             number = asked(checksum, torch, batch)
             if number is not None:
                 about["batches"].append(number)
+        if about is not None and len(about["parts"]) < MOST_PARTED:
+            about["parts"].append(
+                asked(batch_parts, torch, tensors_on_cpu(torch, batch), asked(len, iterator._dataset))
+            )
+            self._held.append((about, iterator._dataset, iterator._collate_fn))
+
+    def window_closed(self) -> None:
+        """Read what the datasets hold: nothing is recorded any more."""
+        for about, dataset, collate in self._held:
+            about.setdefault("data", asked(dataset_facts, self.torch, dataset, collate))
+        self._held.clear()
 
     @staticmethod
     def patches(
@@ -110,6 +129,15 @@ class LoaderSettings:
             except Exception as error:
                 out.wrong("settings: batches", error)
         return made
+
+
+def sampler_rank(loader: Any) -> int | None:
+    """Return the number of the rank that the sampler of a loader knows, None where it knows none."""
+    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        rank = getattr(sampler, "__dict__", {}).get("rank")
+        if isinstance(rank, int):
+            return rank
+    return None
 
 
 def checksum(torch: Any, batch: Any) -> int | None:

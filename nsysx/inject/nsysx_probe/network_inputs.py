@@ -31,7 +31,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 class NetworkInputs:
     """``rows``: of each network that is called from outside of any other, ``class``, ``place`` of the call, ``rows`` of the first tensor
-    and the ``sums``: a checksum for each call that was looked at, None for one that does not tell.
+    and the ``sums``: a checksum for each call that was looked at, None for one that does not tell; ``shapes`` of the tensors of the first
+    call.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -59,6 +60,7 @@ class NetworkInputs:
         row = self._row(module)
         given = list(_flat([*args, *kwargs.values()]))
         tensors = [value for value in given if type(value) is self.torch.Tensor]
+        row["shapes"] = row["shapes"] or [[int(n) for n in tensor.shape] for tensor in tensors[:MOST_BATCH_TENSORS]]
         seen = len(tensors) <= MOST_BATCH_TENSORS and len(row["sums"]) < MOST_INPUT_SUMS
         if not seen or not all(isinstance(v, _PLAIN) or self._readable(v) for v in given) or not self._fit(tensors):
             row["sums"].append(None)
@@ -80,7 +82,7 @@ class NetworkInputs:
         for row in self.rows:
             if about == {name: row[name] for name in about}:
                 return row
-        self.rows.append({**about, "rows": None, "sums": []})
+        self.rows.append({**about, "rows": None, "sums": [], "shapes": []})
         return self.rows[-1]
 
     def _readable(self, value: Any) -> bool:

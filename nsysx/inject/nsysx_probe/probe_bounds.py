@@ -20,11 +20,14 @@ MOST_MASK_BACKWARDS, MOST_MASK_SHAPES, HELD_MASKS_OF_SHAPE = 4, 4, 3
 #: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf).
 MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED = 32, 4, -9_999.0
 
+# ---- autocast_places ------------------------------------------------------------------------------------------------
+#: A definition has fewer lines of decorators.
+MOST_DECORATOR_LINES = 20
+
 # ---- backward -------------------------------------------------------------------------------------------------------
 #: How deep into nested results the search for tensors goes, and how many items of each it looks at. Chosen: models return
 #: tuples and dicts of few levels; a list of thousands of tensors would cost each call.
-DEEPEST_RESULT = 3
-WIDEST_RESULT = 32
+DEEPEST_RESULT, WIDEST_RESULT = 3, 32
 
 # ---- batch_padding --------------------------------------------------------------------------------------------------
 #: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
@@ -33,6 +36,13 @@ MOST_BATCH_TENSORS, LARGEST_PADDED_TENSOR, SHORTEST_PADDED = 8, 1 << 22, 8
 HELD_TENSOR_BYTES, HELD_STORAGE_BYTES = 1 << 20, 1 << 24
 #: What torch's losses ignore: such targets say nothing about their samples.
 IGNORED_TARGET = -100
+
+# ---- batch_parts ----------------------------------------------------------------------------------------------------
+#: Numbers of each tensor that are hashed, how many it must have, and batches of a loader. Chosen: 8 tensors take 1 ms and 2 kB.
+MOST_PART_NUMBERS, FEWEST_PART_NUMBERS, MOST_PARTED = 64, 4, 8
+#: Whole numbers that all differ are taken for numbers of samples if the largest is at least this share of how many samples there are, as
+#: one of 64 drawn ones nearly always is. Chosen: users and items are fewer than what is known of them.
+SAMPLE_NUMBERS_SPAN = 0.5
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 #: One part of so many of a block's steps is not counted, at least one step.
@@ -127,6 +137,10 @@ GATHERING_TOGETHER_S = 3.0
 GATHERING_RESTS_S = 1.5
 #: The leading rank renames a file for each other one, and so it decides within less than this (s).
 GATHERING_DECIDED_S = 1.0
+
+# ---- dataset_facts --------------------------------------------------------------------------------------------------
+#: Datasets inside each other that are looked at, attributes of one, and items of a list. Chosen: they take below 10 ms behind a window.
+MOST_DATASETS, MOST_DATASET_VALUES, MOST_DATASET_ITEMS = 8, 64, 64
 
 # ---- held_memory ----------------------------------------------------------------------------------------------------
 #: Tensors are held if the memory that they lie in is no more than this (bytes), on a GPU than this share of its memory, of which the
@@ -260,12 +274,9 @@ RANKS_FIRST_WINDOW = 24
 RANKS_AHEAD, RUNS_AHEAD_NS = 4, 2_000_000_000
 
 # ---- qualified_names ------------------------------------------------------------------------------------------------
-#: How often all roots are walked again because a module inside one of them is unknown. Chosen.
-MOST_WALKS = 8
-#: Second names of a module that are written into the probe file. Chosen: bounds its size.
-MOST_ALIASES = 50
-#: Modules without children that are remembered by name. Chosen: bounds the memory of the probe.
-MOST_LEAVES = 10_000
+#: How often all roots are walked again because a module inside one of them is unknown; second names of a module that are written into
+#: the probe file, and modules without children that are remembered by name. Chosen: they bound its size and the memory of the probe.
+MOST_WALKS, MOST_ALIASES, MOST_LEAVES = 8, 50, 10_000
 
 # ---- ranges ---------------------------------------------------------------------------------------------------------
 #: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.

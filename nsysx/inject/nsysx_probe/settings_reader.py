@@ -23,6 +23,7 @@ from . import (
     variable_places,
 )
 from .attention_masks import AttentionMasks
+from .autocast_places import AutocastEntries
 from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
@@ -55,7 +56,7 @@ class SettingsReader:
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
         self.places = SettingPlaces(torch, out)
-        self._loaders = LoaderSettings(self.places)
+        self._loaders = LoaderSettings(torch, self.places)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -83,8 +84,7 @@ class SettingsReader:
         self._seen = {
             "step": index,
             "state": self._state(),
-            "autocast": {"regions": 0, "dtypes": {}, "cache": None, "forward": None},
-            "entered": {},
+            "autocast": AutocastEntries(),
             "checkpoints": 0,
             "backwards": 0,
             "reducing": None,
@@ -122,7 +122,7 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        for part in (self._padding, self.masks, self.inputs, self.untrained):
+        for part in (self._padding, self.masks, self.inputs, self.untrained, self._loaders):
             self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
@@ -192,14 +192,7 @@ class SettingsReader:
 
     def _autocast(self, region: Any) -> None:
         def note() -> None:
-            seen = self._seen["autocast"]
-            if region._enabled:
-                seen["regions"] += 1
-                name = f"{region.device}:{name_of(region.fast_dtype)}"
-                seen["dtypes"][name] = seen["dtypes"].get(name, 0) + 1
-                seen["cache"] = bool(region._cache_enabled)
-                line = place()
-                self._seen["entered"][line] = self._seen["entered"].get(line, 0) + 1
+            self._seen["autocast"].note(region, f"{region.device}:{name_of(region.fast_dtype)}")
 
         if self.watching:
             self._safely(note)
@@ -212,7 +205,7 @@ class SettingsReader:
         """A loader returns a batch."""
         if self.watching and not self._traced():
             self._safely(lambda: self._padding.loaded(batch))
-            self._safely(lambda: self._loaders.loads(self.torch, iterator, batch))
+            self._safely(lambda: self._loaders.loads(iterator, batch))
         return batch
 
     def _drawn(self, iterator: Any, samples: Any) -> Any:
@@ -241,7 +234,7 @@ class SettingsReader:
             seen["networks"][id(module)] = about
         seen["wrappers"] += settings_objects.wrappers(module)
         seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
-        seen["autocast"]["forward"] = seen["autocast"]["forward"] or self._autocast_now()
+        seen["autocast"].told["forward"] = seen["autocast"].told["forward"] or self._autocast_now()
 
     def _autocast_now(self) -> str | None:
         try:
@@ -362,8 +355,8 @@ class SettingsReader:
         watched = seen["step"] is not None
         if watched:
             self._safely(lambda: self.untrained.judge(self._networks(), living, seen["unread"].readers()))
-        if entered := seen.get("entered"):
-            self.places.noted["autocast"] = max(entered, key=entered.get)
+        if watched and (line := seen["autocast"].most_entered()):
+            self.places.noted["autocast"] = line
         self.places.noted.update(asked(lambda: variable_places.places(self.out.environ)) or {})
         return {
             "step": seen["step"],
@@ -374,7 +367,7 @@ class SettingsReader:
             "graphs": asked(self.graphs),
             "optimizers": optimizers,
             "scalers": list(seen["scalers"].values()) if watched else None,
-            "autocast": seen["autocast"] if watched else None,
+            "autocast": seen["autocast"].told if watched else None,
             "checkpoints": seen["checkpoints"] if watched else None,
             "backwards": seen["backwards"] if watched else None,
             "reducing": seen["reducing"] if watched else None,

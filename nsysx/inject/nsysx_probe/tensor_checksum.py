@@ -20,9 +20,9 @@ def checksum(torch: Any, tensors: Iterable[Any], before: int = 0) -> int | None:
     return sums if telling else None
 
 
-def some_numbers(torch: Any, tensor: Any) -> list[Any]:
+def some_numbers(torch: Any, tensor: Any, most: int = MOST_BATCH_NUMBERS) -> list[Any]:
     """Return numbers of a tensor that lie equally far apart: oddly far, so that not all of them are of one column."""
-    apart = -(-tensor.numel() // MOST_BATCH_NUMBERS) | 1
+    apart = -(-tensor.numel() // most) | 1
     left = torch.arange(0, tensor.numel(), apart)
     index: list[Any] = []
     for size in reversed(tensor.shape):
