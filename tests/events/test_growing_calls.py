@@ -17,7 +17,7 @@ B, D, T = 2, 16, 10
 
 def network() -> nn.Module:
     layer = nn.TransformerEncoderLayer(D, 2, 32, batch_first=True, dropout=0.0)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
 
 class Model(nn.Module):
