@@ -111,8 +111,9 @@ def test_job_control(nsys: str, tmp_path: Path, shell: Shell) -> None:
     shell.read("Stopped")
     shell.type("bg\n")
     comes_to(pid, "SR")
-    (tmp_path / "stop").touch()
     shell.type("wait %1; echo code=$?\n")
+    shell.read(re.escape("echo code=$?"))  # what is typed may come out in the middle of what the command writes
+    (tmp_path / "stop").touch()
     shell.read("ended 0o27")
     shell.read("code=6")
     assert {path.name for path in tmp_path.iterdir()} >= {"r.nsys-rep", "r.sqlite", "r.run.json"}
