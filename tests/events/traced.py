@@ -9,12 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ExecutionTraceObserver, record_function
 
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, _passed_on
 
 _STEP, _MODULE = "traced step ", "traced module "
+
+
+class _KeepsResults(TorchFunctionMode):
+    """Keeps what the program's calls return: torch numbers a tensor by where it lies, and what takes its place would be taken for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results = list[object]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.results.append(result)
+        return result
 
 
 @dataclass
@@ -77,10 +91,11 @@ def _ranges_of(step: Callable[[], object], folder: Path, model: Any) -> list[_Ra
     observer, path = ExecutionTraceObserver(), folder / "trace.json"
     observer.register_callback(str(path))
     observer.start()
-    for number in range(3):
-        enter(f"{_STEP}{number}")
-        step()
-        noted.pop().__exit__(None, None, None)
+    with _KeepsResults():
+        for number in range(3):
+            enter(f"{_STEP}{number}")
+            step()
+            noted.pop().__exit__(None, None, None)
     observer.stop()
     observer.unregister_callback()
     nodes = sorted(json.loads(path.read_text())["nodes"], key=lambda node: node["id"])
