@@ -306,7 +306,10 @@ def test_steps_that_come_after_the_limit_are_measured_and_recorded(profile: Any,
     checks = {check.check: check for check in summary.quality}
     assert "until steps repeated" in checks["limit"].detail and checks["limit"].status == "warn"
     assert checks["probe ranges"].status == "ok"
-    assert checks["windows"].detail.count("stopped the program") == 1, (checks["windows"], run.facts["nsys"])
+    # Nothing happens in the first window: once in fifty runs, on a busy machine, nsys wrote no report of it, and that is said.
+    whole = (tmp_path / "r.cold.sqlite").exists()
+    said = "stopped the program" if whole else "nsys wrote only one report"
+    assert checks["windows"].detail.count(said) == 1, (checks["windows"], run.facts["nsys"])
 
 
 def test_the_page_says_that_everything_was_recorded_up_to_the_limit() -> None:
