@@ -16,6 +16,7 @@ from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import NUMBER_COPY_BYTES
 from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.model import Row
 
 
@@ -37,6 +38,11 @@ def work_of_operators(
 def time_of_operators(work: pl.DataFrame) -> dict[int, int]:
     """Return row -> time on the GPU (ns, all steps) of what outermost operators launch; ``work``: of `work_of_operators`."""
     return dict(work.group_by("row").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).iter_rows())
+
+
+def left_of_new(ns: I64, new_ns: F64, least_ns: float) -> float:
+    """Return what is left of GPU ops (ns each) if they do what is new alone: no op is shorter than ``least_ns``, or than it was."""
+    return float(np.maximum(new_ns, np.minimum(ns, least_ns)).sum())
 
 
 def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:

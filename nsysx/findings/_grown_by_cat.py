@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -22,7 +21,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
+from nsysx.findings._flow_work import in_short, left_of_new, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._grown_pastes import AT_END, CALLED, IN_PLACE, RING, STATIC, WITH_GRADIENTS, WRITTEN, fix_of, slides
 from nsysx.findings._once import Takes
@@ -59,7 +58,7 @@ def tells(case: Case) -> bool:
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for the lines of each file whose tensors grow, by remedy, that save 5 % of the step or more."""
-    flow, grown = flow_of(case.profile), case.profile.once(grown_tensors)
+    flow, grown = flow_of(case.profile), grown_tensors(case.profile)
     if flow is None or not grown:
         return []
     # What backward adds up it adds up in any form, but for parts that are taken of a whole.
@@ -121,7 +120,7 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
         return None
     ns = cats["ns"].to_numpy()
     new = ns * (1 - cats["row"].replace_strict(copied, return_dtype=pl.Float64).to_numpy())
-    left = float(np.maximum(new, np.minimum(ns, ROWS_WRITTEN_NS)).sum())
+    left = left_of_new(ns, new, ROWS_WRITTEN_NS)
     edit = ScaleOps(ops_of(cats), left / max(taken, 1), less_work=True)
     worth = case.worth_or_freed(edit, cause=(StepPart.WORK,), bound=_may_copy(group))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):

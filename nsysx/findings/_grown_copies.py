@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.findings._case import Case, Fix, ops_of
+from nsysx.findings._flow_work import left_of_new
 from nsysx.findings._needs import step_of
 from nsysx.findings._work_bounds import FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE, ROWS_WRITTEN_NS
 from nsysx.model import Row
@@ -40,7 +41,7 @@ def only_new(case: Case, row: Row, copies: pl.DataFrame) -> tuple[Fix, ScaleOps]
     if moved - needed < OLD_BYTES_SHARE * moved:
         return None
     ns = theirs["ns"].to_numpy()
-    left = float(np.maximum(ns * needed / moved, np.minimum(ns, ROWS_WRITTEN_NS)).sum())
+    left = left_of_new(ns, ns * needed / moved, ROWS_WRITTEN_NS)
     seen = f"they grow by {units.size(by)} from one to the next"
     fix = Fix.by_name(_REMEDIES[row["direction"]])
     return fix.but(text=f"{fix.text}: {seen}"), ScaleOps(ops_of(theirs), left / max(int(ns.sum()), 1), less_work=True)

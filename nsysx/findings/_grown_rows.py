@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -11,7 +10,7 @@ from nsysx.events.grown_tensors import grown_tensors
 from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, time_of_operators, work_of_operators
+from nsysx.findings._flow_work import in_short, left_of_new, place_of_operator, time_of_operators, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._grown_sequences import rows_within
 from nsysx.findings._once import Takes
@@ -23,14 +22,15 @@ from nsysx.replay.engine import ScaleOps
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for such layers of a step, if they need not take 5 % of it or more."""
     flow, code = flow_of(case.profile), case.profile.code()
-    again = {row: share for tensor in case.profile.once(grown_tensors) for row, share in tensor.computed_again.items()}
-    again = {row: share for row, share in again.items() if row not in rows_within(case)}
+    again = {row: share for tensor in grown_tensors(case.profile) for row, share in tensor.computed_again.items()}
+    of_sequences = rows_within(case)
+    again = {row: share for row, share in again.items() if row not in of_sequences}
     if flow is None or not again:
         return []
     work = work_of_operators(case, flow).filter(pl.col("row").is_in(list(again)))
     taken, ns = int(work["ns"].sum()), work["ns"].to_numpy()
     new = ns * (1 - work["row"].replace_strict(again, return_dtype=pl.Float64).to_numpy())
-    left = float(np.maximum(new, np.minimum(ns, FEW_ROWS_NS)).sum())
+    left = left_of_new(ns, new, FEW_ROWS_NS)
     # A product of few rows still reads all weights: how long that takes is not seen.
     edit = ScaleOps(ops_of(work), left / max(taken, 1), less_work=True)
     worth = case.worth_or_freed(edit, cause=(StepPart.WORK,), bound=True)

@@ -5,7 +5,6 @@ Where a program only infers, what is asked for its tokens tells the same (`_grow
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -15,7 +14,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._flow_work import in_short, left_of_new, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import FEW_ROWS_NS
@@ -50,7 +49,7 @@ def _found(case: Case, rule: Rule, grown: GrowingCalls, work: pl.DataFrame) -> F
     theirs = work.filter(pl.col("row").is_in(list(share)))
     ns = theirs["ns"].to_numpy()
     new = ns * theirs["row"].replace_strict(share, return_dtype=pl.Float64).to_numpy()
-    taken, left = int(ns.sum()), float(np.maximum(new, np.minimum(ns, FEW_ROWS_NS)).sum())
+    taken, left = int(ns.sum()), left_of_new(ns, new, FEW_ROWS_NS)
     if flow is None or not taken:
         return None
     # Each row still reads the weights, and attention all keys.
