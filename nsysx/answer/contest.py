@@ -10,12 +10,16 @@ from nsysx.answer.answer_bounds import (
     COMPILER_LEADS_TIMES,
     EXACT_CHANGE_SHARE,
     LEAST_LEADING_SHARE,
+    NOTABLE_BEFORE_SHARE,
     RECORDED_DIRECTNESS,
 )
 from nsysx.answer.change_savings import about, is_bound, likely_alone_ns, shows_likely_saving
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
+
+#: Remedies that divide the whole program among its ranks in another way, at best: what a line saves for sure is done first.
+_DIVIDES_ANEW = ("data-parallel",)
 
 
 def for_anything(finding: Finding) -> bool:
@@ -104,10 +108,10 @@ class Contest:
         """
         if not self.best.saving.bound or self.best.saving.source == "steps":  # how much longer steps are was measured
             return None
-        much, causes = (
-            max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES),
-            shows_likely_saving(self.best),
-        )
+        causes = shows_likely_saving(self.best)
+        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
+        if any(remedy.name in _DIVIDES_ANEW for remedy in self.best.remedies):
+            much = NOTABLE_BEFORE_SHARE * self._step
         priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
         exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
         if _unmeant(self.best):  # a compiler would only do faster what nobody meant

@@ -90,6 +90,14 @@ class CodeLines:
             stack = int(self.parent[stack])
         return chain[::-1]
 
+    def own_chain(self, stack: int) -> list[int]:
+        """Return the places of a stack that are lines of the program itself, innermost first."""
+        chain = []
+        while stack >= 0 and (stack := int(self.own[stack])) >= 0:
+            chain.append(int(self.place[stack]))
+            stack = int(self.parent[stack])
+        return chain
+
     def passing(self, stacks: I64, places: frozenset[int]) -> npt.NDArray[np.bool_]:
         """Return for each stack, -1 for none, whether it has one of these places in it."""
         distinct, number = np.unique(stacks, return_inverse=True)

@@ -155,6 +155,10 @@ def split_for_little(case: Case, finding: Finding) -> Finding | None:
         or not 0 < layers.most_bytes <= SMALL_LAYER_BYTES
     ):
         return None
+    # A batch of fewer rows than there are ranks has no part for each.
+    inputs = (settings.rows("inputs") if settings is not None else None) or ()
+    if any(isinstance(n := row.get("rows"), int) and n < len(rows) for row in inputs):
+        return None
     # What is sent more often than it need be is mended in the layers as they are: how they are divided is asked behind that.
     if added_up(case) or gradients_apart(case):
         return None

@@ -15,7 +15,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
-from nsysx.catalogue import DeviceActivity
+from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings import (
@@ -29,7 +29,7 @@ from nsysx.findings import (
     _waited_early,
 )
 from nsysx.findings._case import Case, Fix, Saving, way
-from nsysx.findings._exposed_transfer import communication
+from nsysx.findings._exposed_transfer import communication, exposed_share
 from nsysx.findings._finding_bounds import (
     LARGE_MESSAGE_BYTES,
     LIKE_SIZE_TIMES,
@@ -150,6 +150,10 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         fix = None
     fix = values_at_once(case.profile, most) or fix
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
+    if worth.likely_ns is None and not case.stepless:  # no replay tells more than what is exposed of this line's
+        ops = frozenset(comm.filter(pl.Series(line_of_op == most))["op"].to_list())
+        exposed_ns = exposed_share(case, ops) * case.taken_by((StepPart.COMM,))
+        worth = case.bound(exposed_ns, f"all that is exposed of this line's is gone ({worth.confidence})")
     if fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case):
         # One rank trains, and the others need what it made: they can have all of it in one message.
         fix = Fix.by_name("weights-in-one") if often >= LOOP_LAUNCHES else None

@@ -9,9 +9,14 @@ from typing import Any
 from nsysx.catalogue import FAMILIES
 
 
+def of_family(kind: Mapping[str, Any]) -> str:
+    """Return a kind of work of the column ``late_work``."""
+    return FAMILIES.get(kind["kind"], f"{kind['kind']} kernels")
+
+
 def of_row(kind: Mapping[str, Any]) -> str:
     """Return a kind of work of the column ``late_work``, and the line that launches it where that is known."""
-    name = FAMILIES.get(kind["kind"], f"{kind['kind']} kernels")
+    name = of_family(kind)
     return f"{name}, {PurePath(kind['file']).name}:{kind['line']}" if kind["file"] else name
 
 

@@ -21,6 +21,7 @@ from nsysx.ranks import uneven
 from nsysx.ranks.rank_bounds import (
     ALIKE_WORK_SHARE,
     EVERY_KIND_SHARE,
+    MOST_DEALT_SHARE,
     MOST_KEPT_WORK_PLACES,
     MOST_LATE_KINDS,
     NOTABLE_KIND_SHARE,
@@ -30,11 +31,15 @@ from nsysx.ranks.rank_bounds import (
 from nsysx.ranks.rank_places import WorkPlace
 from nsysx.ranks.rank_record import Rank
 
+#: The phases in which networks compute.
+_OF_NETWORKS = ("forward", "backward")
+
 
 class LongerKind(NamedTuple):
     """A kind of work in one step of a rank and of its peers, their median (ns), and the line at which it is longer by most of that.
 
-    ``how``: in what way the kernel of that kind differs that takes longer by most, None where none of the longest does.
+    ``how``: in what way the kernel of that kind differs that takes longer by most, None where none of the longest does. ``dealt``: it is
+    longer outside of forward and backward, and the line is the call below which it is, as of an optimizer that deals parameters out.
     """
 
     family: str
@@ -42,11 +47,18 @@ class LongerKind(NamedTuple):
     ns_there: float
     site: WorkPlace | None
     how: str | None
+    dealt: bool = False
 
     @property
     def more(self) -> float:
         """By how much it takes longer (ns)."""
         return self.ns - self.ns_there
+
+
+def _computing(profile: Profile, device: int) -> pl.DataFrame:
+    """Return the compute kernels of the steady steps of the shown process on a device."""
+    ops = lookup.having(profile.steady_ops, process=profile.process, device=device)
+    return ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
 
 
 def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
@@ -56,8 +68,7 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
     """
     if not profile.scope.steps:
         return {}
-    ops = lookup.having(profile.steady_ops, process=profile.process, device=device)
-    ops = ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
+    ops = _computing(profile, device)
     code = profile.code()
     line_of_op = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
     ns = pl.col("end_ns") - pl.col("start_ns")
@@ -78,6 +89,36 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
     return kept
 
 
+def compute_outside(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
+    """Return how long compute kernels of each kind run in one step of the shown process below each of its lines, callers too (ns).
+
+    Of work outside of forward and backward alone: what an optimizer computes for each parameter, or a step for each item.
+    """
+    code = profile.code()
+    if not profile.scope.steps or code is None:
+        return {}
+    ops = _computing(profile, device)
+    inside = pl.col("phase").cast(pl.String).is_in(_OF_NETWORKS)
+    sums = ops.select(
+        pl.col("family").cast(pl.String),
+        pl.Series("stack", code.op[ops["op"].to_numpy()], dtype=pl.Int64),
+        ns=pl.col("end_ns") - pl.col("start_ns"),
+        inside=inside.fill_null(value=False),
+    )
+    sums = sums.filter(~pl.col("inside") & (pl.col("stack") >= 0)).group_by("family", "stack").agg(pl.col("ns").sum())
+    below: dict[tuple[str, int], int] = {}
+    for family, stack, ns in sums.sort("family", "stack").iter_rows():
+        for row in set(code.own_chain(stack)):
+            below[family, row] = below.get((family, row), 0) + ns
+    source, kept = lines.texts(profile), dict[WorkPlace, float]()
+    for (family, row), ns in sorted(below.items(), key=lambda each: (-each[1], each[0]))[:MOST_KEPT_WORK_PLACES]:
+        file, line = code.places.row(row)[:2]
+        if file and line is not None:
+            text = (lines.text_of(source, file, line) or "").partition("  #")[0]
+            kept[WorkPlace(family, file, line, text)] = profile.scope.per_step(ns)
+    return kept
+
+
 def _by_family(work: Mapping[WorkPlace, float]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for site, ns in work.items():
@@ -94,9 +135,9 @@ def kinds(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
     longer_kinds = []
     for family in dict.fromkeys(f for each in (here, *there) for f in each):
         usual = float(np.median([each.get(family, 0) for each in there]))
-        longer_kinds.append(
-            LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family))
-        )
+        kind = LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family))
+        dealt = _dealt_out(rank, others, kind)
+        longer_kinds.append(kind if dealt is None else kind._replace(site=dealt, dealt=True))
     return tuple(sorted(longer_kinds, key=lambda kind: (-kind.more, kind.family)))
 
 
@@ -109,6 +150,24 @@ def _line_of(rank: Rank, others: Sequence[Rank], family: str) -> WorkPlace | Non
     }
     most = max(more, key=lambda p: more[p], default=None)
     return most if most is not None and most.file and 2 * more[most] >= sum(more.values()) > 0 else None
+
+
+def _dealt_out(rank: Rank, others: Sequence[Rank], kind: LongerKind) -> WorkPlace | None:
+    """Return the innermost line outside of networks below which nearly all lies by which a kind is longer, where peers run it, too.
+
+    None where there is none, or where all work of that kind is below that line: then it is the step's own call.
+    """
+    sites = [site for site in rank.compute_outside if site.family == kind.family]
+    there = {site: float(np.median([x.compute_outside.get(site, 0) for x in others])) for site in sites}
+    holding = [
+        site
+        for site in sites
+        if there[site] > 0 and rank.compute_outside[site] - there[site] >= ONE_KIND_SHARE * kind.more > 0
+    ]
+    innermost = min(holding, key=lambda site: (rank.compute_outside[site], site), default=None)
+    if innermost is None or rank.compute_outside[innermost] > MOST_DEALT_SHARE * kind.ns:
+        return None
+    return innermost
 
 
 def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
@@ -162,6 +221,7 @@ def rows_per_step(longer_kinds: Sequence[LongerKind]) -> list[Mapping[str, Any]]
             "ns": round(kind.ns),
             "others_ns": round(kind.ns_there),
             **{name: (kind.site and getattr(kind.site, name)) or None for name in ("file", "line", "text")},
+            "dealt": kind.dealt,
         }
         for kind in longer_kinds[:MOST_LATE_KINDS]
         if kind.more > 0 and kind.more >= least

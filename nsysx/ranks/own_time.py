@@ -45,6 +45,7 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
                 host_lines=late_lines.host_lines(alone),
                 calls_of_work=late_lines.calls_of_work(alone),
                 compute_by_place=late_work.compute_by_place(alone, rank.device),
+                compute_outside=late_work.compute_outside(alone, rank.device),
                 evaluations=lone_work.evaluations(alone),
             )
         played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None

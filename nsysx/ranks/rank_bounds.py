@@ -41,6 +41,8 @@ MOST_KEPT_WORK_PLACES = 120
 #: A surplus lies in one kind of work if that holds this share of it, and all others together differ by no more than this share of what
 #: they take on the peers. Rank 1 of a causal sequence split at its middle: all of it in attention, the others differ by 6 %.
 ONE_KIND_SHARE, ALIKE_WORK_SHARE = 0.8, 0.1
+#: A call holds no more than this share of all work of a kind, where that is what it deals out: the call of a whole step holds all of it.
+MOST_DEALT_SHARE = 0.9
 #: All others together are this share of the peers' work or more: of a program of one kind of work nothing else can tell what is uneven.
 OTHER_KINDS_SHARE = 0.1
 #: It lies in every kind if kinds with this share of the peers' work take longer by at least half of what all work does.

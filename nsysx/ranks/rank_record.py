@@ -112,8 +112,8 @@ class Rank:
     see `Trace`. ``host_lines``: how long its host is at each line in
     one step (ns), empty where no lines were noted. ``calls_of_work``: how many calls it makes in one step that give work to the device or
     wait for it, None where it is not replayed. ``compute_by_place``: how long its compute kernels run in one step (ns), by kind and
-    line. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
-    groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
+    line; ``compute_outside``: below each line, outside of networks. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``:
+    the process groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
     ``clock``: at which clock its GPU worked, None where that was not sampled. ``taken_ns``: what another process took of its GPU per step,
     0 where none shows.
     """
@@ -152,6 +152,7 @@ class Rank:
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
     calls_of_work: float | None = None
     compute_by_place: Mapping[WorkPlace, float] = field(default_factory=dict)
+    compute_outside: Mapping[WorkPlace, float] = field(default_factory=dict)
     evaluations: tuple[I64, I64] = field(default_factory=_no_spans)
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))

@@ -175,8 +175,8 @@ class RankRow(TypedDict):
     late_work: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Of(
-            "kinds of GPU work in which a straggler in GPU work takes longer than its peers: kind, how its kernels differ, ns and "
-            "others_ns per step, and the line with most of that; null where they were not noted, and for other ranks"
+            "kinds of GPU work in which a straggler in GPU work takes longer: kind, how its kernels differ, ns and others_ns per step, the "
+            "line with most of that, and whether it is a call that deals work out; null where not noted, and for other ranks"
         ),
     ]
     late_spread: Annotated[

@@ -49,6 +49,12 @@ def test_an_exact_line_leads_from_15_percent_of_the_step_on(exact_ms: float, fir
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX106", exact_ms)) == first
 
 
+@pytest.mark.parametrize(("exact_ms", "first"), [(1.9, "NSX110"), (2.1, "NSX133")])
+def test_what_a_line_saves_for_sure_goes_before_another_way_to_divide_the_program(exact_ms: float, first: str) -> None:
+    anew = replace(finding("NSX110", 12, bound=True), remedies=(Alternative("data-parallel", ""),))
+    assert led(StepLimit.COMM, anew, finding("NSX133", exact_ms)) == first
+
+
 @pytest.mark.parametrize(
     ("ms", "whole_ms", "change", "first"),
     [

@@ -17,6 +17,7 @@ from nsysx.analyses import gpu_ledger, lines, stacks
 from nsysx.events import line_runs, line_shares
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import Summary
+from nsysx.ranks import late_work
 from tests.builder import Report, Thread
 from tests.examples import examples
 from tests.findings.lined import Lined
@@ -156,6 +157,18 @@ def of_ops(profile: Profile) -> list[tuple[str, str | None]]:
 def test_every_launch_has_its_line(tmp_path: Path) -> None:
     found = of_ops(program().profile(tmp_path))
     assert len(found) == 11 * 9 and all(place == WANTED[name] for name, place in found)
+
+
+def test_what_runs_outside_of_networks_counts_at_each_line_that_calls_it(tmp_path: Path) -> None:
+    profile = program().profile(tmp_path)
+    code = profile.code()
+    assert code is not None and profile.device is not None
+    op = profile.attributed.gpu_ops["name"].cast(pl.String).to_list().index("fwd5")
+    chain = [code.places.row(row)[:2] for row in code.own_chain(int(code.op[op]))]  # no line of a package
+    assert chain == [("/job/model.py", 5), ("/job/train.py", 13), ("/job/train.py", 10)]
+    outside = late_work.compute_outside(profile, profile.device)
+    family = next(iter(late_work.compute_by_place(profile, profile.device))).family
+    assert {(work.family, work.line): ns for work, ns in outside.items()} == {(family, 15): 60, (family, 10): 60}
 
 
 def test_code_of_the_program_that_a_node_runs_has_its_own_line(tmp_path: Path) -> None:

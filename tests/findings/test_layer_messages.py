@@ -221,6 +221,8 @@ GB = 1 << 30
         ({"elements": 1 << 20}, True),  # gradients are as many bytes as the messages: backward hides them
         ({"elements": 4 << 20}, False),  # they take longer than the whole computation
         ({"added": True}, False),  # layers send more than they need
+        ({"inputs": [{"rows": 2}]}, True),
+        ({"inputs": [{"rows": 1}]}, False),  # one sequence has no part for each of two ranks
     ],
 )
 def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
@@ -236,6 +238,7 @@ def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
         "count": 8,
         "elements": 0,
         "added": False,
+        "inputs": None,
     }
     kind = SimpleNamespace(**{**usual, **changed})
     memory = {"total_bytes": 80 * GB, "reserved_peak_bytes": kind.peak * GB}
@@ -244,7 +247,12 @@ def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
         "of_layers",
         lambda case: LayerMessages(at_once=frozenset(range(kind.count)), most_bytes=kind.size),
     )
-    settings = {"memory": memory, "wrappers": kind.wrappers, "optimizers": [{"elements": kind.elements}]}
+    settings = {
+        "memory": memory,
+        "wrappers": kind.wrappers,
+        "optimizers": [{"elements": kind.elements}],
+        "inputs": kind.inputs,
+    }
     monkeypatch.setattr(_layer_messages, "settings_of", lambda profile: RecordedSettings(settings))
     monkeypatch.setattr(_layer_messages, "gradients_apart", lambda case: "they are" if kind.added else "")
     monkeypatch.setattr(_layer_messages, "added_up", lambda case: "")

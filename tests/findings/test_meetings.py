@@ -13,6 +13,7 @@ import pytest
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _exposed_transfer, _meetings, _noted
 from nsysx.findings._case import Case
+from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_RING_LL"
@@ -97,6 +98,21 @@ def test_whole_weights_beside_the_gathers_of_a_sharded_model(
     (found,) = Lined({30: text}).run(body).found(tmp_path, "NSX110")
     named = {r.name for r in found.remedies} & set(_meetings._OF_LINES)
     assert named == ({remedy} if remedy else set())
+
+
+def test_without_a_replay_no_more_goes_than_what_is_exposed_of_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        training(program, number, GATHER, 30)
+        with program.line(22), program.range("forward"):
+            for _ in range(20):
+                program.launch(50, GATHER)
+
+    monkeypatch.setattr(Case, "worth", lambda *_, **__: Saving(None, "no claim"))
+    (found,) = Lined({30: "average[n].lerp_(p.full_tensor(), 0.01)"}).run(body).found(tmp_path, "NSX110")
+    assert [r.name for r in found.remedies] == ["shards-kept"] and found.saving.bound
+    assert found.saving.likely_ns == pytest.approx(30 * 50_000, rel=0.02)  # of 50 gathers
 
 
 @pytest.mark.parametrize("how", ["wrapper", "line"])

@@ -118,6 +118,56 @@ def test_kinds_are_compared_with_the_median_of_the_peers_and_have_the_line_of_mo
     assert kind.site is None  # 200 of 460: no line has half of it
 
 
+#: The lines of an optimizer that deals matrices out: of the step's call, of the loop's, and of the function that it calls for each.
+STEP, EACH, ROUND, SQUARE = (WorkPlace("gemm", FILE, line, f"f{line}(x)") for line in (140, 93, 54, 52))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "line"),
+    [
+        # Line 93 calls lines 54 and 52, neither of which has nearly all of what is more.
+        ({STEP: 260, EACH: 250, ROUND: 150, SQUARE: 100}, {STEP: 60, EACH: 50, ROUND: 30, SQUARE: 20}, 93),
+        ({STEP: 260, EACH: 250, ROUND: 240, SQUARE: 10}, {STEP: 60, EACH: 50, ROUND: 40, SQUARE: 10}, 54),
+        # Most of what is more lies elsewhere, as in a longer batch; peers do not run the line; all of that kind is below it.
+        ({STEP: 160, EACH: 150, ROUND: 90, SQUARE: 60}, {STEP: 60, EACH: 50, ROUND: 30, SQUARE: 20}, 87),
+        ({STEP: 200, EACH: 200}, {}, 87),
+        ({STEP: 490}, {STEP: 290}, 87),
+        ({}, {}, 87),
+    ],
+)
+def test_work_outside_of_networks_that_ranks_deal_out_has_the_line_that_calls_it(
+    here: dict[WorkPlace, int], there: dict[WorkPlace, int], line: int
+) -> None:
+    late = replace(worked(0, attention=160, gemm=500, norm=50), compute_outside=here)
+    (first, *_) = late_work.kinds(late, [replace(PEER, compute_outside=there)])
+    assert first.family == "gemm" and first.site is not None and first.site.line == line
+    assert first.dealt == (line != 87) == late_work.rows_per_step([first])[0]["dealt"]
+
+
+class Parameter:
+    """A square matrix, as far as its cost is asked for."""
+
+    def __init__(self, rows: int) -> None:
+        self.shape = (rows, rows)
+
+    def numel(self) -> int:
+        return self.shape[0] ** 2
+
+
+def test_what_is_dealt_out_unevenly_is_dealt_out_by_cost() -> None:
+    found = straggler(Surplus.ONE, "gemm", dealt=True)
+    assert found.fix.startswith(
+        "Deal out by cost, not by number, what each rank computes here: rank 1 has more GEMM (68.00 ms a step)"
+    )
+    assert [r.name for r in found.remedies] == ["dealt-by-cost"] and found.where.get("line") == 83
+    names: dict[str, Any] = {"world": 2, "params": [Parameter(n) for n in (8, 8, 64, 8, 64, 8)], "owner": {}}
+    exec(found.paste, names)
+    assert (
+        sorted(names["owner"][p] for p in names["params"] if p.numel() == 4_096) == [0, 1]
+        and len(set(names["load"])) == 1
+    )
+
+
 def test_waiting_names_the_kind_of_work_and_its_line() -> None:
     late = worked(0, attention=840, gemm=305, norm=50)
     late = replace(late, kernels={("flash_fwd", 8, 8): (10, 8_400)})
@@ -135,11 +185,25 @@ def test_waiting_names_the_kind_of_work_and_its_line() -> None:
 
 
 def straggler(
-    spread: Surplus | None, kind: str | None = "attention", *, by_work: bool = False, cause: str = "compute"
+    spread: Surplus | None,
+    kind: str | None = "attention",
+    *,
+    by_work: bool = False,
+    cause: str = "compute",
+    dealt: bool = False,
 ) -> Any:
     """Return the finding about rank 1, which is late in GPU work that lies so."""
     work = [
-        {"kind": kind, "ns": 84_000_000, "others_ns": 16_000_000, "how": None, "file": FILE, "line": 83, "text": "f(x)"}
+        {
+            "kind": kind,
+            "ns": 84_000_000,
+            "others_ns": 16_000_000,
+            "how": None,
+            "file": FILE,
+            "line": 83,
+            "text": "f(x)",
+            "dealt": dealt,
+        }
     ]
     late: Row = {
         "rank": 1, "straggler": True, "wait_ns": 0, "late_ns": 68_000_000, "late_low_ns": 67_000_000, "late_high_ns": 69_000_000,

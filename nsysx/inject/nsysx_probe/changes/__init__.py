@@ -26,8 +26,8 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "host_copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
-    "mixed_precision", "reads", "batches", "skipped_update", "switches", "array_types", "nothing", "program_clocks", "rank_work",
-    "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices", "random_draws",
+    "mixed_precision", "reads", "batches", "skipped_update", "switches", "array_types", "nothing", "program_clocks", "like_work",
+    "rank_work", "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices", "random_draws",
 )  # fmt: skip
 
 

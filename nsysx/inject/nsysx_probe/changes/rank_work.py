@@ -23,68 +23,6 @@ UNTRIED = (
         "Every parameter that is left must get a gradient in every step.", untried=_ALL_RANKS,
     ),
     Remedy(
-        "equal-work", "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
-        "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
-        "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "equal-host-work", "Give every rank as much to do in its Python: as many items, and as large ones",
-        "own = sorted(items, key=cost)[rank::world]  # not items[rank * n : (rank + 1) * n]",
-        "It must be the items that differ between ranks, not the CPUs.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "even-stages",
-        "Cut the stages of the pipeline by the time that their layers take, forward and backward, not by their number or parameters",
-        "cut = min(range(1, len(ms)), key=lambda i: max(sum(ms[:i]), sum(ms[i:])))  # ms: measured time of each layer, two stages",
-        "Each rank must have room for the activations of its stage.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "mixed-shares",
-        "Give every rank a mix of the data (every n-th item, or a random share), not one stretch of it: as many items are not as much work",
-        "own = data[rank::world]  # not data[rank * n : (rank + 1) * n]",
-        "It must be the items that differ: masks, lengths, or what of each is computed.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "tables-by-cost",
-        "Place embedding tables by what they cost (ids a sample x width), not by their number, so that each rank looks up as much",
-        "owner, load = [0] * len(cost), [0] * world\n"
-        "for t in sorted(range(len(cost)), key=lambda t: -cost[t]):  # cost[t] = ids a sample x width\n"
-        "    owner[t] = load.index(min(load)); load[owner[t]] += cost[t]",
-        "A table that costs more than one rank's share must be split, by columns or rows; each rank needs room for its tables.",
-        untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "like-batches",
-        "Give every rank as much work in each step: batches of like length to all ranks at the same time (one order by length that all "
-        "ranks share, dealt out in turn; sizes drawn by one seed of all ranks), or as many tokens in each batch, not as many samples",
-        "batches = sorted(batches, key=cost)  # on all ranks alike; then shuffle groups of world batches\nown = batches[rank::world]",
-        "It must be the work of the batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "like-order",
-        "Shuffle the batches, and draw their sizes, alike on all ranks, with no rank in the seed: now each goes through its own in another "
-        "order, and batches of unlike length come in the same step",
-        "order = random.Random(seed + epoch)  # the same on all ranks: for the order of the batches, and their sizes\n"
-        "own = random.Random(seed + rank)  # for the samples of that size that this rank takes",
-        "What is shuffled must be alike at the same place on all ranks: sizes, or batches sorted by length and dealt out in turn "
-        "(batches[rank::world]).", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "equal-attention",
-        "Give every rank the same share of attention, which grows with how far back each token looks: of one sequence over n ranks under "
-        "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "
-        "lengths add up alike",
-        "own = torch.cat([x.chunk(2 * world)[p] for p in (rank, 2 * world - 1 - rank)])  # tokens, targets and positions alike",
-        "Each part needs a causal mask over all that stands before it in the sequence.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "shared-evaluation",
-        "Share the evaluation between the ranks, each its part of the data, with one all_reduce of the sums at its end; or evaluate "
-        "less often",
-        "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
-        "Sums and counts add up over the ranks; a metric of all predictions at once has to be gathered.", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "earlier-communication",
         "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
         "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
