@@ -683,6 +683,44 @@ def test_gradients_that_no_optimizer_reads_before_they_are_reset(detached: bool)
             of_generator.step()
         found = settings(lab)
     assert found["unread"] == ({} if detached else {"Generator": [0]})
+    assert found["unread_weights"] == {"Critic": [1]}, (
+        "the generator's loss makes some of the critic's, too: the next step resets them"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["left", "frozen meanwhile", "added to", "read", "skipped", "micro-steps", "the optimizer first", "hooks"]
+)
+def test_gradients_of_weights_that_another_loss_leaves(kind: str) -> None:
+    """A step begins with a reset of what the one before left of the critic, unless that is read, or nothing was left."""
+
+    class Critic(nn.Linear):
+        pass
+
+    with armed() as lab:
+        generator, critic = nn.Linear(8, 8), Critic(8, 1)
+        of_generator, of_critic = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (generator, critic))
+        if kind == "hooks":
+            critic.weight.register_hook(lambda g: None)
+        for _ in range(4):
+            if kind == "the optimizer first":
+                of_critic.step()
+            if kind != "added to":
+                of_critic.zero_grad()
+            made = generator(torch.randn(4, 8))
+            for _ in range(2 if kind == "micro-steps" else 1):
+                critic(made.detach()).mean().backward()
+            if kind not in ("skipped", "the optimizer first"):
+                of_critic.step()
+            of_generator.zero_grad()
+            critic.requires_grad_(kind != "frozen meanwhile")
+            (-critic(made).mean()).backward()
+            critic.requires_grad_(True)
+            of_generator.step()
+            if kind == "read":
+                of_critic.step()
+        found = settings(lab)["unread_weights"] or {}
+    assert found == ({"Critic": [2 if kind == "micro-steps" else 1]} if kind in ("left", "micro-steps") else {})
 
 
 @pytest.mark.parametrize("through", [False, True])

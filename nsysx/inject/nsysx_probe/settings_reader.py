@@ -36,6 +36,9 @@ from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
 from .untrained_weights import UntrainedWeights
 
+#: What optimizers have to live for.
+OF_OPTIMIZERS = ("optimizers", "unheld", "unread", "unread_weights", "gradient_readers")
+
 
 class SettingsReader:
     """``optimizers`` returns weak references to those that live; ``graphs`` how many CUDA graphs the program holds."""
@@ -116,7 +119,7 @@ class SettingsReader:
         self._watch(False)
         older, self._read = self._read, self._made()
         if older and self._seen["stepping"] and not self._read["optimizers"]:  # gone, as at the program's end
-            self._read.update((name, older[name]) for name in ("optimizers", "unheld", "unread", "gradient_readers"))
+            self._read.update((name, older[name]) for name in OF_OPTIMIZERS)
         self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
         self._seen = {}
 
@@ -377,6 +380,7 @@ class SettingsReader:
             "activations": _activations(seen) if watched else None,
             "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
+            "unread_weights": asked(lambda: seen["unread"].weights(living)) if watched else None,
             "gradient_readers": asked(seen["unread"].readers) if watched else None,
         }
 

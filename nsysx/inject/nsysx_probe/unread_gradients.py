@@ -40,6 +40,9 @@ class UnreadGradients:
         self._resets: dict[int, list[_Touched]] | None = None  # before the last reset
         self._written: dict[int, list[int]] = {}  # backwards that wrote gradients which nothing has read so far
         self._lost: dict[int, list[int]] = {}
+        self._ever: set[int] = set()  # their gradients were written in the step
+        self._read: set[int] = set()  # an optimizer has stepped by gradients of the step
+        self._stepped: set[int] = set()  # an optimizer has stepped by what the step before has left
         self.backwards = 0
 
     def network(self, module: Any) -> None:
@@ -69,6 +72,7 @@ class UnreadGradients:
         """A backward has ended."""
         for key, state in self._states().items():
             if state != self._before.get(key):
+                self._ever.add(key)
                 self._written.setdefault(key, []).append(self.backwards)
                 self._after[key] = state
                 if key not in self._elsewhere and self._has_other_readers(key):
@@ -85,21 +89,41 @@ class UnreadGradients:
         self._look_for_reset()
         now = self._states()
         for key in self._held_by(optimizer):
+            (self._read if key in self._ever else self._stepped).add(key)
             if self._written.pop(key, None) and now[key] != self._after.get(key):
                 self._elsewhere.add(key)  # scaled, clipped, or put together from several backwards
 
     def finish(self, optimizers: list[Any]) -> dict[str, list[int]]:
-        """Return class of a network -> numbers of the backwards whose gradients nothing read.
+        """Return class of a network -> numbers of the backwards whose gradients nothing read, of its inputs neither.
 
         Where no optimizer holds a network, something else may: its gradients must have been left as they are from step to step.
         """
+        return self._by_class(self._without_reader(optimizers), through=False)
+
+    def weights(self, optimizers: list[Any]) -> dict[str, list[int]]:
+        """Return the same of the networks through which a backward may lead to others: of their own weights nothing read the gradients.
+
+        Also those that are left when the step ends, if it began without any, as the next one will, and an optimizer has read others.
+        """
+        unread = self._by_class(self._without_reader(optimizers), through=True)
+        for key in {key for each in optimizers for key in self._held_by(each)}:
+            left = self._written.get(key) if key in self._read and key in self._needed else None
+            began_empty = not any(before.gradient for before in self._first.get(key, ()))
+            if left and began_empty and key not in self._stepped and not self._has_other_readers(key):
+                unread.setdefault(self._class_of[key], []).extend(left)
+        return unread
+
+    def _without_reader(self, optimizers: list[Any]) -> dict[int, list[int]]:
         kept = {key for each in optimizers for key in self._held_by(each)}
         lost = {key: numbers for key, numbers in self._lost.items() if key in kept}
         if optimizers:
             lost |= {k: numbers for k, numbers in self._written.items() if k not in kept and all(self._left_alone(k))}
+        return lost
+
+    def _by_class(self, lost: dict[int, list[int]], *, through: bool) -> dict[str, list[int]]:
         unread: dict[str, list[int]] = {}
         for key, numbers in lost.items():
-            if key not in self._elsewhere and key not in self._needed:
+            if key not in self._elsewhere and (key in self._needed) == through:
                 unread.setdefault(self._class_of[key], []).extend(numbers)
         return unread
 
