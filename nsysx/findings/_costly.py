@@ -14,6 +14,7 @@ from nsysx.findings import (
     _shared_gpu,
     _transform_lengths,
     _unread,
+    _unread_weights,
     _untrained,
 )
 from nsysx.findings import _costly_when as when
@@ -182,6 +183,17 @@ SETTINGS = (
         leads=True,
         phase="backward",
         worded=_unread.to_freeze,
+    ),
+    Costly(
+        "gradients of weights that nothing reads",
+        _unread_weights.left_unread,
+        "Gradients of weights are computed that nothing reads",
+        way("frozen-meanwhile"),
+        worth=_unread_weights.frozen_meanwhile,
+        takes=_unread_weights.taken,
+        leads=True,
+        phase="backward",
+        worded=_unread_weights.to_freeze,
     ),
     Costly(
         "parts that nothing trains",

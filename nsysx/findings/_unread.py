@@ -30,6 +30,7 @@ from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup
+from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
@@ -164,22 +165,24 @@ def _work(case: Case) -> pl.DataFrame:
     lost = _unread_backwards(settings_of(case.profile))
     if not lost:
         return case.kernels.clear()
+    kernels = case.ops.filter((case.ops["op_kind"] == "kernel") & (case.ops["phase"].cast(pl.String) == "backward"))
+    _, nth = numbered_backwards(case, kernels["call_start_ns"].fill_null(-1).to_numpy())
+    networks, number = network_names(case.profile), nth.tolist()
+    names = (networks.get(module, ()) for module in kernels["module"].cast(pl.String).to_list())
+    wanted = [any(n in lost.get(name, ()) for name in called) for called, n in zip(names, number, strict=True)]
+    return kernels.filter(pl.Series(wanted, dtype=pl.Boolean)).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
+
+
+def numbered_backwards(case: Case, called_ns: I64) -> tuple[I64, I64]:
+    """Return in which backward of the program each call is made, and which one of its step that is, from 0; -1 outside of all."""
     ranges = case.profile.ranges.ranges
     chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
     backwards = ranges.filter(chosen).select("start_ns", "end_ns").sort("start_ns")
-    step_start = steady_steps(case.profile)["start_ns"].to_numpy()
     start, end = (backwards[c].to_numpy() for c in ("start_ns", "end_ns"))
-    step = np.searchsorted(step_start, start, side="right")
-    nth = np.arange(len(start)) - np.searchsorted(step, step)  # of the backwards of its step
-    kernels = case.ops.filter((case.ops["op_kind"] == "kernel") & (case.ops["phase"].cast(pl.String) == "backward"))
-    called = kernels["call_start_ns"].fill_null(-1).to_numpy()
-    row = np.searchsorted(start, called, side="right") - 1
-    inside = (row >= 0) & (called < np.append(end, -1)[row])
-    networks, number = network_names(case.profile), np.append(nth, -1)[row].tolist()
-    names = (networks.get(module, ()) for module in kernels["module"].cast(pl.String).to_list())
-    wanted = [any(n in lost.get(name, ()) for name in called) for called, n in zip(names, number, strict=True)]
-    chosen_rows = pl.Series(inside & np.array(wanted, np.bool_), dtype=pl.Boolean)
-    return kernels.filter(chosen_rows).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
+    step = np.searchsorted(steady_steps(case.profile)["start_ns"].to_numpy(), start, side="right")
+    nth = np.arange(len(start)) - np.searchsorted(step, step)
+    row = interval_of(called_ns, start, end)
+    return row, np.append(nth, -1)[row]
 
 
 def network_names(profile: Profile) -> dict[str, tuple[str, ...]]:

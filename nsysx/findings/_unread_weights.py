@@ -1,0 +1,131 @@
+"""Gradients of a network's own weights that nothing reads, made where another network's loss leads back through it.
+
+A generator is trained by what its critic says: the backward runs through the critic, whose weights get gradients that its own optimizer
+never sees, because the next step resets them. Wrappers of ranks reduce them, too. What operators make of what says so where no collectives
+are in between (`_unread`); elsewhere the probe does, which saw the gradients written, left and reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
+from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._unread import PRODUCTS, can_tell, network_names, numbered_backwards
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.replay.engine import Edit, ScaleOps
+
+#: Kernels that make gradients of weights alone, or of inputs alone; other products of a backward make either.
+_OF_WEIGHTS, _OF_INPUTS = r"(?i)wgrad", r"(?i)dgrad"
+_REDUCES = r"AllReduce|ReduceScatter"
+
+
+def _lost(settings: RecordedSettings | None) -> dict[str, list[int]]:
+    """Return class of a network -> numbers of the backwards of a step in which its weights get gradients that nothing reads."""
+    seen = None if settings is None else settings.record.get("unread_weights")
+    rows = seen.items() if isinstance(seen, Mapping) else ()
+    given = {str(cls): [n for n in numbers if isinstance(n, int)] for cls, numbers in rows if isinstance(numbers, list)}
+    return {cls: numbers for cls, numbers in given.items() if numbers}
+
+
+class _BackwardThrough(NamedTuple):
+    """What such backwards do, of all steps (op, call, ns): ``weights`` and ``sent`` go, of ``products`` a part."""
+
+    weights: pl.DataFrame
+    products: pl.DataFrame
+    sent: pl.DataFrame
+
+
+def _work(case: Case) -> _BackwardThrough:
+    lost, names = _lost(settings_of(case.profile)), network_names(case.profile)
+    ops = case.ops.filter((case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False))
+    row, nth = numbered_backwards(case, ops["call_start_ns"].fill_null(-1).to_numpy())
+    classes = [names.get(module, ()) for module in ops["module"].cast(pl.String).to_list()]
+    numbers = [{n for name in each for n in lost.get(name, ())} for each in classes]
+    wanted = np.array([n in of_class for n, of_class in zip(nth.tolist(), numbers, strict=True)], np.bool_)
+    theirs = np.array([bool(of_class) for of_class in numbers], np.bool_)
+    computes = (ops["cls"] == DeviceActivity.COMPUTE.value).to_numpy()
+    of_weights, of_inputs = (lookup.matching(ops["name"], each) for each in (_OF_WEIGHTS, _OF_INPUTS))
+    products = ops["family"].cast(pl.String).is_in(PRODUCTS).fill_null(value=False).to_numpy()
+    reduces = ~computes & lookup.matching(ops["name"], _REDUCES)
+    # In a backward of their own loss as many are theirs; the loss lies behind them, and theirs come first.
+    of_own_loss = row[theirs & computes & ~wanted & ~np.isin(row, row[wanted])]
+    count = int((reduces & (row == of_own_loss[0])).sum()) if len(of_own_loss) else 0
+    first = reduces & np.isin(row, row[wanted & computes]) & (_places(ops, reduces, row) < count)
+
+    def chosen(flags: Flags) -> pl.DataFrame:
+        rows = ops.filter(pl.Series(flags, dtype=pl.Boolean))
+        return rows.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns"))
+
+    here = wanted & computes
+    return _BackwardThrough(
+        chosen(here & of_weights), chosen(here & products & ~of_weights & ~of_inputs), chosen(first)
+    )
+
+
+def _places(ops: pl.DataFrame, reduces: Flags, row: I64) -> I64:
+    """Return the place of each reduction among those of its backward, by when it is launched."""
+    places = np.zeros(len(row), np.int64)
+    chosen = np.flatnonzero(reduces)
+    chosen = chosen[np.lexsort((ops["call_start_ns"].fill_null(-1).to_numpy()[chosen], row[chosen]))]
+    places[chosen] = np.arange(len(chosen)) - np.searchsorted(row[chosen], row[chosen])
+    return places
+
+
+def left_unread(case: Case, settings: RecordedSettings) -> str:
+    """Return whose weights get gradients that nothing reads from another network's loss, "" where it is none or little."""
+    lost = {} if can_tell(case.profile) else _lost(settings)
+    if not lost:
+        return ""
+    work = _work(case)
+    ns = int(work.weights["ns"].sum()) + WEIGHT_GRADIENTS_SHARE * int(work.products["ns"].sum())
+    sent = int(work.sent["ns"].sum())
+    if not case.notable(case.per_step(ns + sent), MUCH_UNREAD_SHARE):
+        return ""
+    reduced = f", and the ranks reduce them: {units.duration(case.per_step(sent))}" if sent else ""
+    return (
+        f"another network's loss leads back through {' and '.join(lost)}, whose weights get gradients there that are reset before an "
+        f"optimizer reads them: about {units.duration(case.per_step(ns))} {case.per}{reduced}"
+    )
+
+
+def frozen_meanwhile(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return what it is worth if none of these gradients are computed or reduced."""
+    work = _work(case)
+    gone = pl.concat([work.weights["call"], work.sent["call"]]).unique().implode()
+    launching = case.calls.filter(case.calls["call"].is_in(gone))
+    edits: list[Edit] = edits_without(launching, case.ops, leading=True) if launching.height else []
+    if work.products.height:
+        edits.append(ScaleOps(ops_of(work.products), 1 - WEIGHT_GRADIENTS_SHARE, less_work=True))
+    return case.worth(*edits, cause=(StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH))
+
+
+def taken(case: Case) -> Takes:
+    """Return this work."""
+    work = _work(case)
+    return Takes(ops_of(work.weights) | ops_of(work.products) | ops_of(work.sent))
+
+
+def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and advice with the name of the network, and past its wrapper where there is one: that waits for its gradients."""
+    settings = settings_of(case.profile)
+    cls = next(iter(_lost(settings)), "critic")
+    name = cls[:1].lower() + cls[1:]
+    wrapped = settings is not None and bool(settings.wrappers("DDP"))
+    call = f"{name}.module" if wrapped else name
+    past = ", and call it past its wrapper, which reduces them" if wrapped else ""
+    text = f"Freeze {cls} while another network is trained through it{past}: it computes gradients of its own weights that nothing reads"
+    paste = f"{name}.requires_grad_(False)\nloss = -{call}(made).mean(); loss.backward()\n{name}.requires_grad_(True)"
+    return title, replace(remedy, text=text, paste=paste)
