@@ -1,4 +1,4 @@
-"""Tensors of which pieces are taken one by one while gradients run through them: backward then makes a gradient of the whole for each piece.
+"""Tensors whose pieces are taken one by one while gradients run through them: backward then makes a gradient of the whole for each piece.
 
 The node of ``w[e]``, ``x[:, t]`` or ``x[a:b]`` fills zeros of the size of the whole and copies the piece's gradient in; autograd's engine
 adds these up where the tensor was made (``InputBuffer::accumulate``). ``unbind``, ``split`` and ``chunk`` join the gradients of all pieces
@@ -83,6 +83,11 @@ def taken_apart(profile: Profile) -> TakenApart | None:
     return profile.once(_of_report)
 
 
+def tensors_in(ops: pl.DataFrame) -> list[TakenTensor]:
+    """Return such tensors of the backwards among some operators."""
+    return [each.tensor() for each in _Backward(layer_of(ops)).sums() if each.is_large()]
+
+
 def _of_report(profile: Profile) -> TakenApart | None:
     ops = profile.ranges.ranges.filter(
         (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~(pl.col("repeated") | pl.col("crossing"))
@@ -114,8 +119,8 @@ def _of_report(profile: Profile) -> TakenApart | None:
 def _with_like(profile: Profile, tensor: I64, work: I64, open_ones: Flags) -> tuple[I64, I64]:
     """Return of each GPU op its tensor and what it does for it, those of unmatched calls (``open_ones``) by what they run.
 
-    Where each step launches other products (tokens of experts), calls of plain steps find none that they correspond to. A kernel of one grid,
-    or a copy of one size, which elsewhere works for such tensors alone does so there.
+    Where each step launches other products (tokens of experts), calls of plain steps find none that they correspond to. A kernel of one
+    grid, or a copy of one size, which elsewhere works for such tensors alone does so there.
     """
     ops = profile.attributed.gpu_ops.select(
         "process",

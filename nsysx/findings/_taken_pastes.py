@@ -1,0 +1,316 @@
+"""Code to paste for tensors whose pieces are taken one by one (`_taken_pieces`): in the names of the program, where its line says them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from nsysx.events.taken_apart import AGAIN, TakenTensor
+from nsysx.findings._fix import Fix
+from nsysx.findings._work_bounds import FEW_PIECES_SHARE, MOST_LINES_NAMED
+from nsysx.model import Row
+
+#: The forms: pieces that do not overlap, windows that do, and rows by their numbers.
+PIECES, WINDOWS, PICKED = "pieces", "windows", "picked"
+_TOGETHER, _BY_NUMBER = "taken-apart-once", "picked-once"
+#: What a line does to take a piece of a tensor.
+_TAKES = re.compile(r"\[|\b(select|narrow|index_select|chunk|unbind|(tensor_)?split(_with_sizes)?)\(")
+_DIVIDES = ("chunk", "split", "split_with_sizes", "tensor_split", "unbind")
+#: So many numbers are written out.
+_MOST_SIZES = 8
+
+
+class PiecesOfLine(NamedTuple):
+    """A line of the program that takes pieces: where it stands, its text (None if that was not recorded), and the tensors."""
+
+    where: Row
+    text: str | None
+    tensors: list[TakenTensor]
+
+
+class _PieceInText(NamedTuple):
+    """An expression that takes a piece, from a column of the line to another: of what, in which dimension, how, and from where on."""
+
+    whole: str
+    dimension: int | None
+    by: str
+    begin: int
+    end: int
+    at: str
+    stepped: bool = False
+
+
+def form_of(tensor: TakenTensor) -> str | None:
+    """Return in which form the pieces of a tensor can be taken together, None where in none."""
+    d, sizes = tensor.dimension, set(tensor.pieces)
+    if tensor.by == AGAIN:
+        return PIECES
+    if d is None:
+        return None
+    if tensor.by == "index":
+        return PICKED
+    if tensor.by == "select":
+        return PIECES if tensor.covered >= FEW_PIECES_SHARE else PICKED
+    if tensor.covered <= 1:
+        return PIECES
+    return WINDOWS if len(sizes) == 1 and _stride(tensor, d) else None
+
+
+def _stride(tensor: TakenTensor, d: int) -> int:
+    """Return how far each window lies from the one before, 0 where their number does not tell."""
+    length, size, others = tensor.size[d], tensor.pieces[0][d], len(tensor.pieces) - 1
+    stride, rest = divmod(length - size, others)
+    return stride if not rest and 0 < stride < size else 0
+
+
+def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTensor]) -> Fix | None:
+    """Return the remedy; None where the texts of the lines are known and none takes a piece: what they call does."""
+    recorded = [line.text for line in lines if line.text is not None]
+    if recorded and not any(_TAKES.search(text) for text in recorded):
+        return None
+    fix, tensor = Fix.by_name(_BY_NUMBER if form == PICKED else _TOGETHER), tensors[0]
+    named = [(line, found) for line in lines[:MOST_LINES_NAMED] if (found := _named(line))]
+    if any(each.stepped for _, found in named for each in found) and not _even(tensor):
+        return None
+    wholes = list(dict.fromkeys(each.whole for _, found in named for each in found))
+    if form == PICKED:
+        return _picked(fix, tensor, wholes)
+    if not wholes:
+        return fix.but(paste="\n".join(_general(form, tensor)))
+    parts = _names(wholes)
+    first = {each.whole: (each, _fitting(line, each)) for line, found in named[::-1] for each in found[::-1]}
+    calls = [_call(form, *first[whole]) for whole in wholes]
+    constant = all(_is_number(each.at) for _, found in named for each in found)
+    once = "# once, before" if constant else "# once, before the loop"
+    paste = [f"{', '.join(parts[whole] for whole in wholes)} = {', '.join(calls)}  {once}"]
+    paste += [f"{_rewritten(form, line, found, parts)}{'' if constant else '  # in it'}" for line, found in named]
+    how = " and ".join(dict.fromkeys(f"{call.rpartition('.')[2]}" for call in calls)) if form != WINDOWS else "unfold"
+    listed = f"{', '.join(wholes[:-1])} and {wholes[-1]}" if len(wholes) > 1 else wholes[0]
+    why = fix.text.partition(": ")[2]
+    when = "" if constant else ", before the loop"
+    return fix.but(text=f"Take {listed} apart once by {how}{when}: {why}", paste="\n".join(paste))
+
+
+def _fitting(line: PiecesOfLine, each: _PieceInText) -> TakenTensor:
+    """Return the tensor of a line whose pieces have the size of those that an expression takes."""
+    return next(tensor for tensor in line.tensors if _fits(each, tensor))
+
+
+def _names(wholes: Sequence[str]) -> dict[str, str]:
+    """Return of each tensor's expression a name for its parts."""
+    short = [whole.rpartition(".")[2] for whole in wholes]
+    chosen = short if len(set(short)) == len(short) else [re.sub(r"\W+", "_", whole) for whole in wholes]
+    return {whole: f"{name}_parts" for whole, name in zip(wholes, chosen, strict=True)}
+
+
+def _even(tensor: TakenTensor) -> bool:
+    """Return whether pieces of one size make a tensor up."""
+    return len(set(tensor.pieces)) == 1 and tensor.covered == 1
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?\d+", text) is not None
+
+
+def _call(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
+    """Return the call that takes a tensor apart."""
+    d = each.dimension if each.dimension is not None else tensor.dimension or 0
+    if each.by == AGAIN or form == WINDOWS:
+        return each.whole if each.by == AGAIN else f"{each.whole}.{_windows(tensor, d)}"
+    if each.by == "select":
+        return f"{each.whole}.unbind({d})"
+    size = tensor.pieces[0][d]
+    if each.stepped:
+        return f"{each.whole}.unflatten({d}, (-1, {tensor.size[d] // size})).unbind({d + 1})"
+    return f"{each.whole}.split({_split_sizes(tensor, d)}, {d})"
+
+
+def _windows(tensor: TakenTensor, d: int) -> str:
+    return f"unfold({d}, {tensor.pieces[0][d]}, {_stride(tensor, d)}).movedim(-1, {d + 1}).unbind({d})"
+
+
+def _split_sizes(tensor: TakenTensor, d: int) -> str:
+    """Return what split is given: one size, where all but the last piece have it, else that of each."""
+    lengths = [piece[d] for piece in tensor.pieces]
+    if _in_order(tensor, d):
+        return str(max(lengths))
+    return str(lengths) if tensor.covered == 1 and len(lengths) <= _MOST_SIZES else "sizes"
+
+
+def _in_order(tensor: TakenTensor, d: int) -> bool:
+    """Return whether the pieces are those of one size, side by side, of which the last may be shorter."""
+    lengths = sorted((piece[d] for piece in tensor.pieces), reverse=True)
+    return tensor.covered == 1 and len(set(lengths[:-1])) == 1
+
+
+def _rewritten(form: str, line: PiecesOfLine, found: Sequence[_PieceInText], parts: dict[str, str]) -> str:
+    """Return a line that reads the parts."""
+    text = (line.text or "").partition("  #")[0].rstrip()
+    for each in reversed(found):
+        text = f"{text[: each.begin]}{parts[each.whole]}[{_number(form, each, _fitting(line, each))}]{text[each.end :]}"
+    return text
+
+
+def _number(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
+    """Return which part a piece is, in the program's own numbers."""
+    if each.by != "slice" or each.stepped:
+        return each.at
+    d = each.dimension if each.dimension is not None else tensor.dimension or 0
+    apart = _stride(tensor, d) if form == WINDOWS else max(piece[d] for piece in tensor.pieces)
+    if form != WINDOWS and not _in_order(tensor, d):
+        return "n"
+    if _is_number(each.at):
+        return str(int(each.at) // apart)
+    product = re.fullmatch(rf"(\w+) \* {apart}", each.at)
+    return product[1] if product else each.at if apart == 1 else f"({each.at}) // {apart}"
+
+
+def _general(form: str, tensor: TakenTensor) -> Iterator[str]:
+    """Yield the lines for a tensor that the text does not name."""
+    d, size = tensor.dimension or 0, " x ".join(map(str, tensor.size))
+    if tensor.by == AGAIN:
+        yield f"parts = w.chunk(n)  # or split(), unbind(): once, before the loop; w: of {size}"
+    elif form == WINDOWS:
+        yield f"parts = w.{_windows(tensor, d)}  # once, before the loop; w: of {size}"
+    elif tensor.by == "select":
+        yield f"parts = w.unbind({d})  # once, before the loop; w: of {size}"
+    else:
+        yield f"parts = w.split({_split_sizes(tensor, d)}, {d})  # once, before the loop; w: of {size}"
+    taken = ":, " * d
+    yield f"parts[n]  # in it, not w[{taken}{'a:b' if tensor.by == 'slice' else 'n'}]"
+
+
+def _picked(fix: Fix, tensor: TakenTensor, wholes: Sequence[str]) -> Fix:
+    """Return the remedy for rows by their numbers."""
+    whole, d = wholes[0] if len(wholes) == 1 else "w", tensor.dimension or 0
+    name = _names([whole])[whole]
+    if tensor.by == "index":
+        paste = (
+            f"{name} = {whole}.index_select({d}, torch.cat(numbers)).split([len(each) for each in numbers], {d})  # once, before the loop\n"
+            f"{name}[n]  # in it, not {whole}[{':, ' * d}numbers[n]]"
+        )
+        return fix.but(paste=paste)
+    paste = (
+        f"rows = {whole}.index_select({d}, torch.tensor(numbers, device={whole}.device)).unbind({d})  # once, before the loop\n"
+        f"{name} = dict(zip(numbers, rows))\n"
+        f"{name}[n]  # in it, not {whole}[{':, ' * d}n]"
+    )
+    return fix.but(paste=paste, condition="numbers: of the pieces that are read, which are known before the loop.")
+
+
+def _named(line: PiecesOfLine) -> list[_PieceInText]:
+    """Return the expressions of a line that take the pieces, none where its text does not tell which those are."""
+    text = (line.text or "").partition("  #")[0].rstrip()
+    by = "select" if line.tensors[0].by == "index" else line.tensors[0].by
+    found = [each for each in _in_text(text) if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
+    return (
+        sorted(found, key=lambda each: each.begin)
+        if len({each.whole for each in found}) == _at_once(line.tensors)
+        else []
+    )
+
+
+def _at_once(tensors: Sequence[TakenTensor]) -> int:
+    """Return of how many tensors a loop takes pieces at once, as most of these say."""
+    halfway = [(tensor.numbers[0] + tensor.numbers[-1]) / 2 for tensor in tensors]
+    counts = [sum(tensor.numbers[0] <= number <= tensor.numbers[-1] for tensor in tensors) for number in halfway]
+    return Counter(counts).most_common(1)[0][0]
+
+
+def _fits(each: _PieceInText, tensor: TakenTensor) -> bool:
+    """Return whether a piece of that dimension has the size of those of a tensor."""
+    d, size, piece = each.dimension, tensor.size, tensor.pieces[0]
+    if d is None or tensor.by in (AGAIN, "index"):
+        return True
+    if each.by == "select":
+        return size[:d] + size[d + 1 :] == piece
+    return d < len(piece) and size[:d] + size[d + 1 :] == piece[:d] + piece[d + 1 :] and piece[d] < size[d]
+
+
+def _in_text(text: str) -> Iterator[_PieceInText]:
+    """Yield the expressions of a line that take a piece of what has a name."""
+    if not text.isascii():
+        return  # columns of the tree are bytes
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        try:
+            tree = ast.parse(f"{text} pass")  # the head of a loop
+        except SyntaxError:
+            return
+    for node in ast.walk(tree):
+        piece = (
+            _of_subscript(node)
+            if isinstance(node, ast.Subscript)
+            else _of_call(node)
+            if isinstance(node, ast.Call)
+            else None
+        )
+        if piece is not None:
+            yield piece
+
+
+def _has_name(node: ast.expr) -> bool:
+    """Return whether an expression is a name, or an attribute of one."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _has_name(node.value))
+
+
+def _of_subscript(node: ast.Subscript) -> _PieceInText | None:
+    """Return what an index takes: w[e], x[:, t], x[:, a:b], x.chunk(4)[n]."""
+    if not isinstance(node.ctx, ast.Load) or node.end_col_offset is None:
+        return None
+    begin, end = node.col_offset, node.end_col_offset
+    if isinstance(node.value, ast.Call):
+        called = node.value.func
+        if not (isinstance(called, ast.Attribute) and called.attr in _DIVIDES and _has_name(called.value)):
+            return None
+        return _PieceInText(ast.unparse(node.value), None, AGAIN, begin, end, ast.unparse(node.slice))
+    if not _has_name(node.value):
+        return None
+    each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    chosen = [i for i, index in enumerate(each) if not _is_whole(index)]
+    if len(chosen) != 1 or any(isinstance(index, ast.Constant) and index.value is None for index in each):
+        return None
+    index, whole = each[chosen[0]], ast.unparse(node.value)
+    after_dots = any(isinstance(other, ast.Constant) and other.value is ... for other in each)
+    d = None if after_dots else chosen[0]
+    if isinstance(index, ast.Slice):
+        at = "0" if index.lower is None else ast.unparse(index.lower)
+        return (
+            None
+            if at.startswith("-")
+            else _PieceInText(whole, d, "slice", begin, end, at, stepped=index.step is not None)
+        )
+    return _PieceInText(whole, d, "select", begin, end, ast.unparse(index))
+
+
+def _is_whole(index: ast.expr) -> bool:
+    """Return whether an index takes all of a dimension, or of several."""
+    everything = isinstance(index, ast.Slice) and not (index.lower or index.upper or index.step)
+    return everything or (isinstance(index, ast.Constant) and index.value is ...)
+
+
+def _of_call(node: ast.Call) -> _PieceInText | None:
+    """Return what w.select(0, e) and x.narrow(1, a, n) take."""
+    called = node.func
+    if (
+        not isinstance(called, ast.Attribute)
+        or called.attr not in ("select", "narrow")
+        or node.keywords
+        or node.end_col_offset is None
+    ):
+        return None
+    given = [*([] if getattr(called.value, "id", "") == "torch" else [called.value]), *node.args]
+    if (
+        len(given) < 3
+        or not _has_name(given[0])
+        or not (isinstance(given[1], ast.Constant) and isinstance(given[1].value, int))
+    ):
+        return None
+    d, by = given[1].value, "slice" if called.attr == "narrow" else "select"
+    return _PieceInText(
+        ast.unparse(given[0]), d if d >= 0 else None, by, node.col_offset, node.end_col_offset, ast.unparse(given[2])
+    )
