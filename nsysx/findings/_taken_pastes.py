@@ -241,14 +241,14 @@ def _in_text(text: str) -> Iterator[_PieceInText]:
             tree = ast.parse(f"{text} pass")  # the head of a loop
         except SyntaxError:
             return
-    for node in ast.walk(tree):
-        piece = (
-            _of_subscript(node)
-            if isinstance(node, ast.Subscript)
-            else _of_call(node)
-            if isinstance(node, ast.Call)
-            else None
-        )
+    nodes = list(ast.walk(tree))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]  # layers[n](x): no tensor
+    for node in nodes:
+        piece = None
+        if isinstance(node, ast.Subscript) and node not in called:
+            piece = _of_subscript(node)
+        elif isinstance(node, ast.Call):
+            piece = _of_call(node)
         if piece is not None:
             yield piece
 

@@ -212,7 +212,7 @@ UNTRIED = (
         "Take all pieces of the tensor at once, by unbind, split or chunk before the loop: for each piece that is taken alone backward "
         "fills zeros of the size of the whole and adds them up, and of pieces that are taken together it joins the gradients once",
         "parts = w.unbind(0)  # once, before the loop\nparts[n]  # in it, not w[n]",
-        "Nothing may write into the pieces in place. Parameters of their own for the pieces, or one product for all (torch.bmm), do as well.",
+        "Nothing may write into the pieces in place. Parameters of their own for them, or one product for all (torch.bmm), do as well.",
         untried=_OWN_CODE,
     ),
     Remedy(

@@ -1,0 +1,266 @@
+"""NSX131: tensors whose pieces a loop takes one by one under autograd, each of which costs a gradient of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_smaller_operators import GEMM, operator
+
+LINE, OTHER = 25, 26
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul>>(int)"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)"
+)
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
+
+
+class Taken(NamedTuple):
+    """A tensor of which a line takes pieces: what torch calls that, the sizes, and how many; what the kernels of a piece take (us)."""
+
+    line: int
+    by: str
+    size: str
+    pieces: Sequence[str]
+    fill: float = 40
+    copy: float = 10
+    add: float = 100
+
+
+EXPERTS = Taken(LINE, "Select", "[8, 64, 96]", 8 * ["[64, 96]"])
+SOURCE = {LINE: "h = F.silu(h @ self.gate[e])  # of one expert", OTHER: "h = h @ self.down[e]"}
+
+
+def noted(program: Lined, text: str, begin: float) -> None:
+    if program.noted is not None:
+        program.main.add_range(text, begin, program.t)
+
+
+def step(program: Lined, number: int, taken: Sequence[Taken]) -> None:
+    """A network (1 ms), loops that take pieces of tensors, and the backward that makes a whole gradient for each."""
+    ids, sequence = count(100_000 * number + 10), count(100_000 * number + 10)
+    with program.range("forward"), program.range("net:Net"):
+        operator(program, "linear", next(ids), [-1, -1], "[64, 64], [64, 64]", 4000)
+    nodes = list[tuple[Taken, str, int]]()
+    for n in range(max(len(tensor.pieces) for tensor in taken)):
+        for tensor in taken:
+            if n < len(tensor.pieces):
+                with program.line(tensor.line):
+                    begin, node, made = program.t, next(sequence), next(ids)
+                    program.host(5)
+                    name = "index" if tensor.by == "Index" else tensor.by.lower()
+                    text = f"aten::{name}, seq = {node}, op_id = {made}, sizes = [{tensor.size}, []], input_op_ids = [(0,-1), (0,-1)]"
+                    noted(program, text, begin)
+                    program.launch(5, GEMM)
+                    nodes.append((tensor, tensor.pieces[n], node))
+    operator(program, "sum", next(ids), [-1], "[4, 64]", 5)
+    sums = dict[int, int]()
+    for tensor, piece, node in reversed(nodes):
+        begin = program.t
+        number_of, filled, made, added = (next(ids) for _ in range(4))
+        program.launch(tensor.fill, FILL)
+        noted(program, f"aten::zero_, op_id = {filled}, sizes = [{tensor.size}], input_op_ids = [(0,-1)]", begin)
+        inner = program.t
+        program.launch(tensor.copy, COPY)
+        noted(
+            program,
+            f"aten::copy_, op_id = {next(ids)}, sizes = [{piece}, {piece}], input_op_ids = [(0,-1), (0,-1)]",
+            inner,
+        )
+        kind = f"aten::{tensor.by.lower()}_backward, op_id = {made}, sizes = [{piece}, []], input_op_ids = [(0,-1), (0,-1)]"
+        noted(program, kind, begin)
+        noted(
+            program,
+            f"{tensor.by}Backward0, seq = {node}, op_id = {number_of}, sizes = [{piece}], input_op_ids = [(0,-1)]",
+            begin,
+        )
+        if id(tensor) in sums:
+            inner = program.t
+            program.launch(tensor.add, ADD)
+            given = f"({sums[id(tensor)]},0), ({made},0), (0,-1)"
+            noted(
+                program,
+                f"aten::add_, op_id = {added}, sizes = [{tensor.size}, {tensor.size}, []], input_op_ids = [{given}]",
+                inner,
+            )
+            made = added
+        sums[id(tensor)] = made
+        noted(program, f"autograd::engine::evaluate_function: {tensor.by}Backward0, op_id = {next(ids)}", begin)
+    program.sync()
+
+
+def found(folder: Path, *taken: Taken, source: dict[int, str] | None = None) -> list[Finding]:
+    program = Lined(source or SOURCE, {"networks": [{"class": "Net", "package": "torch"}]})
+    findings = program.run(lambda program, number: step(program, number, taken)).found(folder, "NSX131")
+    return [each for each in findings if each.remedies and each.remedies[0].name in ("taken-apart-once", "picked-once")]
+
+
+def test_experts_that_are_taken_one_by_one(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, EXPERTS)
+    assert (finding.where["file"], finding.where["line"]) == (FILE, LINE)
+    assert finding.title.startswith(
+        "train.py:25: backward makes 8 whole gradients, one for each piece of a tensor: 1.02 ms"
+    )
+    assert finding.saving_ns_per_step == pytest.approx((8 * 40 + 7 * 100) * 1000, rel=0.05), (
+        "the copies stay, as a join"
+    )
+    assert "a tensor of 8 x 64 x 96 (192.0 KiB)" in finding.detail and "7 sums" in finding.detail
+    assert finding.fix.startswith("Take self.gate apart once by unbind(0), before the loop: for each piece")
+    assert finding.paste.splitlines() == [
+        "gate_parts = self.gate.unbind(0)  # once, before the loop",
+        "h = F.silu(h @ gate_parts[e])  # in it",
+    ]
+
+
+def test_several_tensors_of_several_lines(tmp_path: Path) -> None:
+    down = Taken(OTHER, "Select", "[8, 96, 64]", 8 * ["[96, 64]"])
+    source = SOURCE | {LINE: "h = F.silu(h @ self.gate[e]) * (h @ self.up[e])"}
+    (finding,) = found(tmp_path, EXPERTS, EXPERTS._replace(add=101), down, source=source)
+    assert finding.saving_ns_per_step == pytest.approx((24 * 40 + 21 * 100) * 1000, rel=0.05)
+    assert (
+        "Take self.gate, self.up and self.down apart once by unbind(0), before the loop, likewise for train.py:26: for"
+        in finding.fix
+    )
+    assert finding.paste.splitlines()[1:] == [
+        "h = F.silu(h @ gate_parts[e]) * (h @ up_parts[e])  # in it",
+        "h = h @ down_parts[e]  # in it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("taken", "text", "paste"),
+    [
+        (
+            Taken(LINE, "Select", "[4, 12, 64]", 12 * ["[4, 64]"]),
+            "state = self.cell(x[:, t], state)",
+            ["x_parts = x.unbind(1)  # once, before the loop", "state = self.cell(x_parts[t], state)  # in it"],
+        ),
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]),
+            "y.append(self.block(x[:, a:a + 3]))",
+            ["x_parts = x.split(3, 1)  # once, before the loop", "y.append(self.block(x_parts[(a) // 3]))  # in it"],
+        ),
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]),
+            "y.append(self.block(x.narrow(1, n * 3, 3)))",
+            ["x_parts = x.split(3, 1)  # once, before the loop", "y.append(self.block(x_parts[n]))  # in it"],
+        ),
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]),
+            "y.append(self.block(x[:, k::4]))",
+            ["x_parts = x.unflatten(1, (-1, 4)).unbind(2)  # once, before the loop", "y.append(self.block(x_parts[k]))  # in it"],
+        ),
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", 9 * ["[4, 4, 64]"]),
+            "y.append(self.block(x[:, t : t + 4]))",
+            [
+                "x_parts = x.unfold(1, 4, 1).movedim(-1, 2).unbind(1)  # once, before the loop",
+                "y.append(self.block(x_parts[t]))  # in it",
+            ],
+        ),
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", ["[4, 3, 64]", "[4, 4, 64]", "[4, 5, 64]"]),
+            "y.append(self.block(x[:, a:b]))",
+            ["x_parts = x.split([3, 4, 5], 1)  # once, before the loop", "y.append(self.block(x_parts[n]))  # in it"],
+        ),
+        (
+            Taken(LINE, "Select", "[3, 64, 96]", 3 * ["[64, 96]"]),
+            "q, k, v = qkv[0], qkv[1], qkv[2]",
+            ["qkv_parts = qkv.unbind(0)  # once, before", "q, k, v = qkv_parts[0], qkv_parts[1], qkv_parts[2]"],
+        ),
+        (
+            EXPERTS,
+            "y = y + table[e] @ stack.weight_of(e)[e]",
+            ["table_parts = table.unbind(0)  # once, before the loop", "y = y + table_parts[e] @ stack.weight_of(e)[e]  # in it"],
+        ),
+        (
+            EXPERTS,
+            "y = y + a[e] @ b[e]",  # which of them it is is not known
+            ["parts = w.unbind(0)  # once, before the loop; w: of 8 x 64 x 96", "parts[n]  # in it, not w[n]"],
+        ),
+        (
+            Taken(LINE, "Index", "[64, 96]", 8 * ["[8, 96]"]),
+            "y = self.experts[e](x[rows])",
+            [
+                "x_parts = x.index_select(0, torch.cat(numbers)).split([len(each) for each in numbers], 0)  # once, before the loop",
+                "x_parts[n]  # in it, not x[numbers[n]]",
+            ],
+        ),
+        (
+            Taken(LINE, "Select", "[64, 96, 96]", 8 * ["[96, 96]"]),
+            "y = h @ self.w[e]",
+            [
+                "rows = self.w.index_select(0, torch.tensor(numbers, device=self.w.device)).unbind(0)  # once, before the loop",
+                "w_parts = dict(zip(numbers, rows))",
+                "w_parts[n]  # in it, not self.w[n]",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_code_in_the_names_of_the_program(taken: Taken, text: str, paste: list[str], tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, taken, source={LINE: text})
+    assert finding.paste.splitlines() == paste
+
+
+@pytest.mark.parametrize(
+    ("taken", "text"),
+    [
+        (Taken(LINE, "Select", "[8, 64, 96]", 8 * ["[64, 96]"], fill=1, add=2), "h @ self.gate[e]"),  # small
+        (Taken(LINE, "Select", "[2, 64, 96]", 2 * ["[64, 96]"]), "a, b = w[0], w[1]"),  # few
+        (Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 11, 64]"]), "x[:, :-1]"),  # most of it
+        (Taken(LINE, "Slice", "[4, 12, 64]", [f"[4, {n}, 64]" for n in range(1, 7)]), "x[:, :t]"),  # they overlap
+        (Taken(LINE, "Slice", "[4, 10, 64]", 4 * ["[4, 2, 64]"]), "x[:, k::4]"),  # no even division
+        (EXPERTS, "out = model(ids)"),  # a package takes them
+    ],
+)
+def test_what_is_small_or_has_no_other_form(taken: Taken, text: str, tmp_path: Path) -> None:
+    assert not found(tmp_path, taken, source={LINE: text})
+
+
+def test_pieces_of_several_tensors_have_no_sum(tmp_path: Path) -> None:
+    each = [Taken(LINE, "Select", "[8, 64, 96]", ["[64, 96]"], fill=100 + n) for n in range(8)]
+    assert not found(tmp_path, *each, source={LINE: "out = x[-1]"})
+
+
+@pytest.mark.parametrize(
+    ("size", "taken", "text", "rounds"),
+    [
+        ((8, 64, 96), EXPERTS, "y = w[n]", 8),
+        ((4, 12, 64), Taken(LINE, "Select", "[4, 12, 64]", 12 * ["[4, 64]"]), "y = w[:, n]", 12),
+        ((4, 12, 64), Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]), "y = w[:, n * 3 : n * 3 + 3]", 4),
+        ((4, 12, 64), Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]), "y = w[:, n::4]", 4),
+        ((4, 12, 64), Taken(LINE, "Slice", "[4, 12, 64]", 5 * ["[4, 4, 64]"]), "y = w[:, 2 * n : 2 * n + 4]", 5),
+        ((4, 12, 64), Taken(LINE, "Slice", "[4, 12, 64]", 9 * ["[4, 4, 64]"]), "y = w[:, n : n + 4]", 9),
+        ((64, 96), Taken(LINE, "Index", "[64, 96]", 8 * ["[8, 96]"]), "y = w[numbers[n]]", 8),
+        ((64, 9, 9), Taken(LINE, "Select", "[64, 9, 9]", 8 * ["[9, 9]"]), "y = w[n]", 8),
+    ],
+)
+def test_the_paste_reads_the_same_pieces_and_makes_the_same_gradient(
+    size: tuple[int, ...], taken: Taken, text: str, rounds: int, tmp_path: Path
+) -> None:
+    (finding,) = found(tmp_path, taken, source={LINE: text})
+    lines = finding.paste.splitlines()
+    before, inside = lines[:-1], lines[-1].partition("  #")[0]
+    data, results = torch.randn(size), list[tuple[list[torch.Tensor], torch.Tensor | None]]()
+    numbers: list[object] = list(range(rounds)) if "dict" in finding.paste else list(torch.randperm(size[0]).split(8))
+    for pasted in (False, True):
+        w = data.clone().requires_grad_()
+        given: dict[str, object] = {"torch": torch, "w": w, "numbers": numbers}
+        if pasted:
+            exec("\n".join(before), given)
+        read = list[torch.Tensor]()
+        for given["n"] in range(rounds):
+            exec((inside if inside.startswith("y = ") else f"y = {inside}") if pasted else text, given)
+            piece = given["y"]
+            assert isinstance(piece, torch.Tensor)
+            read.append(piece)
+        torch.stack([(n + 1) * piece.square().sum() for n, piece in enumerate(read)]).sum().backward()
+        results.append(([piece.detach() for piece in read], w.grad))
+    torch.testing.assert_close(results[0], results[1])
