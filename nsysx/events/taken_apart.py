@@ -66,8 +66,8 @@ class TakenTensor(NamedTuple):
     @property
     def dimension(self) -> int | None:
         """In which dimension pieces are shorter, or which one they lack; None where sizes do not tell one."""
-        found = {_dimension_of(self.size, piece) for piece in self.pieces}
-        return found.pop() if len(found) == 1 else None
+        dimensions = {_dimension_of(self.size, piece) for piece in self.pieces}
+        return dimensions.pop() if len(dimensions) == 1 else None
 
 
 class TakenApart(NamedTuple):
@@ -134,14 +134,14 @@ def _with_like(profile: Profile, tensor: I64, work: I64, open_ones: Flags) -> tu
         apart=open_ones,
     ).with_row_index("row")
     alike = ["process", "name", "grid", "block", "bytes", "stream"]
-    known = ops.filter(~pl.col("apart")).group_by(alike).agg(
+    matched = ops.filter(~pl.col("apart")).group_by(alike).agg(
         share=(pl.col("tensor") >= 0).mean(),
         of_kind=pl.struct("tensor", "work").filter(pl.col("tensor") >= 0).mode().sort().first(),
     )  # fmt: skip
-    known = known.filter(pl.col("share") >= LIKE_WORK_SHARE).unnest("of_kind")
-    found = ops.filter("apart").select("row", *alike).join(known, on=alike, how="inner", nulls_equal=True)
-    row = found["row"].to_numpy()
-    tensor[row], work[row] = found["tensor"].to_numpy(), found["work"].to_numpy()
+    matched = matched.filter(pl.col("share") >= LIKE_WORK_SHARE).unnest("of_kind")
+    alike_ones = ops.filter("apart").select("row", *alike).join(matched, on=alike, how="inner", nulls_equal=True)
+    row = alike_ones["row"].to_numpy()
+    tensor[row], work[row] = alike_ones["tensor"].to_numpy(), alike_ones["work"].to_numpy()
     return tensor, work
 
 
@@ -214,29 +214,27 @@ class _Backward:
 
     def sums(self) -> list[_GradientSum]:
         """Return the gradients of tensors that are added up of those of pieces, alone or with others."""
-        found, piece_of = list[_GradientSum](), dict[int, _GradientSum]()
-        node_of = self._nodes_around()
-        handed = dict[
-            int, dict[int, _GradientSum]
-        ]()  # by the row of the node that is given the gradient of a single piece
+        every, piece_of, node_of = list[_GradientSum](), dict[int, _GradientSum](), self._nodes_around()
+        handed = dict[int, dict[int, _GradientSum]]()  # what a node is given of a single piece, by the node's row
         for row in np.argsort(self._rows["start_ns"].to_numpy(), kind="stable").tolist():
             name, node = self._names[row], node_of[row]
             if self._is_node[row]:
-                handed[row] = {number: each for number, each in self._taken(row) if not each.adds}
+                handed[row] = {number: each for number, each in self._completed(row) if not each.adds}
                 match = _NODES.match(name)
                 piece = None if match is None else self._piece_at(row, match[1])
                 if piece is not None:
                     piece_of[row] = _GradientSum([piece])
-                    found.append(piece_of[row])
+                    every.append(piece_of[row])
             elif node in piece_of:
                 self._inside_piece(row, piece_of[node], outermost=self._parent[row] == node)
             elif is_view(name):
                 # A piece of a view of the tensor: what the view's node hands on is the same gradient.
-                given = [handed[node][number] for number, _ in self._given(row)[:1] if number in handed.get(node, ())]
-                self._current |= dict.fromkeys([self._id[row]], given[0]) if given else {}
+                for number, _ in self._arguments(row)[:1]:
+                    if number in handed.get(node, ()):
+                        self._current[self._id[row]] = handed[node][number]
             elif _ADDS.match(name) and self._is_evaluation(self._parent[row]):
                 self._add(row)
-        return [each for each in found if len(each.pieces) > 1]
+        return [each for each in every if len(each.pieces) > 1]
 
     def marked(self, sums: Sequence[_GradientSum]) -> tuple[I64, I64]:
         """Return of each row for which of some sums (number, -1 for none) it works, and what it does."""
@@ -262,12 +260,12 @@ class _Backward:
     def _is_evaluation(self, row: int) -> bool:
         return row >= 0 and self._names[row].startswith(_EVALUATION)
 
-    def _given(self, row: int) -> list[tuple[int, int]]:
+    def _arguments(self, row: int) -> list[tuple[int, int]]:
         return results_in(self._made[row])
 
-    def _taken(self, row: int) -> Iterator[tuple[int, _GradientSum]]:
+    def _completed(self, row: int) -> Iterator[tuple[int, _GradientSum]]:
         """Yield the sums that a node is given: they are complete."""
-        for number, _ in self._given(row):
+        for number, _ in self._arguments(row):
             if (each := self._current.pop(number, None)) is not None:
                 yield number, each
 
@@ -285,7 +283,7 @@ class _Backward:
             self._current[self._id[row]] = each
 
     def _add(self, row: int) -> None:
-        numbers = [number for number, _ in self._given(row)[:2]]
+        numbers = [number for number, _ in self._arguments(row)[:2]]
         sums = list({id(each): each for number in numbers if (each := self._current.pop(number, None))}.values())
         if not sums:
             return

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nsysx.events.taken_apart import AGAIN, TakenTensor
 from nsysx.findings._fix import Fix
-from nsysx.findings._work_bounds import FEW_PIECES_SHARE, MOST_LINES_NAMED
+from nsysx.findings._work_bounds import FEW_PIECES_SHARE, MOST_LENGTHS_WRITTEN, MOST_LINES_NAMED
 from nsysx.model import Row
 
 #: The forms: pieces that do not overlap, windows that do, and rows by their numbers.
@@ -18,9 +18,8 @@ PIECES, WINDOWS, PICKED = "pieces", "windows", "picked"
 _TOGETHER, _BY_NUMBER = "taken-apart-once", "picked-once"
 #: What a line does to take a piece of a tensor.
 _TAKES = re.compile(r"\[|\b(select|narrow|index_select|chunk|unbind|(tensor_)?split(_with_sizes)?)\(")
+_CALLED = re.compile(r"\.\w+\(.*\)$")
 _DIVIDES = ("chunk", "split", "split_with_sizes", "tensor_split", "unbind")
-#: So many numbers are written out.
-_MOST_SIZES = 8
 
 
 class PiecesOfLine(NamedTuple):
@@ -72,26 +71,32 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     if recorded and not any(_TAKES.search(text) for text in recorded):
         return None
     fix, tensor = Fix.by_name(_BY_NUMBER if form == PICKED else _TOGETHER), tensors[0]
-    named = [(line, found) for line in lines[:MOST_LINES_NAMED] if (found := _named(line))]
-    if any(each.stepped for _, found in named for each in found) and not _even(tensor):
+    named = [(line, pieces) for line in lines[:MOST_LINES_NAMED] if (pieces := _named(line))]
+    taken = [each for _, pieces in named for each in pieces]
+    if any(each.stepped for each in taken) and not _even(tensor):
         return None
-    wholes = list(dict.fromkeys(each.whole for _, found in named for each in found))
+    wholes = list(dict.fromkeys(each.whole for each in taken))
     if form == PICKED:
         return _picked(fix, tensor, wholes)
     if not wholes:
         return fix.but(paste="\n".join(_general(form, tensor)))
     parts = _names(wholes)
-    first = {each.whole: (each, _fitting(line, each)) for line, found in named[::-1] for each in found[::-1]}
-    calls = [_call(form, *first[whole]) for whole in wholes]
-    constant = all(_is_number(each.at) for _, found in named for each in found)
-    once = "# once, before" if constant else "# once, before the loop"
-    paste = [f"{', '.join(parts[whole] for whole in wholes)} = {', '.join(calls)}  {once}"]
-    paste += [f"{_rewritten(form, line, found, parts)}{'' if constant else '  # in it'}" for line, found in named]
-    how = " and ".join(dict.fromkeys(f"{call.rpartition('.')[2]}" for call in calls)) if form != WINDOWS else "unfold"
-    listed = f"{', '.join(wholes[:-1])} and {wholes[-1]}" if len(wholes) > 1 else wholes[0]
+    first = {each.whole: (each, _fitting(line, each)) for line, pieces in named[::-1] for each in pieces[::-1]}
+    calls = {whole: _call(form, *first[whole]) for whole in wholes}
+    alone = all(_is_number(each.at) for each in taken)  # q, k, v = qkv[0], qkv[1], qkv[2]
+    once, inside = ("# once, before", "") if alone else ("# once, before the loop", "  # in it")
+    whole_calls = ", ".join(call if first[whole][0].by == AGAIN else f"{whole}.{call}" for whole, call in calls.items())
+    paste = [f"{', '.join(parts.values())} = {whole_calls}  {once}"]
+    paste += [f"{_rewritten(form, line, pieces, parts)}{inside}" for line, pieces in named]
     why = fix.text.partition(": ")[2]
-    when = "" if constant else ", before the loop"
-    return fix.but(text=f"Take {listed} apart once by {how}{when}: {why}", paste="\n".join(paste))
+    listed = f"{', '.join(wholes[:-1])} and {wholes[-1]}" if len(wholes) > 1 else wholes[0]
+    how = (
+        ""
+        if tensor.by == AGAIN
+        else f" by {' and '.join(dict.fromkeys(call.partition('.')[0] for call in calls.values()))}"
+    )
+    do = f"{'Call' if tensor.by == AGAIN else 'Take'} {listed} {'' if tensor.by == AGAIN else 'apart '}once{how}"
+    return fix.but(text=f"{do}{'' if alone else ', before the loop'}: {why}", paste="\n".join(paste))
 
 
 def _fitting(line: PiecesOfLine, each: _PieceInText) -> TakenTensor:
@@ -101,9 +106,10 @@ def _fitting(line: PiecesOfLine, each: _PieceInText) -> TakenTensor:
 
 def _names(wholes: Sequence[str]) -> dict[str, str]:
     """Return of each tensor's expression a name for its parts."""
-    short = [whole.rpartition(".")[2] for whole in wholes]
+    plain = [_CALLED.sub("", whole) for whole in wholes]
+    short = [whole.rpartition(".")[2] for whole in plain]
     chosen = short if len(set(short)) == len(short) else [re.sub(r"\W+", "_", whole) for whole in wholes]
-    return {whole: f"{name}_parts" for whole, name in zip(wholes, chosen, strict=True)}
+    return {whole: f"{name.strip('_')}_parts" for whole, name in zip(wholes, chosen, strict=True)}
 
 
 def _even(tensor: TakenTensor) -> bool:
@@ -116,16 +122,17 @@ def _is_number(text: str) -> bool:
 
 
 def _call(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
-    """Return the call that takes a tensor apart."""
+    """Return the call that takes a tensor apart: of a method, but for one that the line makes itself."""
     d = each.dimension if each.dimension is not None else tensor.dimension or 0
-    if each.by == AGAIN or form == WINDOWS:
-        return each.whole if each.by == AGAIN else f"{each.whole}.{_windows(tensor, d)}"
+    if each.by == AGAIN:
+        return each.whole
+    if form == WINDOWS:
+        return _windows(tensor, d)
     if each.by == "select":
-        return f"{each.whole}.unbind({d})"
-    size = tensor.pieces[0][d]
+        return f"unbind({d})"
     if each.stepped:
-        return f"{each.whole}.unflatten({d}, (-1, {tensor.size[d] // size})).unbind({d + 1})"
-    return f"{each.whole}.split({_split_sizes(tensor, d)}, {d})"
+        return f"unflatten({d}, (-1, {tensor.size[d] // tensor.pieces[0][d]})).unbind({d + 1})"
+    return f"split({_split_sizes(tensor, d)}, {d})"
 
 
 def _windows(tensor: TakenTensor, d: int) -> str:
@@ -133,11 +140,11 @@ def _windows(tensor: TakenTensor, d: int) -> str:
 
 
 def _split_sizes(tensor: TakenTensor, d: int) -> str:
-    """Return what split is given: one size, where all but the last piece have it, else that of each."""
+    """Return what split is arguments: one size, where all but the last piece have it, else that of each."""
     lengths = [piece[d] for piece in tensor.pieces]
     if _in_order(tensor, d):
         return str(max(lengths))
-    return str(lengths) if tensor.covered == 1 and len(lengths) <= _MOST_SIZES else "sizes"
+    return str(lengths) if tensor.covered == 1 and len(lengths) <= MOST_LENGTHS_WRITTEN else "sizes"
 
 
 def _in_order(tensor: TakenTensor, d: int) -> bool:
@@ -146,10 +153,10 @@ def _in_order(tensor: TakenTensor, d: int) -> bool:
     return tensor.covered == 1 and len(set(lengths[:-1])) == 1
 
 
-def _rewritten(form: str, line: PiecesOfLine, found: Sequence[_PieceInText], parts: dict[str, str]) -> str:
+def _rewritten(form: str, line: PiecesOfLine, pieces: Sequence[_PieceInText], parts: dict[str, str]) -> str:
     """Return a line that reads the parts."""
     text = (line.text or "").partition("  #")[0].rstrip()
-    for each in reversed(found):
+    for each in reversed(pieces):
         text = f"{text[: each.begin]}{parts[each.whole]}[{_number(form, each, _fitting(line, each))}]{text[each.end :]}"
     return text
 
@@ -165,7 +172,12 @@ def _number(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
     if _is_number(each.at):
         return str(int(each.at) // apart)
     product = re.fullmatch(rf"(\w+) \* {apart}", each.at)
-    return product[1] if product else each.at if apart == 1 else f"({each.at}) // {apart}"
+    return product[1] if product else each.at if apart == 1 else f"{_in_brackets(each.at)} // {apart}"
+
+
+def _in_brackets(text: str) -> str:
+    """Return an expression as a part of another one."""
+    return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
 
 def _general(form: str, tensor: TakenTensor) -> Iterator[str]:
@@ -205,12 +217,9 @@ def _named(line: PiecesOfLine) -> list[_PieceInText]:
     """Return the expressions of a line that take the pieces, none where its text does not tell which those are."""
     text = (line.text or "").partition("  #")[0].rstrip()
     by = "select" if line.tensors[0].by == "index" else line.tensors[0].by
-    found = [each for each in _in_text(text) if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
-    return (
-        sorted(found, key=lambda each: each.begin)
-        if len({each.whole for each in found}) == _at_once(line.tensors)
-        else []
-    )
+    taken = [each for each in _in_text(text) if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
+    told = len({each.whole for each in taken}) == _at_once(line.tensors)
+    return sorted(taken, key=lambda each: each.begin) if told else []
 
 
 def _at_once(tensors: Sequence[TakenTensor]) -> int:
@@ -278,11 +287,11 @@ def _of_subscript(node: ast.Subscript) -> _PieceInText | None:
     after_dots = any(isinstance(other, ast.Constant) and other.value is ... for other in each)
     d = None if after_dots else chosen[0]
     if isinstance(index, ast.Slice):
-        at = "0" if index.lower is None else ast.unparse(index.lower)
+        begins = "0" if index.lower is None else ast.unparse(index.lower)
         return (
             None
-            if at.startswith("-")
-            else _PieceInText(whole, d, "slice", begin, end, at, stepped=index.step is not None)
+            if begins.startswith("-")
+            else _PieceInText(whole, d, "slice", begin, end, begins, stepped=index.step is not None)
         )
     return _PieceInText(whole, d, "select", begin, end, ast.unparse(index))
 
@@ -303,14 +312,19 @@ def _of_call(node: ast.Call) -> _PieceInText | None:
         or node.end_col_offset is None
     ):
         return None
-    given = [*([] if getattr(called.value, "id", "") == "torch" else [called.value]), *node.args]
+    arguments = [*([] if getattr(called.value, "id", "") == "torch" else [called.value]), *node.args]
     if (
-        len(given) < 3
-        or not _has_name(given[0])
-        or not (isinstance(given[1], ast.Constant) and isinstance(given[1].value, int))
+        len(arguments) < 3
+        or not _has_name(arguments[0])
+        or not (isinstance(arguments[1], ast.Constant) and isinstance(arguments[1].value, int))
     ):
         return None
-    d, by = given[1].value, "slice" if called.attr == "narrow" else "select"
+    d, by = arguments[1].value, "slice" if called.attr == "narrow" else "select"
     return _PieceInText(
-        ast.unparse(given[0]), d if d >= 0 else None, by, node.col_offset, node.end_col_offset, ast.unparse(given[2])
+        ast.unparse(arguments[0]),
+        d if d >= 0 else None,
+        by,
+        node.col_offset,
+        node.end_col_offset,
+        ast.unparse(arguments[2]),
     )

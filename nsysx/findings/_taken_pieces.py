@@ -7,7 +7,8 @@ into their zeros do. Pieces that overlap, or are picked by number, need one tens
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -15,7 +16,8 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
-from nsysx.events.taken_apart import AGAIN, PieceWork, TakenTensor, taken_apart
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.taken_apart import AGAIN, PieceWork, TakenApart, TakenTensor, taken_apart
 from nsysx.findings import _taken_pastes
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
@@ -25,16 +27,17 @@ from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._taken_pastes import PIECES, WINDOWS, PiecesOfLine, form_of
 from nsysx.findings._work_bounds import LINE_OF_PIECES_SHARE, MOST_LINES_NAMED, PICKED_COPIES, WINDOWED_COPIES
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import Edit, ScaleOps
+from nsysx.replay.engine import Edit, RemoveCalls, RemoveHost, ScaleOps
 from nsysx.roofline.element_types import types_of
 
 
 class _PieceLines(NamedTuple):
-    """Tensors of which lines of one file take pieces in one form: GPU ops (op, ns, call, tensor, work), and the lines, first that with most
+    """Tensors of which lines of one file take pieces in one way: GPU ops (op, ns, call, tensor, work), and the lines, first that with most
     of their time, each with its tensors.
     """
 
     form: str
+    by: str
     ops: pl.DataFrame
     tensors: dict[int, TakenTensor]
     lines: list[tuple[Row, list[TakenTensor]]]
@@ -42,63 +45,59 @@ class _PieceLines(NamedTuple):
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for the lines of each file whose pieces cost 5 % of the step or more."""
-    taken = taken_apart(case.profile)
-    if taken is None:
+    taken, code = taken_apart(case.profile), case.profile.code()
+    if taken is None or code is None:
         return []
-    at = case.ops["op"].to_numpy()
+    op = case.ops["op"].to_numpy()
     work = case.ops.select("op", "call", pl.col("name").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
-    work = work.with_columns(tensor=pl.Series(taken.tensor[at]), work=pl.Series(taken.work[at]))
+    work = work.with_columns(tensor=pl.Series(taken.tensor[op]), work=pl.Series(taken.work[op]))
     work = work.filter(pl.col("tensor") >= 0)
-    return [f for group in _groups(case, taken.tensors, work) if (f := _found(case, rule, group)) is not None]
+    places = _places_of_tensors(case, code, taken)
+    groups = _groups(code, taken.tensors, work, places)
+    return [finding for group in groups if (finding := _found(case, rule, group)) is not None]
 
 
-def _groups(case: Case, tensors: Sequence[TakenTensor], work: pl.DataFrame) -> list[_PieceLines]:
-    taken, places = taken_apart(case.profile), dict[int, dict[int, int]]()  # tensor -> place -> ns
-    code, everywhere = case.profile.code(), case.profile.attributed.gpu_ops
-    if code is not None and taken is not None:
-        rows = pl.DataFrame({"tensor": taken.tensor, "place": code.places_of(code.op)}).with_columns(
-            ns=everywhere["end_ns"] - everywhere["start_ns"]
-        )
-        rows = rows.filter((pl.col("tensor") >= 0) & (pl.col("place") >= 0))
-        for tensor, place, ns in (
-            rows.group_by("tensor", "place").agg(pl.col("ns").sum()).sort("tensor", "place").iter_rows()
-        ):
-            places.setdefault(tensor, {})[place] = ns
-        # Few calls of a step that is not quite like another one have the line of its neighbour.
-        places = {
-            tensor: {place: ns for place, ns in of_it.items() if ns >= LINE_OF_PIECES_SHARE * sum(of_it.values())}
-            for tensor, of_it in places.items()
-        }
-    groups = dict[tuple[object, str], list[int]]()
+def _places_of_tensors(case: Case, code: CodeLines, taken: TakenApart) -> dict[int, dict[int, int]]:
+    """Return of each tensor the lines that take its pieces (rows of the places of the code), with the time on the GPU (ns) of each."""
+    ops = case.profile.attributed.gpu_ops
+    rows = pl.DataFrame(
+        {"tensor": taken.tensor, "place": code.places_of(code.op), "ns": ops["end_ns"] - ops["start_ns"]}
+    )
+    rows = rows.filter((pl.col("tensor") >= 0) & (pl.col("place") >= 0))
+    sums = rows.group_by("tensor", "place").agg(pl.col("ns").sum()).sort("tensor", "place")
+    # Few calls of a step that is not quite like another one have the line of a neighbour.
+    sums = sums.filter(pl.col("ns") >= LINE_OF_PIECES_SHARE * pl.col("ns").sum().over("tensor"))
+    places = dict[int, dict[int, int]]()
+    for tensor, line, ns in sums.iter_rows():
+        places.setdefault(tensor, {})[line] = ns
+    return places
+
+
+def _groups(
+    code: CodeLines, tensors: Sequence[TakenTensor], work: pl.DataFrame, places: Mapping[int, Mapping[int, int]]
+) -> Iterator[_PieceLines]:
+    """Yield the tensors by the file of the line that takes most of the time, and by how their pieces can be taken together."""
+    members = dict[tuple[object, str, str], list[int]]()
     for tensor in work["tensor"].unique().sort().to_list():
-        form = form_of(tensors[tensor])
-        most = max(places.get(tensor, {-1: 0}).items(), key=lambda each: each[1])[0]
-        where = {} if code is None else code.where(most)
+        form, theirs = form_of(tensors[tensor]), places.get(tensor, {})
         if form is not None:
-            groups.setdefault((where.get("file"), form), []).append(tensor)
-    found = list[_PieceLines]()
-    for (file, form), of_group in groups.items():
-        time_of = dict[int, int]()
+            most = max(theirs, key=lambda line: theirs[line], default=-1)
+            members.setdefault((code.where(most).get("file"), form, tensors[tensor].by), []).append(tensor)
+    for (file, form, by), of_group in members.items():
+        time_of = Counter[int]()
         for tensor in of_group:
-            for place, ns in places.get(tensor, {}).items():
-                time_of[place] = time_of.get(place, 0) + ns
-        ranked = sorted(time_of, key=lambda place: -time_of[place])
+            time_of.update(places.get(tensor, {}))
         lines = [
-            (where, [tensors[tensor] for tensor in of_group if place in places.get(tensor, {})])
-            for place in ranked
-            if code is not None and (where := code.where(place)).get("file") == file
+            (where, [tensors[tensor] for tensor in of_group if line in places.get(tensor, {})])
+            for line, _ in time_of.most_common()
+            if (where := code.where(line)).get("file") == file
         ]
         ops = work.filter(pl.col("tensor").is_in(of_group))
-        found.append(_PieceLines(form, ops, {tensor: tensors[tensor] for tensor in of_group}, lines))
-    return found
+        yield _PieceLines(form, by, ops, {tensor: tensors[tensor] for tensor in of_group}, lines)
 
 
 def _found(case: Case, rule: Rule, group: _PieceLines) -> Finding | None:
     """Return the finding about a group, None where it saves too little, or no line of the program takes the pieces."""
-    gone = group.ops.filter(pl.col("work") != PieceWork.COPY)
-    taken = case.per_step(int(gone["ns"].sum()))
-    if not case.notable(taken, REPORTED_SHARE):
-        return None
     source = texts(case.profile)
     lines = [
         PiecesOfLine(where, text_of(source, where["file"], where["line"]), tensors) for where, tensors in group.lines
@@ -106,11 +105,14 @@ def _found(case: Case, rule: Rule, group: _PieceLines) -> Finding | None:
     fix = _taken_pastes.fix_of(group.form, lines, list(group.tensors.values()))
     if fix is None:
         return None
-    left = _left_ns(group)
+    gone, left = group.ops.filter(pl.col("work") != PieceWork.COPY), _left_ns(group)
     worth = case.worth_or_freed(*_edits(case, group, gone, left), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     where = group.lines[0][0] if group.lines else {}
+    taken = max(
+        case.per_step(int(gone["ns"].sum())), worth.likely_ns or 0
+    )  # a host that only launches them waits for nothing
     return Found(
         rule, _title(case, group, where, taken), _detail(case, group, left), worth=worth,
         cost_ns=case.per_step(int(group.ops["ns"].sum())), where=where or None, fix=_with_others(fix, group),
@@ -128,23 +130,26 @@ def _with_others(fix: Fix, group: _PieceLines) -> Fix:
 
 
 def _edits(case: Case, group: _PieceLines, gone: pl.DataFrame, left_ns: float) -> list[Edit]:
-    """Return what is not launched any more, and how long the copies then take that join what was taken."""
+    """Return what is not launched any more, and how long the copies then take that join what was taken, with one launch for each tensor."""
     launching = case.calls.filter(case.calls["call"].is_in(gone["call"].drop_nulls().unique().to_list()))
     edits = edits_without(launching, case.ops, leading=True)
     copies = group.ops.filter(pl.col("work") == PieceWork.COPY)
     copied = int(copies["ns"].sum())
     if copied and left_ns > copied:
         edits.append(ScaleOps(ops_of(copies), left_ns / copied, less_work=True))
-    return edits
+    many = pl.col("tensor").replace_strict({i: len(tensor.pieces) for i, tensor in group.tensors.items()})
+    joined = copies.filter(pl.int_range(pl.len()).over("tensor") % many > 0)["call"].drop_nulls()
+    calls = frozenset(joined.to_list())
+    return [*edits, RemoveCalls(calls), RemoveHost(calls, leading=True)] if calls else edits
 
 
 def _left_ns(group: _PieceLines) -> float:
     """Return what a join of all pieces takes (ns, all steps): as many bytes as their copies, by the times of these."""
     sums = group.ops.group_by("tensor", "work").agg(pl.col("ns").sum())
-    of = {(tensor, work): float(ns) for tensor, work, ns in sums.iter_rows()}
+    time_of = {(tensor, work): float(ns) for tensor, work, ns in sums.iter_rows()}
     left = 0.0
     for number, tensor in group.tensors.items():
-        fills, copies, adds = (of.get((number, work), 0.0) for work in PieceWork)
+        fills, copies, adds = (time_of.get((number, work), 0.0) for work in PieceWork)
         fill, add = fills / len(tensor.pieces), adds / max(len(tensor.pieces) - 1, 1)
         if tensor.by == AGAIN:
             left += fill
@@ -159,15 +164,11 @@ def _left_ns(group: _PieceLines) -> float:
 
 def _title(case: Case, group: _PieceLines, where: Row, taken_ns: int) -> str:
     fills = group.ops.filter(pl.col("work") == PieceWork.FILL)
-    made = fills.height / max(case.steps, 1) if group.tensors and _by(group) != AGAIN else _pieces_per_step(case, group)
+    made = fills.height / max(case.steps, 1) if group.by != AGAIN else _pieces_per_step(case, group)
     return (
         f"{f'{in_short(where)}: ' if where else ''}backward makes {units.count(made)} whole gradients, one for each piece of a tensor: "
         f"{units.duration(taken_ns)} {case.per}"
     )
-
-
-def _by(group: _PieceLines) -> str:
-    return next(iter(group.tensors.values())).by
 
 
 def _pieces_per_step(case: Case, group: _PieceLines) -> float:
@@ -189,7 +190,7 @@ def _detail(case: Case, group: _PieceLines, left_ns: float) -> str:
     cost = case.per_step(int(group.ops["ns"].sum()))
     fills = (
         "joins it with zeros for all others"
-        if _by(group) == AGAIN
+        if group.by == AGAIN
         else "fills zeros of the size of the whole, writes its gradient in"
     )
     return (

@@ -93,6 +93,8 @@ FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE = 6, 0.8, 0.6
 # ---- _taken_pieces --------------------------------------------------------------------------------------------------
 #: Of a tensor of which less is read than this share single rows are picked by their numbers; all of them are taken apart else. Chosen.
 FEW_PIECES_SHARE = 0.5
+#: So many lengths of pieces are written out. Chosen: a line holds no more.
+MOST_LENGTHS_WRITTEN = 8
 #: A line takes pieces of a tensor if so much of the time of their gradients is its own. Chosen.
 LINE_OF_PIECES_SHARE = 0.1
 #: Gradients of pieces are joined, and then added into zeros: so many times the copies of the pieces, with the picking of rows in the
