@@ -42,7 +42,7 @@ class PieceWork(IntEnum):
     """What a call does for the gradient of a piece."""
 
     FILL = 0  # zeros of the size of the whole
-    COPY = 1  # the piece's own gradient, written into them
+    COPY = 1  # the piece's own gradient, written into them; where all pieces are taken for each that is read, one join
     ADD = 2  # the gradients of two pieces, of the size of the whole
 
 
@@ -242,11 +242,13 @@ class _Backward:
         for i, each in enumerate(sums):
             for row in each.removable():
                 tensor[row], work[row] = i, PieceWork.ADD
-            for piece in each.of_pieces():
-                tensor[piece.row], work[piece.row] = i, PieceWork.FILL if piece.by == AGAIN else PieceWork.COPY
+            for nth, piece in enumerate(each.of_pieces()):
+                again = piece.by == AGAIN and nth > 0  # one of them joins all pieces
+                tensor[piece.row], work[piece.row] = i, PieceWork.FILL if again else PieceWork.COPY
         for row, parent in enumerate(self._parent):  # sorted: what lies around a row comes before it
             if tensor[row] < 0 <= parent and tensor[parent] >= 0:
-                fills = work[parent] == PieceWork.COPY and _FILLS.match(self._names[row])
+                one_by_one = sums[tensor[parent]].by != AGAIN
+                fills = one_by_one and work[parent] == PieceWork.COPY and _FILLS.match(self._names[row])
                 tensor[row], work[row] = tensor[parent], PieceWork.FILL if fills else work[parent]
         return np.array(tensor, np.int64), np.array(work, np.int64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,16 +9,14 @@ from typing import NamedTuple
 
 from nsysx.events.taken_apart import AGAIN, TakenTensor
 from nsysx.findings._fix import Fix
+from nsysx.findings._pieces_in_text import PieceInText, pieces_in
 from nsysx.findings._work_bounds import FEW_PIECES_SHARE, MOST_LENGTHS_WRITTEN, MOST_LINES_NAMED
 from nsysx.model import Row
 
 #: The forms: pieces that do not overlap, windows that do, and rows by their numbers.
 PIECES, WINDOWS, PICKED = "pieces", "windows", "picked"
 _TOGETHER, _BY_NUMBER = "taken-apart-once", "picked-once"
-#: What a line does to take a piece of a tensor.
-_TAKES = re.compile(r"\[|\b(select|narrow|index_select|chunk|unbind|(tensor_)?split(_with_sizes)?)\(")
 _CALLED = re.compile(r"\.\w+\(.*\)$")
-_DIVIDES = ("chunk", "split", "split_with_sizes", "tensor_split", "unbind")
 
 
 class PiecesOfLine(NamedTuple):
@@ -28,18 +25,6 @@ class PiecesOfLine(NamedTuple):
     where: Row
     text: str | None
     tensors: list[TakenTensor]
-
-
-class _PieceInText(NamedTuple):
-    """An expression that takes a piece, from a column of the line to another: of what, in which dimension, how, and from where on."""
-
-    whole: str
-    dimension: int | None
-    by: str
-    begin: int
-    end: int
-    at: str
-    stepped: bool = False
 
 
 def form_of(tensor: TakenTensor) -> str | None:
@@ -67,8 +52,7 @@ def _stride(tensor: TakenTensor, d: int) -> int:
 
 def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTensor]) -> Fix | None:
     """Return the remedy; None where the texts of the lines are known and none takes a piece: what they call does."""
-    recorded = [line.text for line in lines if line.text is not None]
-    if recorded and not any(_TAKES.search(text) for text in recorded):
+    if lines and not any(_takes(line) for line in lines):
         return None
     fix, tensor = Fix.by_name(_BY_NUMBER if form == PICKED else _TOGETHER), tensors[0]
     named = [(line, pieces) for line in lines[:MOST_LINES_NAMED] if (pieces := _named(line))]
@@ -83,7 +67,7 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     parts = _names(wholes)
     first = {each.whole: (each, _fitting(line, each)) for line, pieces in named[::-1] for each in pieces[::-1]}
     calls = {whole: _call(form, *first[whole]) for whole in wholes}
-    alone = all(_is_number(each.at) for each in taken)  # q, k, v = qkv[0], qkv[1], qkv[2]
+    alone = all(_is_number(each.start) for each in taken)  # q, k, v = qkv[0], qkv[1], qkv[2]
     once, inside = ("# once, before", "") if alone else ("# once, before the loop", "  # in it")
     whole_calls = ", ".join(call if first[whole][0].by == AGAIN else f"{whole}.{call}" for whole, call in calls.items())
     paste = [f"{', '.join(parts.values())} = {whole_calls}  {once}"]
@@ -99,7 +83,7 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     return fix.but(text=f"{do}{'' if alone else ', before the loop'}: {why}", paste="\n".join(paste))
 
 
-def _fitting(line: PiecesOfLine, each: _PieceInText) -> TakenTensor:
+def _fitting(line: PiecesOfLine, each: PieceInText) -> TakenTensor:
     """Return the tensor of a line whose pieces have the size of those that an expression takes."""
     return next(tensor for tensor in line.tensors if _fits(each, tensor))
 
@@ -121,7 +105,7 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?\d+", text) is not None
 
 
-def _call(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
+def _call(form: str, each: PieceInText, tensor: TakenTensor) -> str:
     """Return the call that takes a tensor apart: of a method, but for one that the line makes itself."""
     d = each.dimension if each.dimension is not None else tensor.dimension or 0
     if each.by == AGAIN:
@@ -153,7 +137,7 @@ def _in_order(tensor: TakenTensor, d: int) -> bool:
     return tensor.covered == 1 and len(set(lengths[:-1])) == 1
 
 
-def _rewritten(form: str, line: PiecesOfLine, pieces: Sequence[_PieceInText], parts: dict[str, str]) -> str:
+def _rewritten(form: str, line: PiecesOfLine, pieces: Sequence[PieceInText], parts: dict[str, str]) -> str:
     """Return a line that reads the parts."""
     text = (line.text or "").partition("  #")[0].rstrip()
     for each in reversed(pieces):
@@ -161,18 +145,18 @@ def _rewritten(form: str, line: PiecesOfLine, pieces: Sequence[_PieceInText], pa
     return text
 
 
-def _number(form: str, each: _PieceInText, tensor: TakenTensor) -> str:
+def _number(form: str, each: PieceInText, tensor: TakenTensor) -> str:
     """Return which part a piece is, in the program's own numbers."""
     if each.by != "slice" or each.stepped:
-        return each.at
+        return each.start
     d = each.dimension if each.dimension is not None else tensor.dimension or 0
     apart = _stride(tensor, d) if form == WINDOWS else max(piece[d] for piece in tensor.pieces)
     if form != WINDOWS and not _in_order(tensor, d):
         return "n"
-    if _is_number(each.at):
-        return str(int(each.at) // apart)
-    product = re.fullmatch(rf"(\w+) \* {apart}", each.at)
-    return product[1] if product else each.at if apart == 1 else f"{_in_brackets(each.at)} // {apart}"
+    if _is_number(each.start):
+        return str(int(each.start) // apart)
+    product = re.fullmatch(rf"(\w+) \* {apart}", each.start)
+    return product[1] if product else each.start if apart == 1 else f"{_in_brackets(each.start)} // {apart}"
 
 
 def _in_brackets(text: str) -> str:
@@ -213,13 +197,23 @@ def _picked(fix: Fix, tensor: TakenTensor, wholes: Sequence[str]) -> Fix:
     return fix.but(paste=paste, condition="numbers: of the pieces that are read, which are known before the loop.")
 
 
-def _named(line: PiecesOfLine) -> list[_PieceInText]:
-    """Return the expressions of a line that take the pieces, none where its text does not tell which those are."""
-    text = (line.text or "").partition("  #")[0].rstrip()
+def _fitting_pieces(line: PiecesOfLine) -> list[PieceInText] | None:
+    """Return the expressions of a line that may take the pieces; None where its text is not known whole."""
+    pieces = pieces_in(line.text.partition("  #")[0].rstrip()) if line.text is not None else None
     by = "select" if line.tensors[0].by == "index" else line.tensors[0].by
-    taken = [each for each in _in_text(text) if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
-    told = len({each.whole for each in taken}) == _at_once(line.tensors)
-    return sorted(taken, key=lambda each: each.begin) if told else []
+    return pieces and [each for each in pieces if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
+
+
+def _takes(line: PiecesOfLine) -> bool:
+    """Return whether a line may take the pieces itself: it may call a package that does."""
+    return _fitting_pieces(line) != []
+
+
+def _named(line: PiecesOfLine) -> list[PieceInText]:
+    """Return the expressions of a line that take the pieces, none where its text does not tell which those are."""
+    pieces = _fitting_pieces(line) or []
+    told = len({each.whole for each in pieces}) == _at_once(line.tensors) and all(each.whole for each in pieces)
+    return pieces if told else []
 
 
 def _at_once(tensors: Sequence[TakenTensor]) -> int:
@@ -229,7 +223,7 @@ def _at_once(tensors: Sequence[TakenTensor]) -> int:
     return Counter(counts).most_common(1)[0][0]
 
 
-def _fits(each: _PieceInText, tensor: TakenTensor) -> bool:
+def _fits(each: PieceInText, tensor: TakenTensor) -> bool:
     """Return whether a piece of that dimension has the size of those of a tensor."""
     d, size, piece = each.dimension, tensor.size, tensor.pieces[0]
     if d is None or tensor.by in (AGAIN, "index"):
@@ -237,94 +231,3 @@ def _fits(each: _PieceInText, tensor: TakenTensor) -> bool:
     if each.by == "select":
         return size[:d] + size[d + 1 :] == piece
     return d < len(piece) and size[:d] + size[d + 1 :] == piece[:d] + piece[d + 1 :] and piece[d] < size[d]
-
-
-def _in_text(text: str) -> Iterator[_PieceInText]:
-    """Yield the expressions of a line that take a piece of what has a name."""
-    if not text.isascii():
-        return  # columns of the tree are bytes
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        try:
-            tree = ast.parse(f"{text} pass")  # the head of a loop
-        except SyntaxError:
-            return
-    nodes = list(ast.walk(tree))
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]  # layers[n](x): no tensor
-    for node in nodes:
-        piece = None
-        if isinstance(node, ast.Subscript) and node not in called:
-            piece = _of_subscript(node)
-        elif isinstance(node, ast.Call):
-            piece = _of_call(node)
-        if piece is not None:
-            yield piece
-
-
-def _has_name(node: ast.expr) -> bool:
-    """Return whether an expression is a name, or an attribute of one."""
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _has_name(node.value))
-
-
-def _of_subscript(node: ast.Subscript) -> _PieceInText | None:
-    """Return what an index takes: w[e], x[:, t], x[:, a:b], x.chunk(4)[n]."""
-    if not isinstance(node.ctx, ast.Load) or node.end_col_offset is None:
-        return None
-    begin, end = node.col_offset, node.end_col_offset
-    if isinstance(node.value, ast.Call):
-        called = node.value.func
-        if not (isinstance(called, ast.Attribute) and called.attr in _DIVIDES and _has_name(called.value)):
-            return None
-        return _PieceInText(ast.unparse(node.value), None, AGAIN, begin, end, ast.unparse(node.slice))
-    if not _has_name(node.value):
-        return None
-    each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    chosen = [i for i, index in enumerate(each) if not _is_whole(index)]
-    if len(chosen) != 1 or any(isinstance(index, ast.Constant) and index.value is None for index in each):
-        return None
-    index, whole = each[chosen[0]], ast.unparse(node.value)
-    after_dots = any(isinstance(other, ast.Constant) and other.value is ... for other in each)
-    d = None if after_dots else chosen[0]
-    if isinstance(index, ast.Slice):
-        begins = "0" if index.lower is None else ast.unparse(index.lower)
-        return (
-            None
-            if begins.startswith("-")
-            else _PieceInText(whole, d, "slice", begin, end, begins, stepped=index.step is not None)
-        )
-    return _PieceInText(whole, d, "select", begin, end, ast.unparse(index))
-
-
-def _is_whole(index: ast.expr) -> bool:
-    """Return whether an index takes all of a dimension, or of several."""
-    everything = isinstance(index, ast.Slice) and not (index.lower or index.upper or index.step)
-    return everything or (isinstance(index, ast.Constant) and index.value is ...)
-
-
-def _of_call(node: ast.Call) -> _PieceInText | None:
-    """Return what w.select(0, e) and x.narrow(1, a, n) take."""
-    called = node.func
-    if (
-        not isinstance(called, ast.Attribute)
-        or called.attr not in ("select", "narrow")
-        or node.keywords
-        or node.end_col_offset is None
-    ):
-        return None
-    arguments = [*([] if getattr(called.value, "id", "") == "torch" else [called.value]), *node.args]
-    if (
-        len(arguments) < 3
-        or not _has_name(arguments[0])
-        or not (isinstance(arguments[1], ast.Constant) and isinstance(arguments[1].value, int))
-    ):
-        return None
-    d, by = arguments[1].value, "slice" if called.attr == "narrow" else "select"
-    return _PieceInText(
-        ast.unparse(arguments[0]),
-        d if d >= 0 else None,
-        by,
-        node.col_offset,
-        node.end_col_offset,
-        ast.unparse(arguments[2]),
-    )

@@ -25,7 +25,13 @@ from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._taken_pastes import PIECES, WINDOWS, PiecesOfLine, form_of
-from nsysx.findings._work_bounds import LINE_OF_PIECES_SHARE, MOST_LINES_NAMED, PICKED_COPIES, WINDOWED_COPIES
+from nsysx.findings._work_bounds import (
+    INDEXED_COPIES,
+    LINE_OF_PIECES_SHARE,
+    MOST_LINES_NAMED,
+    PICKED_COPIES,
+    WINDOWED_COPIES,
+)
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, RemoveCalls, RemoveHost, ScaleOps
 from nsysx.roofline.element_types import types_of
@@ -139,8 +145,10 @@ def _edits(case: Case, group: _PieceLines, gone: pl.DataFrame, left_ns: float) -
         edits.append(ScaleOps(ops_of(copies), left_ns / copied, less_work=True))
     many = pl.col("tensor").replace_strict({i: len(tensor.pieces) for i, tensor in group.tensors.items()})
     joined = copies.filter(pl.int_range(pl.len()).over("tensor") % many > 0)["call"].drop_nulls()
+    if group.by == AGAIN or not len(joined):
+        return edits
     calls = frozenset(joined.to_list())
-    return [*edits, RemoveCalls(calls), RemoveHost(calls, leading=True)] if calls else edits
+    return [*edits, RemoveCalls(calls), RemoveHost(calls, leading=True)]
 
 
 def _left_ns(group: _PieceLines) -> float:
@@ -152,9 +160,12 @@ def _left_ns(group: _PieceLines) -> float:
         fills, copies, adds = (time_of.get((number, work), 0.0) for work in PieceWork)
         fill, add = fills / len(tensor.pieces), adds / max(len(tensor.pieces) - 1, 1)
         if tensor.by == AGAIN:
-            left += fill
+            left += copies
         elif group.form != PIECES:
-            left += fill + copies * (WINDOWED_COPIES if group.form == WINDOWS else PICKED_COPIES)
+            windows = group.form == WINDOWS
+            left += fill + copies * (
+                WINDOWED_COPIES if windows else INDEXED_COPIES if group.by == "index" else PICKED_COPIES
+            )
         elif tensor.covered > 1:  # some are read twice: their gradients are added before the join
             left += copies / tensor.covered + add * (tensor.covered - 1)
         else:

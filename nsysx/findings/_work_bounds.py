@@ -97,9 +97,9 @@ FEW_PIECES_SHARE = 0.5
 MOST_LENGTHS_WRITTEN = 8
 #: A line takes pieces of a tensor if so much of the time of their gradients is its own. Chosen.
 LINE_OF_PIECES_SHARE = 0.1
-#: Gradients of pieces are joined, and then added into zeros: so many times the copies of the pieces, with the picking of rows in the
-#: forward. Each reads and writes as many bytes as these; the adding reads what it adds to, besides.
-WINDOWED_COPIES, PICKED_COPIES = 2.5, 3.5
+#: Gradients of windows and of picked rows are joined, and then added into zeros: so many times the copies of the pieces, with the picking
+#: in the forward. Each reads and writes as many bytes as these; the adding reads what it adds to, besides, as it does now for an index.
+WINDOWED_COPIES, PICKED_COPIES, INDEXED_COPIES = 2.5, 3.5, 2
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
 MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2

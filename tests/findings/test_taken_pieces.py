@@ -126,6 +126,22 @@ def test_experts_that_are_taken_one_by_one(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("taken", "text", "gone", "stays"),
+    [
+        (EXPERTS._replace(pieces=6 * ["[64, 96]"]), "h @ w[e]", 6 * 40 + 5 * 100 + 60, 60 / 0.75 + 40 / 4),  # two are not read
+        (EXPERTS._replace(pieces=16 * ["[64, 96]"]), "h @ w[e] + w[e]", 16 * 40 + 15 * 100 + 160, 80 + 100),  # each is read twice
+        (Taken(LINE, "Slice", "[4, 12, 64]", 9 * ["[4, 4, 64]"]), "x[:, t : t + 4]", 9 * 40 + 8 * 100 + 90, 40 + 2.5 * 90),
+        (Taken(LINE, "Index", "[64, 96]", 8 * ["[8, 96]"]), "x[rows]", 8 * 40 + 7 * 100 + 80, 40 + 2 * 80),
+        (Taken(LINE, "Select", "[64, 9, 9]", 8 * ["[9, 9]"]), "w[e]", 8 * 40 + 7 * 100 + 80, 40 + 3.5 * 80),
+        (Taken(LINE, "Split", "[4, 12, 64]", 4 * ["[4, 3, 64]"]), "x.chunk(4, 1)[n]", 4 * 50 + 3 * 100, 50),
+    ],
+)  # fmt: skip
+def test_what_a_join_still_takes(taken: Taken, text: str, gone: float, stays: float, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, taken, source={LINE: text})
+    assert finding.saving_ns_per_step == pytest.approx((gone - stays) * 1000, rel=0.07)
+
+
 def test_steps_whose_other_launches_differ(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, EXPERTS, uneven=True)
     assert finding.saving_ns_per_step == pytest.approx((8 * 40 + 7 * 100) * 1000, rel=0.05)
@@ -162,7 +178,7 @@ def test_several_tensors_of_several_lines(tmp_path: Path) -> None:
         ),
         (
             Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]),
-            "y.append(self.block(x.narrow(1, n * 3, 3)))",
+            "y.append(self.block(torch.narrow(x, 1, n * 3, 3)))",
             ["x_parts = x.split(3, 1)  # once, before the loop", "y.append(self.block(x_parts[n]))  # in it"],
         ),
         (
@@ -187,11 +203,6 @@ def test_several_tensors_of_several_lines(tmp_path: Path) -> None:
             Taken(LINE, "Select", "[3, 64, 96]", 3 * ["[64, 96]"]),
             "q, k, v = qkv[0], qkv[1], qkv[2]",
             ["qkv_parts = qkv.unbind(0)  # once, before", "q, k, v = qkv_parts[0], qkv_parts[1], qkv_parts[2]"],
-        ),
-        (
-            EXPERTS,
-            "y = y + table[e] @ stack.weight_of(e)[e]",
-            ["table_parts = table.unbind(0)  # once, before the loop", "y = y + table_parts[e] @ stack.weight_of(e)[e]  # in it"],
         ),
         (
             EXPERTS,
@@ -236,10 +247,21 @@ def test_code_in_the_names_of_the_program(taken: Taken, text: str, paste: list[s
         (Taken(LINE, "Slice", "[4, 12, 64]", [f"[4, {n}, 64]" for n in range(1, 7)]), "x[:, :t]"),  # they overlap
         (Taken(LINE, "Slice", "[4, 10, 64]", 4 * ["[4, 2, 64]"]), "x[:, k::4]"),  # no even division
         (EXPERTS, "out = model(ids)"),  # a package takes them
+        (EXPERTS, "out = model(ids[:, :-1], sizes[a:b])"),
+        (Taken(LINE, "Select", "[4, 12, 64]", 12 * ["[4, 64]"]), "out = model(batch[n])"),
     ],
 )
 def test_what_is_small_or_has_no_other_form(taken: Taken, text: str, tmp_path: Path) -> None:
     assert not found(tmp_path, taken, source={LINE: text})
+
+
+@pytest.mark.parametrize(
+    "text", ["h = h @ self.weights(e)[e]", "h = h @ w[e, :, a:b]", "h = F.silu(h @ self.gate[e],", "y = a[e] @ b[e]"]
+)
+def test_a_line_that_does_not_name_the_tensor(text: str, tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, EXPERTS, source={LINE: text})
+    assert finding.fix.startswith("Take all pieces of the tensor at once, by unbind, split or chunk before the loop: ")
+    assert finding.paste.startswith("parts = w.unbind(0)  # once, before the loop; w: of 8 x 64 x 96")
 
 
 def test_pieces_of_several_tensors_have_no_sum(tmp_path: Path) -> None:
