@@ -57,13 +57,13 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     fix, tensor = Fix.by_name(_BY_NUMBER if form == PICKED else _TOGETHER), tensors[0]
     named = [(line, pieces) for line in lines[:MOST_LINES_NAMED] if (pieces := _named(line))]
     taken = [each for _, pieces in named for each in pieces]
-    if any(each.stepped for each in taken) and not _even(tensor):
+    if not _have_form(form, lines, tensors, taken):
         return None
     wholes = list(dict.fromkeys(each.whole for each in taken))
     if form == PICKED:
         return _picked(fix, tensor, wholes)
     if not wholes:
-        return fix.but(paste="\n".join(_general(form, tensor)))
+        return fix.but(paste="\n".join(_general(tensor)))
     parts = _names(wholes)
     first = {each.whole: (each, _fitting(line, each)) for line, pieces in named[::-1] for each in pieces[::-1]}
     calls = {whole: _call(form, *first[whole]) for whole in wholes}
@@ -80,7 +80,37 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
         else f" by {' and '.join(dict.fromkeys(call.partition('.')[0] for call in calls.values()))}"
     )
     do = f"{'Call' if tensor.by == AGAIN else 'Take'} {listed} {'' if tensor.by == AGAIN else 'apart '}once{how}"
-    return fix.but(text=f"{do}{'' if alone else ', before the loop'}: {why}", paste="\n".join(paste))
+    begin = "".join(dict.fromkeys(_where_they_begin(form, line, pieces) for line, pieces in named))
+    words = f"{do}{'' if alone else ', before the loop'}: {why}"
+    return fix.but(text=words, paste="\n".join(paste), condition=f"{begin}{fix.condition}")
+
+
+def _have_form(
+    form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTensor], taken: Sequence[PieceInText]
+) -> bool:
+    """Return whether what lines take, as far as their texts tell (``taken``), can be taken together in a form."""
+    stepped = any("::" in (line.text or "") or _steps(line) for line in lines) and tensors[0].by == "slice"
+    if form == WINDOWS:  # their size alone may be chance
+        return bool(taken) and not stepped and not all(_is_number(each.start) for each in taken)
+    return not stepped or (bool(taken) and all(map(_even, tensors)))
+
+
+def _steps(line: PiecesOfLine) -> bool:
+    return any(each.stepped for each in _fitting_pieces(line) or ())
+
+
+def _where_they_begin(form: str, line: PiecesOfLine, pieces: Sequence[PieceInText]) -> str:
+    """Return what must hold of where slices begin, "" for others."""
+    words = list[str]()
+    for each in pieces:
+        number, tensor = _number(form, each, _fitting(line, each)), _fitting(line, each)
+        if each.by != "slice" or each.stepped or number == each.start:
+            continue
+        if number == "n":
+            words.append("n: the number of the piece. ")
+        elif " // " in number:
+            words.append(f"Pieces begin at multiples of {_apart(form, each, tensor)}. ")
+    return "".join(dict.fromkeys(words))
 
 
 def _fitting(line: PiecesOfLine, each: PieceInText) -> TakenTensor:
@@ -124,7 +154,7 @@ def _windows(tensor: TakenTensor, d: int) -> str:
 
 
 def _split_sizes(tensor: TakenTensor, d: int) -> str:
-    """Return what split is arguments: one size, where all but the last piece have it, else that of each."""
+    """Return what split is given: one size, where all but the last piece have it, else that of each."""
     lengths = [piece[d] for piece in tensor.pieces]
     if _in_order(tensor, d):
         return str(max(lengths))
@@ -149,8 +179,7 @@ def _number(form: str, each: PieceInText, tensor: TakenTensor) -> str:
     """Return which part a piece is, in the program's own numbers."""
     if each.by != "slice" or each.stepped:
         return each.start
-    d = each.dimension if each.dimension is not None else tensor.dimension or 0
-    apart = _stride(tensor, d) if form == WINDOWS else max(piece[d] for piece in tensor.pieces)
+    d, apart = each.dimension if each.dimension is not None else tensor.dimension or 0, _apart(form, each, tensor)
     if form != WINDOWS and not _in_order(tensor, d):
         return "n"
     if _is_number(each.start):
@@ -159,18 +188,22 @@ def _number(form: str, each: PieceInText, tensor: TakenTensor) -> str:
     return product[1] if product else each.start if apart == 1 else f"{_in_brackets(each.start)} // {apart}"
 
 
+def _apart(form: str, each: PieceInText, tensor: TakenTensor) -> int:
+    """Return how far pieces lie from each other."""
+    d = each.dimension if each.dimension is not None else tensor.dimension or 0
+    return _stride(tensor, d) if form == WINDOWS else max(piece[d] for piece in tensor.pieces)
+
+
 def _in_brackets(text: str) -> str:
     """Return an expression as a part of another one."""
     return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
 
-def _general(form: str, tensor: TakenTensor) -> Iterator[str]:
+def _general(tensor: TakenTensor) -> Iterator[str]:
     """Yield the lines for a tensor that the text does not name."""
     d, size = tensor.dimension or 0, " x ".join(map(str, tensor.size))
     if tensor.by == AGAIN:
         yield f"parts = w.chunk(n)  # or split(), unbind(): once, before the loop; w: of {size}"
-    elif form == WINDOWS:
-        yield f"parts = w.{_windows(tensor, d)}  # once, before the loop; w: of {size}"
     elif tensor.by == "select":
         yield f"parts = w.unbind({d})  # once, before the loop; w: of {size}"
     else:

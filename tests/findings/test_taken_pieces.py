@@ -236,6 +236,7 @@ def test_several_tensors_of_several_lines(tmp_path: Path) -> None:
 def test_code_in_the_names_of_the_program(taken: Taken, text: str, paste: list[str], tmp_path: Path) -> None:
     (finding,) = found(tmp_path, taken, source={LINE: text})
     assert finding.paste.splitlines() == paste
+    assert ("begin at multiples of" in finding.condition) == (" // " in finding.paste)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,12 @@ def test_code_in_the_names_of_the_program(taken: Taken, text: str, paste: list[s
         (Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 11, 64]"]), "x[:, :-1]"),  # most of it
         (Taken(LINE, "Slice", "[4, 12, 64]", [f"[4, {n}, 64]" for n in range(1, 7)]), "x[:, :t]"),  # they overlap
         (Taken(LINE, "Slice", "[4, 10, 64]", 4 * ["[4, 2, 64]"]), "x[:, k::4]"),  # no even division
+        (
+            Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 6, 64]"]),
+            "x = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 1::2]], -1)",
+        ),
+        (Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 6, 64]"]), "a, b = x[:, :6], x[:, 2:8]"),
+        (Taken(LINE, "Slice", "[4, 12, 64]", 4 * ["[4, 3, 64]"]), "y.append(self.block(x[:, k::4],"),
         (EXPERTS, "out = model(ids)"),  # a package takes them
         (EXPERTS, "out = model(ids[:, :-1], sizes[a:b])"),
         (Taken(LINE, "Select", "[4, 12, 64]", 12 * ["[4, 64]"]), "out = model(batch[n])"),
