@@ -142,6 +142,20 @@ def test_what_a_join_still_takes(taken: Taken, text: str, gone: float, stays: fl
     assert finding.saving_ns_per_step == pytest.approx((gone - stays) * 1000, rel=0.07)
 
 
+def test_it_comes_before_what_is_told_of_the_loop(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(LINE):
+            for _ in range(30):
+                program.host(12)
+                program.launch(3, GEMM)
+        step(program, number, [EXPERTS])
+
+    summary = Lined(SOURCE, {"networks": [{"class": "Net", "package": "torch"}]}).run(body).summary(tmp_path)
+    told = {finding.code for finding in summary.findings or () if finding.where.get("line") == LINE}
+    assert told >= {"NSX123", "NSX131"} and summary.answer is not None
+    assert [action.code for action in summary.answer.do] == ["NSX131"]
+
+
 def test_steps_whose_other_launches_differ(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, EXPERTS, uneven=True)
     assert finding.saving_ns_per_step == pytest.approx((8 * 40 + 7 * 100) * 1000, rel=0.05)
