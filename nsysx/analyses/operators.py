@@ -24,7 +24,10 @@ class OperatorRow(TypedDict):
         str | None, Of("operator whose FLOPs are known, else the innermost; null for GPU work outside of all")
     ]
     shapes: Annotated[str | None, Of("sizes of its tensors, such as 8x1024, 1024x512; null when not recorded")]
-    module: Annotated[str, Of("module in which it was called; work outside of modules in parentheses")]
+    module: Annotated[
+        str | None,
+        Of("module in which it was called; work outside of modules in parentheses; null where that is not known"),
+    ]
     phase: Annotated[str | None, Of("phase of the step in which it was called")]
     caller: Annotated[str | None, Of("the outermost PyTorch operator around it; null for none")]
     calls: Annotated[int, Of("executions with GPU work in the steady steps", sums="scope")]

@@ -20,6 +20,11 @@ GROWING_LAYERS_SHARE = 0.6
 # ---- written_parts --------------------------------------------------------------------------------------------------
 #: Nodes of autograd that one write makes: of what is written, of the tensor, and of its view.
 NODES_OF_WRITE = 3
+# ---- taken_apart ----------------------------------------------------------------------------------------------------
+#: So many pieces of one tensor are taken one by one: fewer save little. A larger piece is most of its tensor. Both chosen.
+FEWEST_PIECES, LARGEST_PIECE_SHARE = 3, 0.5
+#: A kernel of one grid works for their gradients if this share of those that are known does. Chosen.
+LIKE_WORK_SHARE = 0.9
 # ---- padded_experts -------------------------------------------------------------------------------------------------
 #: Rows of experts that are so many times the tokens are mostly padding. Chosen: usual capacities are 1 to 1.5 times.
 PADDED_EXPERTS_TIMES = 2

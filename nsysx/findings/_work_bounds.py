@@ -90,6 +90,16 @@ FEW_ROWS_NS = 5_000
 # ---- _grown_copies --------------------------------------------------------------------------------------------------
 #: Copies of one place grow if there are so many, this share of them by one size, and this share of the bytes was moved before. Chosen.
 FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE = 6, 0.8, 0.6
+# ---- _taken_pieces --------------------------------------------------------------------------------------------------
+#: Of a tensor of which less is read than this share single rows are picked by their numbers; all of them are taken apart else. Chosen.
+FEW_PIECES_SHARE = 0.5
+#: So many lengths of pieces are written out. Chosen: a line holds no more.
+MOST_LENGTHS_WRITTEN = 8
+#: A line takes pieces of a tensor if so much of the time of their gradients is its own. Chosen.
+LINE_OF_PIECES_SHARE = 0.1
+#: Gradients of windows and of picked rows are joined, and then added into zeros: so many times the copies of the pieces, with the picking
+#: in the forward. Each reads and writes as many bytes as these; the adding reads what it adds to, besides, as it does now for an index.
+WINDOWED_COPIES, PICKED_COPIES, INDEXED_COPIES = 2.5, 3.5, 2
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches; so much of a saving from times may stay (share).
 MODELS_IN_TURN_LAUNCHES_SHARE, STACKED_MODELS_MAY_STAY_SHARE = 0.3, 0.2

@@ -8,6 +8,7 @@ What it means
     is read, or channels that are resampled before they are mixed. So are tensors that a loop makes longer by torch.cat, which copies all
     that is there for each part that comes: caches, histories, windows, buffers; and tensors that it fills part by part under autograd,
     whose backward copies all of the gradient for each part; and layers or networks that compute all rows again for each that comes.
+    Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
@@ -49,6 +50,7 @@ from nsysx.findings import (
     _shared_factors,
     _smaller_operators,
     _solved_systems,
+    _taken_pieces,
     _written_parts,
 )
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
@@ -118,7 +120,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
     grown += _grown_sequences.findings_of(case, RULE)
-    grown += _written_parts.findings_of(case, RULE)
+    grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

@@ -208,6 +208,23 @@ UNTRIED = (
         "Parts stand in the order of their rows (parts[::-1] for a loop from the end), and the join has their type.", untried=_OWN_CODE,
     ),
     Remedy(
+        "taken-apart-once",
+        "Take all pieces of the tensor at once, by unbind, split or chunk before the loop: for each piece that is taken alone backward "
+        "fills zeros of the size of the whole and adds them up, and of pieces that are taken together it joins the gradients once",
+        "parts = w.unbind(0)  # once, before the loop\nparts[n]  # in it, not w[n]",
+        "Nothing may write into the pieces in place. Parameters of their own for them, or one product for all (torch.bmm), do as well.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "picked-once",
+        "Pick the rows of all rounds at once, before the loop: for each piece that is picked alone backward fills zeros of the size of the "
+        "whole and adds them up, and of rows that are picked together it adds the gradients into them once",
+        "parts = x.index_select(0, torch.cat(numbers)).split([len(each) for each in numbers])  # once, before the loop\n"
+        "parts[n]  # in it, not x[numbers[n]]",
+        "numbers: those of the rows of each round (of a mask: mask.nonzero().flatten()), which are known before the loop. The rows "
+        "that are picked take memory of their own.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "ring-of-rows",
         "Keep as many rows as are kept in one tensor, and write the new ones over the oldest: torch.cat copies all that stay each time",
         "at = (n + torch.arange(len(new), device=kept.device)) % len(kept)  # kept: made once, as long as it gets\n"

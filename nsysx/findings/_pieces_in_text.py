@@ -1,0 +1,117 @@
+"""What a line of the program takes a piece of, by its text: w[e], x[:, t], x[:, a:b], x.narrow(1, a, n), x.chunk(4)[n]."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nsysx.events.taken_apart import AGAIN
+
+#: Calls that take all pieces, and those that take one: how, and how many arguments say which.
+_DIVIDES = ("chunk", "split", "split_with_sizes", "unbind")
+_TAKES = {"select": "select", "index_select": "select", "narrow": "slice"}
+#: These take slices, each by itself.
+_SLICES = ("tensor_split", "hsplit", "vsplit", "dsplit")
+
+
+class PieceInText(NamedTuple):
+    """An expression that takes a piece, from a column of the line to another: of what ("" for what has no name), in which dimension (None
+    where the text does not tell), how (as in ``TakenTensor``), and from where on.
+    """
+
+    whole: str
+    dimension: int | None
+    by: str
+    begin: int
+    end: int
+    start: str
+    stepped: bool = False
+
+
+def pieces_in(text: str) -> list[PieceInText] | None:
+    """Return the expressions of a line that take a piece, in order; None where it is no whole statement."""
+    tree = _parsed(text)
+    if tree is None:
+        return None
+    nodes = list(ast.walk(tree))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]  # layers[n](x): no tensor
+    pieces = list[PieceInText]()
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and node not in called and isinstance(node.ctx, ast.Load):
+            pieces += _of_subscript(node)
+        elif isinstance(node, ast.Call):
+            pieces += _of_call(node)
+    return sorted(pieces, key=lambda each: each.begin)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    for statement in (text, f"{text} pass"):  # the second one: the head of a loop
+        try:
+            return ast.parse(statement) if text.isascii() else None  # columns of the tree are bytes
+        except SyntaxError:
+            pass
+    return None
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return an expression that is a name, or an attribute of one; "" for another one."""
+    plain = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _name_of(node.value))
+    return ast.unparse(node) if plain else ""
+
+
+def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
+    """Yield what an index takes."""
+    begin, end = node.col_offset, node.end_col_offset or 0
+    if isinstance(node.value, ast.Call) and _called(node.value) in _DIVIDES:
+        base = node.value.func
+        whole = ast.unparse(node.value) if isinstance(base, ast.Attribute) and _name_of(base.value) else ""
+        yield PieceInText(whole, None, AGAIN, begin, end, ast.unparse(node.slice))
+        return
+    each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    chosen = [i for i, index in enumerate(each) if not _is_whole(index)]
+    whole = _name_of(node.value) if len(chosen) == 1 else ""
+    exact = not any(isinstance(index, ast.Constant) and index.value in (None, ...) for index in each)
+    for i in chosen:
+        index = each[i]
+        sliced = isinstance(index, ast.Slice)
+        first = (
+            (ast.unparse(index.lower) if index.lower else "0") if isinstance(index, ast.Slice) else ast.unparse(index)
+        )
+        yield PieceInText(
+            "" if sliced and first.startswith("-") else whole,
+            i if exact and len(chosen) == 1 else None,
+            "slice" if sliced else "select",
+            begin,
+            end,
+            first,
+            stepped=isinstance(index, ast.Slice) and index.step is not None,
+        )
+
+
+def _is_whole(index: ast.expr) -> bool:
+    """Return whether an index takes all of a dimension, or of several, or makes one."""
+    everything = isinstance(index, ast.Slice) and not (index.lower or index.upper or index.step)
+    return everything or (isinstance(index, ast.Constant) and index.value in (None, ...))
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _of_call(node: ast.Call) -> Iterator[PieceInText]:
+    """Yield what a call takes."""
+    name, begin, end = _called(node), node.col_offset, node.end_col_offset or 0
+    if name in _SLICES:
+        yield PieceInText("", None, "slice", begin, end, "0")
+    if name not in _TAKES or not isinstance(node.func, ast.Attribute):
+        return
+    base = node.func.value
+    arguments = [*([] if getattr(base, "id", "") == "torch" else [base]), *node.args]
+    d = arguments[1].value if len(arguments) > 2 and isinstance(arguments[1], ast.Constant) else None
+    if not isinstance(d, int):
+        yield PieceInText("", None, _TAKES[name], begin, end, "0")
+        return
+    first = ast.unparse(arguments[2])
+    whole = "" if first.startswith("-") and name == "narrow" else _name_of(arguments[0])
+    yield PieceInText(whole, d if d >= 0 else None, _TAKES[name], begin, end, first)
