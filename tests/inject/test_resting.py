@@ -233,7 +233,9 @@ def test_steps_with_an_evaluation_are_not_timed_once_one_is_known() -> None:
                     net(torch.randn(2, 8))
                 net.train()
         rows = lab.probe.settings.evaluations.record()
-        assert [(row["step"], row["calls"]) for row in rows] == [(20, 1)], "the first one was followed, though all rested"
+        assert [(row["step"], row["calls"]) for row in rows] == [(20, 1)], (
+            "the first one was followed, though all rested"
+        )
         periods = {p.number: p.ns for p in lab.probe.borders.clock.periods if p.number < 58}
         assert {34, 47} <= set(range(58)) - set(periods)
     finally:

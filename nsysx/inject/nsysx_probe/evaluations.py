@@ -8,7 +8,7 @@ numbers tell whether the ranks evaluate one network, or each its own. Evaluation
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -72,8 +72,8 @@ class Evaluations:
         """What was called since the last step is one evaluation."""
         self._open = None
 
-    def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: int) -> None:
-        """A network is called to evaluate, not from inside another one, behind ``step``."""
+    def called(self, module: Any, given: tuple[Any, ...], step: int) -> None:
+        """A network is called to evaluate, not from inside another one, behind ``step``; ``given``: args and kwargs."""
         if self._open is None:
             if self._count >= MOST_EVALUATIONS:
                 return
@@ -90,12 +90,12 @@ class Evaluations:
         if len(sums) >= MOST_EVALUATED or (call > FIRST_EVALUATED and call & (call - 1)):
             return
         sums.append(None)
-        given = list(flat([*args, *kwargs.values()]))
-        tensors = [value for value in given if type(value) is self.torch.Tensor]
+        values = list(flat(given))
+        tensors = [value for value in values if type(value) is self.torch.Tensor]
         if tensors and tensors[0].dim():
             row["rows"] = row["rows"] or int(tensors[0].shape[0])
-        if all(isinstance(value, PLAIN) or self._readable(value) for value in given):
-            self._copy(sums, tensors, repr([value for value in given if isinstance(value, PLAIN)]))
+        if all(isinstance(value, PLAIN) or self._readable(value) for value in values):
+            self._copy(sums, tensors, repr([value for value in values if isinstance(value, PLAIN)]))
 
     def window_closed(self) -> None:
         """Read what the devices have copied by now."""

@@ -218,10 +218,10 @@ class SettingsReader:
         if self.inputs.holds and not self._traced():
             self._safely(lambda: self.inputs.called(module, args, kwargs or {}))
 
-    def evaluates(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], step: int) -> None:
+    def evaluates(self, module: Any, given: tuple[Any, ...], step: int) -> None:
         """A network is called between two steps to evaluate, not from inside another one."""
         if not self._traced():
-            self._safely(lambda: self.evaluations.called(module, args, kwargs, step))
+            self._safely(lambda: self.evaluations.called(module, given, step))
 
     def _network(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._seen["unread"].inputs(module, args, kwargs)
