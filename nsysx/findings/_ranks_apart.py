@@ -72,6 +72,29 @@ def forwards_alone(case: Case, settings: RecordedSettings) -> bool:
     return sent is not None and sent.kinds_in_forward <= kinds
 
 
+def evaluates_alone(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether nothing goes between the ranks in a forward, of a step or of an evaluation, but what a wrapper sends itself.
+
+    Ranks that share layers, experts, a sequence or a pipeline must be given the same, and exchange what they make of it.
+    """
+    kinds = {kind for name, sent in _SENT_IN_FORWARD.items() if settings.wrappers(name) for kind in sent}
+    sent = case.profile.once(_exchanged)
+    if sent is None or sent.to_one or not sent.kinds_in_forward <= kinds or (sent.outputs and not kinds):
+        return False
+    return case.profile.once(_kinds_in_evaluation) <= kinds and not _own(case.profile)
+
+
+def _kinds_in_evaluation(profile: Profile) -> frozenset[str]:
+    """Return the kinds of all but small messages of recorded evaluations, between steps and in them."""
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMM.value))
+    ops = ops.filter(
+        ops["call_start_ns"].is_not_null() & (ops["phase"].cast(pl.String) == "evaluation").fill_null(value=False)
+    )
+    messages = nccl_notes.messages(profile.trace, ops, nccl_notes.members(profile.trace).get(profile.process, {}))
+    return frozenset(m.kind for m in messages if m.bytes is None or m.bytes > MOST_METRIC_BYTES)
+
+
 def sends_to_one(case: Case) -> bool:
     """Return whether ranks send to one other rank alone, as those with experts or stages of their own do; True where that is not known."""
     sent = case.profile.once(_exchanged)

@@ -14,6 +14,8 @@ Bad
 Good
     if step % 500 == 0: validate(model, shard(rank))    # rarer, a part of it on each rank
 
+    With n ranks that each evaluate all of it, a shard for each takes 1/n of the time; sums and counts are reduced once.
+
 Harmless when
     The recorded stretch holds more of it than usual, such as the first epoch.
 """
@@ -47,6 +49,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -117,6 +120,18 @@ def check(case: Case) -> list[Finding]:
     if rounds:
         detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
         fix = _ROUNDS
+    elif evaluates and (same := same_evaluation(case)) is not None:
+        detail += f" There {same.sentence()}, with the same weights: each does what the others do."
+        seen_share = seen[0] / sum(seen) if any(seen) else 1.0
+        saved = same.saved_ns(round(between * (line.share if named and line is not None else seen_share)))
+        evidence[0] = {
+            **evidence[0],
+            **(_loop_worth.of_loop(real, saved.likely_ns) or {}),
+            "evaluating_ranks": same.ranks,
+        }
+        worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))
+        fix = same.fix()
+        where |= same.line
     elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)
