@@ -27,22 +27,20 @@ from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
 
-_ROWS = (
-    "own = [rows[dist.get_rank() :: dist.get_world_size()] for rows in held_out]  # its tensors, once before the loop\n"
-)
+#: The part of each rank: of tensors in memory, of a loader, and of one whose ranks must make as many calls.
+_ROWS = "held_out = [rows[dist.get_rank() :: dist.get_world_size()] for rows in held_out]  # its tensors, once, before the loop\n"
 _SUBSET = (
-    "own = Subset(held_out, range(dist.get_rank(), len(held_out), dist.get_world_size()))\n"
-    "loader = DataLoader(own, batch_size)  # with the options that it has now\n"
+    "loader = DataLoader(Subset(held_out, range(dist.get_rank(), len(held_out), dist.get_world_size())), batch_size)\n"
 )
 _SAMPLER = "loader = DataLoader(held_out, batch_size, sampler=DistributedSampler(held_out, shuffle=False))\n"
 _REDUCED = (
-    "totals = torch.stack([loss_sum, count])  # behind the evaluation's loop, of this rank's part: sums and counts, no means\n"
-    "dist.all_reduce(totals)\nloss = totals[0] / totals[1]  # not before"
+    "totals = torch.stack([loss_sum, count])  # behind the loop, of this rank's part\n"
+    "dist.all_reduce(totals)\nloss = totals[0] / totals[1]  # not a mean of means"
 )
 _SUMS = (
     "Reduce sums and counts, not means: parts may be unequal. A metric of all predictions at once has to be gathered."
 )
-_AS_MANY_CALLS = " The wrapper exchanges in each forward, so every rank must make as many calls: DistributedSampler repeats a few samples for that."
+_AS_MANY_CALLS = " The wrapper exchanges in each forward, so every rank must make as many calls: DistributedSampler repeats samples for that."
 
 #: Of a call: the class of the network and the line. What is compared of it: the number of calls, the checksums, and that of the weights.
 _Call = tuple[object, object]
@@ -71,30 +69,31 @@ class SameEvaluation(NamedTuple):
     loaded: bool
     wrapped: bool
 
+    @property
+    def everyone(self) -> str:
+        """Return "all 8 ranks"."""
+        return "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"
+
     def sentence(self) -> str:
-        """Return what was seen, without a full stop."""
-        everyone = "both ranks" if self.ranks == 2 else f"all {self.ranks} ranks"
-        given = f"the same {units.count(self.rows)} rows" if self.rows else "the same"
+        """Return what was seen."""
         place = f" at {in_short(self.line)}" if self.line else ""
-        return f"{everyone} evaluate the same samples ({units.count(self.calls)} calls of {self.network}{place}, each with {given})"
+        rows = f", {units.count(self.rows)} rows each" if self.rows else ""
+        calls = f"{units.count(self.calls)} calls of {self.network}{place}{rows}"
+        return f"{units.capitalized(self.everyone)} evaluate the same samples, with the same weights: {calls}."
 
     def fix(self) -> Fix:
         """Return the advice to share the evaluation."""
         of_loader = _SAMPLER if self.wrapped else _SUBSET
-        return Fix.by_name(
-            way(
-                "shared-evaluation",
-                f"Give each rank its own part of the evaluation: {self.sentence()}, with the same weights",
-                (of_loader if self.loaded else _ROWS) + _REDUCED,
-                _SUMS + (_AS_MANY_CALLS if self.wrapped else ""),
-            )
-        )
+        text = f"Give each rank its own part of the evaluation: {self.everyone} evaluate the same samples, with the same weights"
+        paste = (of_loader if self.loaded else _ROWS) + _REDUCED
+        return Fix.by_name(way("shared-evaluation", text, paste, _SUMS + (_AS_MANY_CALLS if self.wrapped else "")))
 
-    def saved_ns(self, evaluated_ns: int) -> SavedEvaluation:
-        """Return what goes of so much evaluation (ns): batches stay whole, and some of the work is no batch's."""
-        likely = (1 - -(-self.calls // self.ranks) / self.calls) * evaluated_ns
-        most = (1 - 1 / self.ranks) * evaluated_ns
-        return SavedEvaluation(round((1 - SHARED_EVALUATION_STAYS) * likely), round(likely), round(most))
+    def saved_ns(self, least_ns: float, most_ns: float) -> SavedEvaluation:
+        """Return what goes of an evaluation of ``least_ns`` to ``most_ns``: batches stay whole, and some of the work is no batch's."""
+        whole = 1 - -(-self.calls // self.ranks) / self.calls
+        least = (1 - SHARED_EVALUATION_STAYS) * whole * least_ns
+        likely = whole * (least_ns + most_ns) / 2
+        return SavedEvaluation(round(least), round(likely), round((1 - 1 / self.ranks) * most_ns))
 
 
 def same_evaluation(case: Case) -> SameEvaluation | None:

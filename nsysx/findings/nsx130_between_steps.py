@@ -121,14 +121,12 @@ def check(case: Case) -> list[Finding]:
         detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
         fix = _ROUNDS
     elif evaluates and (same := same_evaluation(case)) is not None:
-        detail += f" There {same.sentence()}, with the same weights: each does what the others do."
-        seen_share = seen[0] / sum(seen) if any(seen) else 1.0
-        saved = same.saved_ns(round(between * (line.share if named and line is not None else seen_share)))
-        evidence[0] = {
-            **evidence[0],
-            **(_loop_worth.of_loop(real, saved.likely_ns) or {}),
-            "evaluating_ranks": same.ranks,
-        }
+        detail += f" {same.sentence()}"
+        share = seen[0] / sum(seen) if any(seen) else 1.0
+        sampled = line.share if named and line is not None else share  # of the time in which the line was looked at
+        saved = same.saved_ns(min(share, sampled) * between, max(share, sampled) * between)
+        of_loop = _loop_worth.of_loop(real, saved.likely_ns) or {}
+        evidence[0] = {**evidence[0], **of_loop, "evaluating_ranks": same.ranks}
         worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))
         fix = same.fix()
         where |= same.line
