@@ -28,7 +28,7 @@ def in_words(real: Unprofiled, saved_ns: int, span_ns: tuple[int, int] | None = 
     least, most = span_ns or (saved_ns, saved_ns)
     ends = (max(loops), least), (min(loops), most)
     told = [units.times(loop / (loop - saved)) for loop, saved in ends if loop > saved]
-    by = "by the length of a step" + (" and by what of it stays" if span_ns else "")
+    by = "by the length of a step" + (" and what stays" if span_ns else "")
     spread = f" ({told[0][:-1]} to {told[-1][:-1]}, {by})" if len(set(told)) > 1 else ""
     arrow = f"{units.duration(now)} → {units.duration(now - saved_ns)} {WITH_BETWEEN}"
     return f"{units.times(now / (now - saved_ns))} faster over the loop{spread}: {arrow}"

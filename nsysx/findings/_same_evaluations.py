@@ -40,7 +40,7 @@ _REDUCED = (
 _SUMS = (
     "Reduce sums and counts, not means: parts may be unequal. A metric of all predictions at once has to be gathered."
 )
-_AS_MANY_CALLS = " The wrapper exchanges in each forward, so every rank must make as many calls: DistributedSampler repeats samples for that."
+_AS_MANY_CALLS = " Ranks must make as many calls, because the wrapper exchanges in each: DistributedSampler repeats samples for that."
 
 #: Of a call: the class of the network and the line. What is compared of it: the number of calls, the checksums, and that of the weights.
 _Call = tuple[object, object]
