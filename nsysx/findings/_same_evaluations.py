@@ -76,9 +76,9 @@ class SameEvaluation(NamedTuple):
 
     def sentence(self) -> str:
         """Return what was seen."""
-        place = f" at {in_short(self.line)}" if self.line else ""
+        there = f" at {in_short(self.line)}" if self.line else ""
         rows = f", {units.count(self.rows)} rows each" if self.rows else ""
-        calls = f"{units.count(self.calls)} calls of {self.network}{place}{rows}"
+        calls = f"{units.count(self.calls)} calls of {self.network}{there}{rows}"
         return f"{units.capitalized(self.everyone)} evaluate the same samples, with the same weights: {calls}."
 
     def fix(self) -> Fix:
