@@ -11,18 +11,24 @@ single call, which may be of one whole graph; and of what runs behind every step
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+import polars as pl
+
 from nsysx import units
+from nsysx.events.between_parts import BetweenSteps
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import SHARED_EVALUATION_STAYS
+from nsysx.findings._finding_bounds import SHARED_EVALUATION_STAYS, WORKING_SHARE
 from nsysx.findings._fix import way
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import evaluates_alone
 from nsysx.findings._same_samples import settings_of_rank
+from nsysx.frames import intervals
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
@@ -41,6 +47,11 @@ _SUMS = (
     "Reduce sums and counts, not means: parts may be unequal. A metric of all predictions at once has to be gathered."
 )
 _AS_MANY_CALLS = " Ranks must make as many calls, because the wrapper exchanges in each: DistributedSampler repeats samples for that."
+
+#: What people call groups of ranks that must be given the same.
+_OF_ONE_NETWORK = re.compile(
+    r"(?i)(?<![a-z])(tp|cp|sp|pp|ep|tensor|context|sequence|seq|pipe|pipeline|stage|expert|model)(?![a-z])"
+)
 
 #: Of a call: the class of the network and the line. What is compared of it: the number of calls, the checksums, and that of the weights.
 _Call = tuple[object, object]
@@ -88,12 +99,25 @@ class SameEvaluation(NamedTuple):
         paste = (of_loader if self.loaded else _ROWS) + _REDUCED
         return Fix.by_name(way("shared-evaluation", text, paste, _SUMS + (_AS_MANY_CALLS if self.wrapped else "")))
 
-    def saved_ns(self, least_ns: float, most_ns: float) -> SavedEvaluation:
-        """Return what goes of an evaluation of ``least_ns`` to ``most_ns``: batches stay whole, and some of the work is no batch's."""
+    def saved_ns(self, least_ns: float, most_ns: float, *, works: bool) -> SavedEvaluation:
+        """Return what goes of an evaluation of ``least_ns`` to ``most_ns``: batches stay whole, and some of the work is no batch's.
+
+        ``works``: the GPU works meanwhile. Where it waits for launches, calls that depend on each other take as long for fewer rows.
+        """
         whole = 1 - -(-self.calls // self.ranks) / self.calls
-        least = (1 - SHARED_EVALUATION_STAYS) * whole * least_ns
+        least = (1 - SHARED_EVALUATION_STAYS) * whole * least_ns if works else 0
         likely = whole * (least_ns + most_ns) / 2
         return SavedEvaluation(round(least), round(likely), round((1 - 1 / self.ranks) * most_ns))
+
+
+def gpu_works(case: Case, recorded: BetweenSteps | None) -> bool:
+    """Return whether the GPU works for most of the recorded time between steps; False where none was recorded."""
+    if recorded is None:
+        return False
+    ops = case.profile.attributed.gpu_ops.filter(pl.col("process") == case.process)
+    start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    either = intervals.length(np.append(start, recorded.start_ns), np.append(end, recorded.end_ns))
+    return intervals.length(start, end) + recorded.ns - either >= WORKING_SHARE * recorded.ns
 
 
 def same_evaluation(case: Case) -> SameEvaluation | None:
@@ -103,7 +127,12 @@ def same_evaluation(case: Case) -> SameEvaluation | None:
         return None
     every = [settings_of_rank(case, process) for process in peers.ranks(case.profile)]
     together = settings.groups_of_ranks()
-    if len(every) < 2 or not together or any(len(ranks) != len(every) for ranks in together):
+    if (
+        len(every) < 2
+        or not together
+        or any(len(ranks) != len(every) for ranks in together)
+        or _divides_network(settings)
+    ):
         return None
     wrappers = settings.rows("wrappers") or ()
     divided = any(row.get("kind") != "DDP" for row in wrappers)
@@ -131,6 +160,12 @@ def same_evaluation(case: Case) -> SameEvaluation | None:
     )
 
 
+def _divides_network(settings: RecordedSettings) -> bool:
+    """Return whether a group of ranks is, by its name, one that shares a network or a sequence."""
+    names = (str(row.get(name) or "") for row in settings.rows("groups") or () for name in ("dimension", "description"))
+    return any(_OF_ONE_NETWORK.search(name) for name in names)
+
+
 def _noted(settings: RecordedSettings, *, divided: bool) -> dict[int, dict[_Call, _Given]]:
     """Return what was given to each network in each evaluation, by the step behind which it ran.
 
@@ -139,7 +174,7 @@ def _noted(settings: RecordedSettings, *, divided: bool) -> dict[int, dict[_Call
     steps: dict[int, dict[_Call, _Given]] = {}
     for row in settings.rows("evaluations") or ():
         step, calls, sums = whole_number(row.get("step")), whole_number(row.get("calls")), row.get("sums")
-        if step is not None and calls and isinstance(sums, list):
+        if step is not None and step >= 0 and calls and isinstance(sums, list):
             weights = "divided" if divided else row.get("weights")
             steps.setdefault(step, {})[row.get("class"), row.get("place")] = calls, tuple(sums), weights
     return steps

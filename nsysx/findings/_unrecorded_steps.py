@@ -87,7 +87,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         fix, where = line.fix("run-rarely"), line.where
         if line.evaluates and (same := same_evaluation(case)) is not None:
             detail += f" {same.sentence()}"
-            saved = same.saved_ns(line.share * inside, inside)
+            saved = same.saved_ns(line.share * inside, inside, works=False)  # none of them was recorded
             saving = replace(
                 saving, likely_ns=saved.likely_ns, error_ns=saved.likely_ns - saved.least_ns, most_ns=saved.most_ns
             )

@@ -49,7 +49,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
-from nsysx.findings._same_evaluations import same_evaluation
+from nsysx.findings._same_evaluations import gpu_works, same_evaluation
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -124,7 +124,8 @@ def check(case: Case) -> list[Finding]:
         detail += f" {same.sentence()}"
         share = seen[0] / sum(seen) if any(seen) else 1.0
         sampled = line.share if named and line is not None else share  # of the time in which the line was looked at
-        saved = same.saved_ns(min(share, sampled) * between, max(share, sampled) * between)
+        works = gpu_works(case, recorded)
+        saved = same.saved_ns(min(share, sampled) * between, max(share, sampled) * between, works=works)
         of_loop = _loop_worth.of_loop(real, saved.likely_ns) or {}
         evidence[0] = {**evidence[0], **of_loop, "evaluating_ranks": same.ranks}
         worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))

@@ -9,9 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from nsysx.answer import as_if_chosen
+from nsysx.events.between_parts import BetweenSteps
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import _ranks_apart, _same_evaluations
 from nsysx.findings import nsx130_between_steps as rule
@@ -20,7 +23,7 @@ from nsysx.replay.engine import Withheld, unprofiled_of
 from tests.findings.lined import FILE
 from tests.findings.test_nsx127_costly_settings import CLEAN
 from tests.findings.test_ranks_apart import WEIGHTS, Job, step
-from tests.findings.test_unrecorded_steps import LATE, MORE
+from tests.findings.test_unrecorded_steps import LATE, MORE, MS
 from tests.findings.test_unrecorded_steps import summary as summary_of_long_steps
 from tests.render import factory
 
@@ -57,6 +60,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Findi
             return replace(real, loop_ns=round(times * real.step_ns))
 
         monkeypatch.setattr(rule, "unprofiled_of", with_loop)
+        monkeypatch.setattr(rule, "gpu_works", lambda *_: True)
         ranks = settings.pop("ranks", 2)
         monkeypatch.setattr(_same_evaluations, "peers", SimpleNamespace(ranks=lambda _: [100, *[101] * (ranks - 1)]))
         record = {
@@ -159,6 +163,8 @@ def test_ranks_that_evaluate_something_else_are_not(
         ("shuffled", {}),  # experts
         ("features gathered", {}),
         ("gradients", {"groups": [{"ranks": [0, 1]}, {"ranks": [0, 1, 2, 3], "dimension": "tp"}]}),
+        ("gradients", {"groups": [{"ranks": [0, 1], "dimension": "dp_shard_cp"}]}),
+        ("gradients", {"groups": [{"ranks": [0, 1], "description": "CONTEXT_PARALLEL_GROUP"}]}),
         ("gradients", {"groups": []}),
         ("gradients", {"line": 'model.load_state_dict(torch.load(f"member{rank}.pt"))'}),
         ("gradients", {"ranks": 1}),
@@ -191,9 +197,26 @@ def test_a_small_evaluation_and_other_code_between_steps_are_no_evaluation_to_sh
 )
 def test_batches_stay_whole(ranks: int, calls: int, least: float, likely: float, most: float) -> None:
     same = _same_evaluations.SameEvaluation(ranks, "Net", calls, 4, {}, loaded=False, wrapped=False)
-    saved = same.saved_ns(1e6, 1e6)
+    saved = same.saved_ns(1e6, 1e6, works=True)
     assert [ns / 1e6 for ns in saved] == pytest.approx([least, likely, most], abs=1e-3)
+    assert same.saved_ns(1e6, 1e6, works=False) == saved._replace(least_ns=0)
     assert same.everyone == ("both ranks" if ranks == 2 else f"all {ranks} ranks")
+
+
+@pytest.mark.parametrize(("busy_ms", "works"), [(8, True), (3, False)])
+def test_whether_the_gpu_works_between_steps(busy_ms: int, works: bool, tmp_path: Path) -> None:
+    """Ten milliseconds between steps; a kernel that began in the step before counts from there on."""
+    ops = pl.DataFrame(
+        {
+            "process": [100, 100, 7],
+            "start_ns": [0, 90 * MS, 95 * MS],
+            "end_ns": [50 * MS, (95 + busy_ms) * MS, 105 * MS],
+        }
+    )
+    case = SimpleNamespace(process=100, profile=SimpleNamespace(attributed=SimpleNamespace(gpu_ops=ops)))
+    recorded = BetweenSteps(np.array([95 * MS]), np.array([105 * MS]), (), ())
+    assert _same_evaluations.gpu_works(case, recorded) is works  # type: ignore[arg-type]
+    assert not _same_evaluations.gpu_works(case, None)  # type: ignore[arg-type]
 
 
 def test_an_evaluation_that_only_steps_without_the_profiler_show_is_shared_as_well(

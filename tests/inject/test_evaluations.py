@@ -143,6 +143,21 @@ def test_the_loader_of_an_evaluation_is_known_by_its_line() -> None:
     assert told()[0]["loader"] is None
 
 
+def test_what_is_computed_before_the_first_step_is_no_evaluation() -> None:
+    """Features of a frozen encoder, which are made once."""
+    with armed() as lab:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        with torch.no_grad():
+            Net().eval()(DATA)
+        net(DATA[:4]).sum().backward()
+        optimizer.step()
+        assert lab.probe.settings.evaluations.rows == []
+        with torch.no_grad():
+            net.eval()(DATA)
+        assert [row["step"] for row in lab.probe.settings.evaluations.rows] == [0]
+
+
 def test_a_network_that_learns_with_the_others_is_no_evaluation() -> None:
     """A teacher that is called in each step, behind the forward."""
     with armed() as lab:

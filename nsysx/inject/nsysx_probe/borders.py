@@ -240,7 +240,7 @@ class Borders:
     def call_begins(self, network: Hashable, module: Any, given: tuple[Any, ...]) -> None:
         """A network is about to be called outside of every step: mark its calls if it needs more references. ``given``: args, kwargs."""
         learns = held(module).get("training") and self.torch.is_grad_enabled()
-        if given and self.timing is None and self.steps.trains and not learns:
+        if given and self.timing is None and self.steps.trains and self.steps.index >= 0 and not learns:
             self.settings.evaluates(module, given, self.steps.index)
         if self.out.recording:
             number = self.marking.call_begins(network)
