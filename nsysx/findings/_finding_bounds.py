@@ -226,7 +226,7 @@ FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_NAMED_PARTS = 0.05, 20, 6
 #: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
 AGAIN_FOR_A_SAMPLE = 1.5
 #: A worker that is on a CPU for less than this share of a batch waits.
-WORKING_SHARE = 0.5
+BUSY_BETWEEN_SHARE = 0.5
 # ---- _worker_remedies -------------------------------------------------------------------------------------------
 #: So many times the bytes of a batch are read for it: unpacked images are read in fewer, and float32 of 8 bits in a quarter. Chosen.
 READ_FOR_LITTLE_TIMES = 10
@@ -327,7 +327,7 @@ POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 <<
 #: Of what goes when ranks share an evaluation, so much may stay: what is done once for each, and its reduction. Measured: 3 % of 25 ms.
 SHARED_EVALUATION_STAYS = 0.15
 #: The GPU works between steps if it does so for this share of the time. Chosen.
-WORKING_SHARE = 0.5
+BUSY_BETWEEN_SHARE = 0.5
 # ---- _reduced_twice, _ranks_apart -----------------------------------------------------------------------------------
 #: Two sums of bytes are of the same gradients if they differ by less than this share (chosen: metrics may be beside), so few are metrics
 SAME_BYTES_SHARE, MOST_METRIC_BYTES = 0.01, 64 << 10

@@ -23,7 +23,7 @@ from nsysx import units
 from nsysx.events.between_parts import BetweenSteps
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import SHARED_EVALUATION_STAYS, WORKING_SHARE
+from nsysx.findings._finding_bounds import SHARED_EVALUATION_STAYS, BUSY_BETWEEN_SHARE
 from nsysx.findings._fix import way
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import evaluates_alone
@@ -117,7 +117,7 @@ def gpu_works(case: Case, recorded: BetweenSteps | None) -> bool:
     ops = case.profile.attributed.gpu_ops.filter(pl.col("process") == case.process)
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     either = intervals.length(np.append(start, recorded.start_ns), np.append(end, recorded.end_ns))
-    return intervals.length(start, end) + recorded.ns - either >= WORKING_SHARE * recorded.ns
+    return intervals.length(start, end) + recorded.ns - either >= BUSY_BETWEEN_SHARE * recorded.ns
 
 
 def same_evaluation(case: Case) -> SameEvaluation | None:

@@ -138,7 +138,8 @@ class Evaluations:
         torch = self.torch
         if len(tensors) > MOST_BATCH_TENSORS or torch._C._len_torch_function_stack():
             return
-        if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        transformed = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+        if torch._C._len_torch_dispatch_stack() or (transformed is not None and transformed() is not None):
             return
         if any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing():
             return
