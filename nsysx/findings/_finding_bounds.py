@@ -226,7 +226,7 @@ FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_NAMED_PARTS = 0.05, 20, 6
 #: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
 AGAIN_FOR_A_SAMPLE = 1.5
 #: A worker that is on a CPU for less than this share of a batch waits.
-BUSY_BETWEEN_SHARE = 0.5
+WORKING_SHARE = 0.5
 # ---- _worker_remedies -------------------------------------------------------------------------------------------
 #: So many times the bytes of a batch are read for it: unpacked images are read in fewer, and float32 of 8 bits in a quarter. Chosen.
 READ_FOR_LITTLE_TIMES = 10

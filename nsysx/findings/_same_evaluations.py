@@ -23,7 +23,7 @@ from nsysx import units
 from nsysx.events.between_parts import BetweenSteps
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import SHARED_EVALUATION_STAYS, BUSY_BETWEEN_SHARE
+from nsysx.findings._finding_bounds import BUSY_BETWEEN_SHARE, SHARED_EVALUATION_STAYS
 from nsysx.findings._fix import way
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import evaluates_alone
