@@ -79,20 +79,21 @@ def evaluates_alone(case: Case, settings: RecordedSettings) -> bool:
     """
     kinds = {kind for name, sent in _SENT_IN_FORWARD.items() if settings.wrappers(name) for kind in sent}
     sent = case.profile.once(_exchanged)
-    if sent is None or sent.to_one or not sent.kinds_in_forward <= kinds or (sent.outputs and not kinds):
+    if sent is None or sent.to_one or (sent.outputs and not kinds):
         return False
-    return case.profile.once(_kinds_in_evaluation) <= kinds and not _own(case.profile)
+    every, large = case.profile.once(_kinds_in_forwards)
+    return (large if kinds else every) <= kinds and not _own(case.profile)
 
 
-def _kinds_in_evaluation(profile: Profile) -> frozenset[str]:
-    """Return the kinds of all but small messages of recorded evaluations, between steps and in them."""
+def _kinds_in_forwards(profile: Profile) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the kinds of all messages of recorded forwards, evaluations between steps included, and of all but the small ones."""
     ops = profile.attributed.gpu_ops
     ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMM.value))
-    ops = ops.filter(
-        ops["call_start_ns"].is_not_null() & (ops["phase"].cast(pl.String) == "evaluation").fill_null(value=False)
-    )
+    inside = ops["phase"].cast(pl.String).is_in(("forward", "evaluation")).fill_null(value=False)
+    ops = ops.filter(ops["call_start_ns"].is_not_null() & inside)
     messages = nccl_notes.messages(profile.trace, ops, nccl_notes.members(profile.trace).get(profile.process, {}))
-    return frozenset(m.kind for m in messages if m.bytes is None or m.bytes > MOST_METRIC_BYTES)
+    large = (m.kind for m in messages if m.bytes is None or m.bytes > MOST_METRIC_BYTES)
+    return frozenset(m.kind for m in messages), frozenset(large)
 
 
 def sends_to_one(case: Case) -> bool:

@@ -3,7 +3,8 @@
 What it means
     Figures of a step leave out what runs between steps: evaluation, checkpoints, logging, environments that are stepped, a loader
     that starts anew. The loop as a whole is as long as both. Where what lies between takes more than any change of the step saves,
-    it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU.
+    it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU. Where each of n ranks evaluates all samples with
+    the same weights, a part for each takes about 1/n of the time, and one reduction puts the sums together.
 
 In the trace
     Time between the end of a step and the beginning of the next, with launches or without, that belongs to no step.
@@ -13,8 +14,6 @@ Bad
 
 Good
     if step % 500 == 0: validate(model, shard(rank))    # rarer, a part of it on each rank
-
-    With n ranks that each evaluate all of it, a shard for each takes 1/n of the time; sums and counts are reduced once.
 
 Harmless when
     The recorded stretch holds more of it than usual, such as the first epoch.

@@ -158,6 +158,7 @@ def test_ranks_that_evaluate_something_else_are_not(
     ("kind", "more"),
     [
         ("added in forward", {}),  # tensors in parallel
+        ("in forward", {}),  # of few numbers
         ("gathered in forward", {}),
         ("sent", {}),  # stages of a pipeline
         ("shuffled", {}),  # experts
@@ -179,7 +180,8 @@ def test_ranks_that_must_be_given_the_same_are_not(
 def test_messages_of_a_recorded_evaluation_are_of_ranks_that_share_it(
     told: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_ranks_apart, "_kinds_in_evaluation", lambda _: frozenset({"allgather"}))
+    gathered = frozenset({"allgather"}), frozenset[str]()
+    monkeypatch.setattr(_ranks_apart, "_kinds_in_forwards", lambda _: gathered)
     assert [way.name for way in told(SAME).remedies] == ["evaluated-rarely"]
     assert [way.name for way in told(SAME, wrappers=[FSDP]).remedies] == ["shared-evaluation"]
 
