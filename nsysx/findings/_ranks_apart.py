@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx.analyses.lines import texts_of_ranks
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.between_parts import Collective, between_steps
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case
@@ -82,7 +83,16 @@ def evaluates_alone(case: Case, settings: RecordedSettings) -> bool:
     if sent is None or sent.to_one or (sent.outputs and not kinds):
         return False
     every, large = case.profile.once(_kinds_in_forwards)
+    recorded = between_steps(case.profile)
+    if recorded is not None and any(_gathers(each) and each.kind not in kinds for each in recorded.collectives):
+        return False  # each may have made a part of what they put together
     return (large if kinds else every) <= kinds and not _own(case.profile)
+
+
+def _gathers(sent: Collective) -> bool:
+    """Return whether collectives move more than numbers from rank to rank, and do not add them up."""
+    adds = sent.kind in _ADDS_UP or "broadcast" in sent.kind
+    return not adds and (sent.bytes is None or sent.bytes > MOST_METRIC_BYTES * sent.calls)
 
 
 def _kinds_in_forwards(profile: Profile) -> tuple[frozenset[str], frozenset[str]]:

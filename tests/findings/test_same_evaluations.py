@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from nsysx.answer import as_if_chosen
-from nsysx.events.between_parts import BetweenSteps
+from nsysx.events.between_parts import BetweenSteps, Collective
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import _ranks_apart, _same_evaluations
 from nsysx.findings import nsx130_between_steps as rule
@@ -184,6 +184,25 @@ def test_messages_of_a_recorded_evaluation_are_of_ranks_that_share_it(
     monkeypatch.setattr(_ranks_apart, "_kinds_in_forwards", lambda _: gathered)
     assert [way.name for way in told(SAME).remedies] == ["evaluated-rarely"]
     assert [way.name for way in told(SAME, wrappers=[FSDP]).remedies] == ["shared-evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "alone"),
+    [
+        ("allgather", 100 << 20, False),  # of parts that each has made
+        ("allgather", None, False),
+        ("alltoall", 100 << 20, False),
+        ("allgather", 10 << 10, True),
+        ("allreduce", 100 << 20, True),  # as each averages its weights before it
+        ("broadcast", 100 << 20, True),
+    ],
+)
+def test_ranks_that_put_large_parts_together_between_steps_may_share_it_already(
+    told: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, kind: str, size: int | None, alone: bool
+) -> None:
+    recorded = BetweenSteps(np.array([0]), np.array([10]), (), (Collective(kind, 10, 100, size),))
+    monkeypatch.setattr(_ranks_apart, "between_steps", lambda _: recorded)
+    assert ([way.name for way in told(SAME).remedies] == ["shared-evaluation"]) is alone
 
 
 def test_a_small_evaluation_and_other_code_between_steps_are_no_evaluation_to_share(
