@@ -152,7 +152,11 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, level, f"{reason}{more}")
     if chosen is not None and _of_the_loop(chosen):
         read = any(row.get("set_in_program") for row in chosen.evidence)
-        why = "The program's settings were read" if read else "It was timed between steps, without the profiler"
+        why = (
+            "The program's settings were read"
+            if read
+            else f"It was timed between steps, without the profiler{_compared(chosen)}"
+        )
         return Sure("What the loop loses", "certain" if read and not warned else "likely", f"{why}.{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
@@ -182,6 +186,12 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
 def _of_the_loop(chosen: Finding) -> bool:
     """Return whether a change is one of what runs between steps, which was timed: no step shows it."""
     return any(row.get("loop_then_ns") is not None for row in chosen.evidence)
+
+
+def _compared(chosen: Finding) -> str:
+    """Return that what ranks evaluate was compared, "" where a finding does not rest on that."""
+    compared = any(row.get("evaluating_ranks") for row in chosen.evidence)
+    return "; what the ranks' networks were given in the same calls was compared" if compared else ""
 
 
 def _is_set(chosen: Finding | None) -> bool:
@@ -297,7 +307,12 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.step.estimate
     if _of_the_loop(chosen):
-        return Sure(about, "likely", "The loop was timed without the profiler; how much of that can go is not known.")
+        how = (
+            "that a part takes its share of the time is assumed"
+            if _compared(chosen)
+            else "how much of that can go is not known"
+        )
+        return Sure(about, "likely", f"The loop was timed without the profiler; {how}.")
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
         how = "The replay made exactly this change. Nine in ten of the changes that were tried lie in such an interval."

@@ -323,6 +323,11 @@ NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 BETWEEN_STEPS_SHARE = 0.10
 #: A policy is called so often in a row, every so many steps, and this share of the calls has a copy in and out, of few bytes. Chosen.
 POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 << 10
+# ---- _same_evaluations -----------------------------------------------------------------------------------------------
+#: Of what goes when ranks share an evaluation, so much may stay: what is done once for each, and its reduction. Measured: 3 % of 25 ms.
+SHARED_EVALUATION_STAYS = 0.15
+#: The GPU works between steps if it does so for this share of the time. Chosen.
+BUSY_BETWEEN_SHARE = 0.5
 # ---- _reduced_twice, _ranks_apart -----------------------------------------------------------------------------------
 #: Two sums of bytes are of the same gradients if they differ by less than this share (chosen: metrics may be beside), so few are metrics
 SAME_BYTES_SHARE, MOST_METRIC_BYTES = 0.01, 64 << 10

@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx.analyses.lines import texts_of_ranks
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.between_parts import Collective, between_steps
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case
@@ -70,6 +71,39 @@ def forwards_alone(case: Case, settings: RecordedSettings) -> bool:
     kinds = {kind for name, sent in _SENT_IN_FORWARD.items() if settings.wrappers(name) for kind in sent}
     sent = case.profile.once(_exchanged) if kinds else None
     return sent is not None and sent.kinds_in_forward <= kinds
+
+
+def evaluates_alone(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether nothing goes between the ranks in a forward, of a step or of an evaluation, but what a wrapper sends itself.
+
+    Ranks that share layers, experts, a sequence or a pipeline must be given the same, and exchange what they make of it.
+    """
+    kinds = {kind for name, sent in _SENT_IN_FORWARD.items() if settings.wrappers(name) for kind in sent}
+    sent = case.profile.once(_exchanged)
+    if sent is None or sent.to_one or (sent.outputs and not kinds):
+        return False
+    every, large = case.profile.once(_kinds_in_forwards)
+    recorded = between_steps(case.profile)
+    if recorded is not None and any(_gathers(each) and each.kind not in kinds for each in recorded.collectives):
+        return False  # each may have made a part of what they put together
+    return (large if kinds else every) <= kinds and not _own(case.profile)
+
+
+def _gathers(sent: Collective) -> bool:
+    """Return whether collectives move more than numbers from rank to rank, and do not add them up."""
+    adds = sent.kind in _ADDS_UP or "broadcast" in sent.kind
+    return not adds and (sent.bytes is None or sent.bytes > MOST_METRIC_BYTES * sent.calls)
+
+
+def _kinds_in_forwards(profile: Profile) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the kinds of all messages of recorded forwards, evaluations between steps included, and of all but the small ones."""
+    ops = profile.attributed.gpu_ops
+    ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMM.value))
+    inside = ops["phase"].cast(pl.String).is_in(("forward", "evaluation")).fill_null(value=False)
+    ops = ops.filter(ops["call_start_ns"].is_not_null() & inside)
+    messages = nccl_notes.messages(profile.trace, ops, nccl_notes.members(profile.trace).get(profile.process, {}))
+    large = (m.kind for m in messages if m.bytes is None or m.bytes > MOST_METRIC_BYTES)
+    return frozenset(m.kind for m in messages), frozenset(large)
 
 
 def sends_to_one(case: Case) -> bool:

@@ -120,7 +120,7 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
     """Return the loader of the shown rank whose samples every rank draws, None where one draws others, or it is not known."""
     if settings is None:
         return None
-    others = [_settings(case, process) for process in peers.ranks(case.profile) if process != case.process]
+    others = [settings_of_rank(case, process) for process in peers.ranks(case.profile) if process != case.process]
     wrapped = _costly_jobs.ddp(settings) is not None
     alike = _alike(case, settings, others, wrapped=wrapped) if others else None
     if alike is not None and not (wrapped or apart(case, settings)):
@@ -279,7 +279,8 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     return title, remedy if same is None else same.way()
 
 
-def _settings(case: Case, process: int) -> RecordedSettings:
+def settings_of_rank(case: Case, process: int) -> RecordedSettings:
+    """Return what the probe of a process read, nothing where it had none."""
     records = (probe.get("settings") for probe in ids.records_of(case.profile.trace.capture.probe, process))
     return RecordedSettings(next((record for record in records if isinstance(record, dict)), {}))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from nsysx import units
@@ -13,6 +15,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, MOST_SHARE, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
+from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
@@ -82,6 +85,13 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         error = max(error, round(line.share_error * inside))
         saving = Saving(round(line.share * inside), why, error_ns=error, most_ns=inside, source="steps")
         fix, where = line.fix("run-rarely"), line.where
+        if line.evaluates and (same := same_evaluation(case)) is not None:
+            detail += f" {same.sentence()}"
+            saved = same.saved_ns(line.share * inside, inside, works=False)  # none of them was recorded
+            saving = replace(
+                saving, likely_ns=saved.likely_ns, error_ns=saved.likely_ns - saved.least_ns, most_ns=saved.most_ns
+            )
+            fix = same.fix()
     else:
         detail += (
             f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."

@@ -3,7 +3,8 @@
 What it means
     Figures of a step leave out what runs between steps: evaluation, checkpoints, logging, environments that are stepped, a loader
     that starts anew. The loop as a whole is as long as both. Where what lies between takes more than any change of the step saves,
-    it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU.
+    it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU. Where each of n ranks evaluates all samples with
+    the same weights, a part for each takes about 1/n of the time, and one reduction puts the sums together.
 
 In the trace
     Time between the end of a step and the beginning of the next, with launches or without, that belongs to no step.
@@ -47,6 +48,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._same_evaluations import gpu_works, same_evaluation
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -117,6 +119,17 @@ def check(case: Case) -> list[Finding]:
     if rounds:
         detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
         fix = _ROUNDS
+    elif evaluates and (same := same_evaluation(case)) is not None:
+        detail += f" {same.sentence()}"
+        share = seen[0] / sum(seen) if any(seen) else 1.0
+        sampled = line.share if named and line is not None else share  # of the time in which the line was looked at
+        works = gpu_works(case, recorded)
+        saved = same.saved_ns(min(share, sampled) * between, max(share, sampled) * between, works=works)
+        of_loop = _loop_worth.of_loop(real, saved.likely_ns) or {}
+        evidence[0] = {**evidence[0], **of_loop, "evaluating_ranks": same.ranks}
+        worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))
+        fix = same.fix()
+        where |= same.line
     elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)

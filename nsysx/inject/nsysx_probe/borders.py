@@ -14,6 +14,7 @@ from .marking import Shape
 from .output import Output
 from .probe_bounds import LOOK_EVERY
 from .probe_parts import ProbeParts
+from .qualified_names import held
 from .returning_steps import next_long
 from .settings_reader import SettingsReader
 from .status import Status
@@ -115,6 +116,7 @@ class Borders:
             return
         if self._step_end is not None or self._main_open:
             self._end_open()
+        self.settings.evaluations.step_begins()
         out, window = self.out, self.window
         if not index:
             self.later.begins(recorded=False)
@@ -235,8 +237,11 @@ class Borders:
 
     # ---- networks outside of steps ----------------------------------------------------------------------------------
 
-    def call_begins(self, network: Hashable) -> None:
-        """A network is about to be called outside of every step: mark its calls if it needs more references."""
+    def call_begins(self, network: Hashable, module: Any, given: tuple[Any, ...]) -> None:
+        """A network is about to be called outside of every step: mark its calls if it needs more references. ``given``: args, kwargs."""
+        learns = held(module).get("training") and self.torch.is_grad_enabled()
+        if given and self.timing is None and self.steps.trains and self.steps.index >= 0 and not learns:
+            self.settings.evaluates(module, given, self.steps.index)
         if self.out.recording:
             number = self.marking.call_begins(network)
             self._follow()

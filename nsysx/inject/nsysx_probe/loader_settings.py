@@ -54,6 +54,7 @@ class LoaderSettings:
         self._held: list[tuple[dict[str, Any], Any, Any]] = []  # datasets, until the window has closed
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._of_sampler: dict[int, dict[str, Any]] = {}  # an iterator holds its sampler, not its loader
+        self._last: dict[str, Any] = {}  # what is told of the loader that began an iterator last
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is known of each loader now."""
@@ -80,6 +81,11 @@ class LoaderSettings:
         self._of_sampler[id(loader._index_sampler)] = entry[1]
         entry[1]["iterators"] += 1
         entry[1]["last_step"] = steps
+        self._last = entry[1]
+
+    def begun_before(self, steps: int) -> str | None:
+        """Return the line that makes the loader that began an iterator last, if that was after so many steps."""
+        return self._last.get("made") if self._last.get("last_step") == steps else None
 
     def draws(self, iterator: Any, samples: Any) -> None:
         """An iterator has drawn the numbers of the samples of one batch."""

@@ -26,7 +26,8 @@ from .probe_bounds import (
 from .settings_state import asked
 from .tensor_checksum import checksum
 
-_PLAIN = (bool, int, float, str, type(None))
+#: What says itself what it is.
+PLAIN = (bool, int, float, str, type(None))
 
 
 class NetworkInputs:
@@ -58,16 +59,16 @@ class NetworkInputs:
             return  # they record anew when a tensor of theirs lives longer than before
         self._calls[id(module)] = calls + 1
         row = self._row(module)
-        given = list(_flat([*args, *kwargs.values()]))
+        given = list(flat([*args, *kwargs.values()]))
         tensors = [value for value in given if type(value) is self.torch.Tensor]
         row["shapes"] = row["shapes"] or [[int(n) for n in tensor.shape] for tensor in tensors[:MOST_BATCH_TENSORS]]
         seen = len(tensors) <= MOST_BATCH_TENSORS and len(row["sums"]) < MOST_INPUT_SUMS
-        if not seen or not all(isinstance(v, _PLAIN) or self._readable(v) for v in given) or not self._fit(tensors):
+        if not seen or not all(isinstance(v, PLAIN) or self._readable(v) for v in given) or not self._fit(tensors):
             row["sums"].append(None)
             return
         if tensors and tensors[0].dim():
             row["rows"] = int(tensors[0].shape[0])
-        numbers = repr([value for value in given if isinstance(value, _PLAIN)])
+        numbers = repr([value for value in given if isinstance(value, PLAIN)])
         self._held.append((row, [(tensor, tensor._version) for tensor in tensors], numbers))
 
     def window_closed(self) -> None:
@@ -107,12 +108,12 @@ class NetworkInputs:
         return checksum(self.torch, [tensor for tensor, _ in tensors], zlib.crc32(numbers.encode()))
 
 
-def _flat(values: Any) -> Iterator[Any]:
+def flat(values: Any) -> Iterator[Any]:
     """Yield what is in lists, tuples and mappings; anything else as it is."""
     for value in values:
         if type(value) in (list, tuple):
-            yield from _flat(value)
+            yield from flat(value)
         elif type(value) is dict:
-            yield from _flat(value.values())
+            yield from flat(value.values())
         else:
             yield value

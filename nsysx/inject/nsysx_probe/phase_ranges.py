@@ -80,7 +80,7 @@ class Phases:
             self._forward(entry, module, grad)
             self.borders.settings.network(module, *given)
             if not self.steps.is_open:
-                self.borders.call_begins((entry.path, entry.cls, grad))
+                self.borders.call_begins((entry.path, entry.cls, grad), module, given)
         return self._open("forward" if grad else "evaluation", entry.cls)
 
     def _forward(self, entry: ModuleEntry, module: Any, grad: bool) -> None:

@@ -200,7 +200,7 @@ class Probe:
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
-            around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, patch.nothing)
+            around(torch.nn.Module.eval, "eval", "self", self.resting.evaluates, patch.nothing)
         around(
             torch.autograd.profiler.profile._start_trace, "trace", "self", self.status.profiler_starts, patch.nothing
         )

@@ -220,6 +220,8 @@ LOOP_LINES = 16
 # ---- network_inputs -------------------------------------------------------------------------------------------------
 #: Networks of a step whose calls are looked at, calls of one in a step, and of all windows: micro-steps differ from each other already.
 MOST_HELD_NETWORKS, HELD_CALLS, MOST_INPUT_SUMS = 4, 4, 16
+#: Evaluations, calls of a network in one of which sums are kept, of these the first ones in a row, numbers of a tensor, and weights.
+MOST_EVALUATIONS, MOST_EVALUATED, FIRST_EVALUATED, EVALUATED_NUMBERS, EVALUATED_WEIGHTS = 3, 8, 3, 256, 4
 
 # ---- odometer -------------------------------------------------------------------------------------------------------
 #: So many blocks are kept; one lasts at least so long at first (ns), and twice as long whenever they are too many.
@@ -346,8 +348,7 @@ ACTS_FOR_STEPS = 3
 MOST_EMPTY_STEPS = 100
 
 # ---- tensor_checksum ------------------------------------------------------------------------------------------------
-#: Numbers of each tensor of a batch that are looked at, and how many different ones at least one tensor must have: zeros, masks and a few
-#: classes are alike on all ranks by chance. Chosen: a checksum of 8 tensors of images takes below 1 ms.
+#: Numbers of each tensor of a batch that are looked at (1 ms of 8 images), and how many unlike ones one needs: masks are alike by chance.
 MOST_BATCH_NUMBERS, FEWEST_BATCH_VALUES = 256, 16
 
 # ---- timing ---------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Resting:
     def __init__(self, torch: Any, out: Output, borders: Borders, phases: Phases, calls: ModuleCalls) -> None:
         self.out = out
         self.steps, self.clock, self.window = borders.steps, borders.clock, borders.window
+        self._evaluations = borders.settings.evaluations
         self.phases = phases
         self.calls = calls
         self.on = False
@@ -54,6 +55,15 @@ class Resting:
     def interrupted(self, _first: Any = None) -> None:
         """Note that the open step may contain an evaluation, so its length is not that of a step."""
         self._interrupted = True
+
+    def evaluates(self, network: Any) -> None:
+        """A network is put into evaluation mode: what the first evaluation is given is looked at, so that its calls are followed."""
+        self.interrupted()
+        try:
+            if self.on and not self._evaluations.rows and threading.get_ident() == self._driver:
+                self.wake()
+        except BaseException as error:
+            self.out.fail("resting", error)
 
     # ---- the optimizer's step ---------------------------------------------------------------------------------------
 

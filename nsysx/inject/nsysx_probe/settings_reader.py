@@ -13,19 +13,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import (
-    patch,
-    settings_card,
-    settings_compile,
-    settings_groups,
-    settings_objects,
-    settings_state,
-    variable_places,
-)
+from . import patch, settings_card, settings_compile, settings_groups, settings_objects, settings_state, variable_places
 from .attention_masks import AttentionMasks
 from .autocast_places import AutocastEntries
 from .batch_padding import BatchPadding
 from .changes import place
+from .evaluations import Evaluations
 from .interrupts import of_program
 from .loader_settings import LoaderSettings
 from .network_inputs import NetworkInputs
@@ -60,6 +53,7 @@ class SettingsReader:
         self._saves: dict[str, dict[str, int]] = {}  # of each line
         self.places = SettingPlaces(torch, out)
         self._loaders = LoaderSettings(torch, self.places)
+        self.evaluations = Evaluations(torch, self._loaders.begun_before)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -125,13 +119,14 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        for part in (self._padding, self.masks, self.inputs, self.untrained, self._loaders):
+        for part in (self._padding, self.masks, self.inputs, self.untrained, self._loaders, self.evaluations):
             self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
         if last:
             self.end()
+            self._safely(self.evaluations.window_closed)
         if last and self._read is None:
             self._safely(self._without_step)
         if self._read is None:
@@ -145,6 +140,7 @@ class SettingsReader:
             "masks": self.masks.rows,
             "inputs": self.inputs.rows,
             "untrained": self.untrained.rows,
+            "evaluations": self.evaluations.record(),
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
         }
@@ -224,6 +220,11 @@ class SettingsReader:
             self._safely(lambda: self._padding.called(module, args, kwargs or {}))
         if self.inputs.holds and not self._traced():
             self._safely(lambda: self.inputs.called(module, args, kwargs or {}))
+
+    def evaluates(self, module: Any, given: tuple[Any, ...], step: int) -> None:
+        """A network is called between two steps to evaluate, not from inside another one."""
+        if not self._traced():
+            self._safely(lambda: self.evaluations.called(module, given, step))
 
     def _network(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._seen["unread"].inputs(module, args, kwargs)
