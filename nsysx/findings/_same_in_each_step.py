@@ -17,13 +17,14 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import fixed_operators, joined_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective
-from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes
+from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes, operator_of_calls
 from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._flow_work import (
     copied,
     in_short,
+    launching_operators,
     place_of_group,
     place_of_operator,
     time_of_operators,
@@ -68,8 +69,8 @@ def same_in_each_step(
         counted=[counts_steps(line) for line in written],
         written_out=[numbers_written_out(line) for line in written],
     )
-    elsewhere = _of_modules(case)
-    rows = [row for row in rows if int(flow.start_ns[row]) not in elsewhere]
+    elsewhere = _of_modules(case, flow, of_calls)
+    rows = [row for row in rows if row not in elsewhere]
     places: dict[tuple[object, object], tuple[Row, list[list[int]]]] = {}
     work = time_of_operators(work_of_operators(case, flow, of_calls))
     for group in joined_operators(flow, rows):
@@ -96,13 +97,16 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
     return [written[row] if row >= 0 else "" for row in rows]
 
 
-def _of_modules(case: Case) -> frozenset[int]:
-    """Return when the operators begin that each call of a module runs again, which another rule tells."""
-    flow = flow_of(case.profile)
-    if flow is None:
+def _of_modules(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> frozenset[int]:
+    """Return the outermost operators that each call of a module runs again, which another rule tells."""
+    shown, calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if shown is None or calls is None:
         return frozenset()
-    rows = nsx135_weights_in_calls.needless_rows(case, flow, copied(case.profile, flow, "HtoD"))
-    return frozenset(flow.start_ns[sorted(rows)].tolist())
+    theirs = nsx135_weights_in_calls.needless_rows(case, shown, copied(case.profile, shown, "HtoD"))
+    begin = frozenset(shown.start_ns[sorted(theirs)].tolist())
+    rows = {row for row in flow.outermost if int(flow.start_ns[row]) in begin}
+    made = launching_operators(case, shown, sorted(theirs), calls) >= 0  # the flow may be of another step
+    return frozenset(rows.union(of_calls.within(flow)[case.calls["call"].to_numpy()][made].tolist()))
 
 
 def _in_words(
