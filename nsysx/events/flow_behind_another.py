@@ -17,7 +17,7 @@ from nsysx.events.operator_flow import ID, MADE, WITH_COLLECTIVES, OperatorFlow,
 from nsysx.events.profile import Profile
 
 #: Operators that may hand on what they are given as it is, under their own number: what has the type, the layout or the shape already.
-_HANDS_ON = r"^aten::(to|type_as|contiguous|flatten|resolve_(conj|neg)|dropout)$"
+_HANDS_ON = r"^aten::(to|type_as|contiguous|flatten|resolve_(conj|neg)|dropout|coalesce|atleast_[123]d|real|conj|positive|pin_memory)$"
 
 
 def flow_with_collectives(profile: Profile) -> OperatorFlow | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -137,6 +137,7 @@ def fixed_operators(
     weights: Collection[Size] = (),
     counted: Sequence[bool] = (),
     written_out: Sequence[bool] = (),
+    same_parts: Sequence[bool] = (),
 ) -> list[int]:
     """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
 
@@ -145,12 +146,14 @@ def fixed_operators(
     ``copied``: operators that copy from the host, ``to_host``: to it. ``gives_gradients``: as ``trained``, without those before a function
     that has a gradient of its own. ``changing``: operators that are given other sizes in other steps. ``weights``: the sizes of all that
     gradients are added to, nothing where these are not known: all that goes into what is trained may be one then. ``counted``: operators
-    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such.
+    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such; ``same_parts``: of lines that
+    take the same parts in each step.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
         return []
     outer, size = outer_operators(flow), len(flow.names)
+    outer = replace(outer, makers=_with_writes(flow, outer, outer.makers), sources=_with_writes(flow, outer, outer.sources))
     in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
     learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
     changes = learns | outer.within(copied, size) | outer.older | outer.into_older
@@ -161,6 +164,7 @@ def fixed_operators(
     changes |= numbered & ~np.array([any(written_out[row : row + 1]) for row in outer.rows], np.bool_)
     changes |= np.array([any(counted[row : row + 1]) for row in outer.rows], np.bool_)
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
+    parts &= ~np.array([any(same_parts[row : row + 1]) for row in outer.rows], np.bool_)
     sends = np.array([is_collective(flow.names[row]) for row in outer.rows], np.bool_)
     optimized = {
         each for row in outer.rows if writes_lists(flow.names[row]) for each in sizes_of(flow.size[row]) if each
@@ -193,6 +197,23 @@ def fixed_operators(
         reads = fixed & outer.within(to_host, size)
         joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+
+
+def _with_writes(flow: OperatorFlow, outer: OuterOperators, makers: list[list[int]]) -> list[list[int]]:
+    """Return ``makers`` of the outermost operators, with the last one before them that wrote into a tensor whose view they are given.
+
+    A view has a name of its own: what is written into it (``table[:, 0] = column``) does not give the tensor viewed another one.
+    """
+    whole, wrote, result = list[int](), dict[int, int](), list[list[int]]()
+    for index, row in enumerate(outer.rows):
+        first = _first_maker(flow, outer, row)
+        writes = in_place(flow.names[row])
+        whole.append(whole[first] if first is not None and (writes or is_view(flow.names[row])) else index)
+        before = {wrote[whole[maker]] for maker in outer.makers[index] if whole[maker] in wrote}
+        result.append(sorted({*makers[index], *before}))
+        if writes and first is not None:
+            wrote[whole[index]] = index
+    return result
 
 
 def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: Flags) -> Flags:
