@@ -153,7 +153,9 @@ def fixed_operators(
     if not flow.follows:
         return []
     outer, size = outer_operators(flow), len(flow.names)
-    outer = replace(outer, makers=_with_writes(flow, outer, outer.makers), sources=_with_writes(flow, outer, outer.sources))
+    outer = replace(
+        outer, makers=_with_writes(flow, outer, outer.makers), sources=_with_writes(flow, outer, outer.sources)
+    )
     in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
     learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
     changes = learns | outer.within(copied, size) | outer.older | outer.into_older

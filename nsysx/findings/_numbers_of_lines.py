@@ -1,10 +1,11 @@
-"""What the text of a line says of the numbers in it: that all are written out, or that one counts steps."""
+"""What the text of a line says of the numbers in it: that all are written out, that one counts steps, or which parts it takes."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 #: Names of what counts steps, or runs with them.
 _COUNTS = re.compile(
@@ -12,6 +13,16 @@ _COUNTS = re.compile(
 )
 #: Calls that write a number everywhere, and which of their arguments it is, or its name.
 _WRITES = {"full": 1, "new_full": 1, "full_like": 1, "fill_": 0}
+#: A subscript that says which part it takes: a number, all, or what lies before or behind something, whose size shows where that is.
+_TOLD_PART = re.compile(r"""^(-?\d+|None|\.\.\.|(?P<quote>["']).*(?P=quote)|[^:]*:|:[^:]*|-?\d*:-?\d*(:\d+)?)$""")
+#: What takes another part in each round, or in each step.
+_CHOOSES = re.compile(r"\b(for|while|next|enumerate|\w*(loader|sampler)\w*|select)\b")
+#: Operators that take a tensor apart, and lines that name all of its parts.
+_DIVIDES = re.compile(r"^(unbind|chunk|split\w*|tensor_split)$")
+_DIVIDED = re.compile(r"^\s*[\w.]+(\s*,\s*\*?[\w.]+)+\s*=[^=]|\.(unbind|chunk|split|tensor_split)\(")
+#: ``x[:, 0] += 1`` takes its part twice.
+_TIMES_WRITTEN = 2
+_SUBSCRIPTED = re.compile(r"[\w)\]]$")
 _LIMITS = ("inf", "min", "max", "tiny", "eps", "pi")
 
 
@@ -49,3 +60,41 @@ def _is_written_out(number: ast.expr) -> bool:
     if isinstance(number, ast.Call):
         return getattr(number.func, "id", "") == "float" and all(isinstance(each, ast.Constant) for each in number.args)
     return isinstance(number, ast.Constant) or (isinstance(number, ast.Attribute) and number.attr in _LIMITS)
+
+
+def same_parts(text: str, operators: Sequence[str]) -> bool:
+    """Return whether the parts that a line takes are the same in each step, if their sizes are: it writes out which ones these are.
+
+    ``operators``: those that the line runs. What tensors choose may have a name; other parts that are in no bracket of the line are taken
+    in a function of torch's, such as the rows of a dataset.
+    """
+    items = _subscripts(text)
+    if items is None or _CHOOSES.search(text):
+        return False
+    count = Counter(name.removeprefix("aten::") for name in operators)
+    told = [each for each in items if _TOLD_PART.match(each)]
+    taken = count["select"] + count["slice"]
+    divided = sum(often for name, often in count.items() if _DIVIDES.match(name))
+    by_tensors = count["index"] + count["index_put_"]
+    return (
+        len(items) - len(told) <= by_tensors
+        and taken <= _TIMES_WRITTEN * sum(each != ":" for each in told)
+        and (not divided or _DIVIDED.search(text) is not None)
+        and not any(count[name] for name in ("narrow", "as_strided", "roll"))
+    )
+
+
+def _subscripts(text: str) -> list[str] | None:
+    """Return what stands between the brackets of subscripts, by dimension; None where a bracket ends in another line."""
+    items, open_at = list[str](), list[tuple[str, int, bool]]()
+    for at, sign in enumerate(text):
+        if sign in "([{":
+            subscript = sign == "[" and _SUBSCRIPTED.search(text[:at].rstrip()) is not None
+            open_at.append((sign, at + 1, subscript))
+        elif sign == "," and open_at and open_at[-1][2]:
+            items.append(text[open_at[-1][1] : at].strip())
+            open_at[-1] = ("[", at + 1, True)
+        elif sign in ")]}" and open_at:
+            _, begin, subscript = open_at.pop()
+            items += [text[begin:at].strip()] if subscript else []
+    return None if any(subscript for *_, subscript in open_at) else items

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from nsysx import units
@@ -30,7 +31,7 @@ from nsysx.findings._flow_work import (
     time_of_operators,
     work_of_operators,
 )
-from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
+from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out, same_parts
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import Row
 from nsysx.replay import peers
@@ -68,6 +69,7 @@ def same_in_each_step(
         weights=trained_sizes(case.profile),
         counted=[counts_steps(line) for line in written],
         written_out=[numbers_written_out(line) for line in written],
+        same_parts=_same_parts(flow, written),
     )
     elsewhere = _of_modules(case, flow, of_calls)
     rows = [row for row in rows if row not in elsewhere]
@@ -95,6 +97,16 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
     written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
     rows = code.places_of(code.at(flow.thread, flow.start_ns)).tolist()
     return [written[row] if row >= 0 else "" for row in rows]
+
+
+def _same_parts(flow: OperatorFlow, written: Sequence[str]) -> list[bool]:
+    """Return of each operator whether its line (``written``) takes the same parts in each step."""
+    same, outermost = [False] * len(written), frozenset(flow.outermost)
+    for line, several in groupby(range(len(written)), key=written.__getitem__):  # one after another
+        rows = list(several)
+        names = [flow.names[row] for row in rows if row in outermost]
+        same[rows[0] : rows[-1] + 1] = [bool(line) and same_parts(line, names)] * len(rows)
+    return same
 
 
 def _of_modules(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> frozenset[int]:
