@@ -31,10 +31,10 @@ def counts_steps(text: str) -> bool:
     return _COUNTS.search(text) is not None
 
 
-def numbers_written_out(text: str) -> bool:
-    """Return whether the number that a line writes everywhere stands in it: the same in each step."""
+def numbers_written_out(text: str, function: Sequence[str] = ()) -> bool:
+    """Return whether the number that a line writes everywhere stands in it, or is counted up in its ``function``: the same in each step."""
     numbers = list(_numbers_of(text))
-    return bool(numbers) and all(_is_written_out(each) for each in numbers)
+    return bool(numbers) and all(_is_written_out(each) or _is_counted_up(each, function) for each in numbers)
 
 
 def _numbers_of(text: str) -> Iterator[ast.expr]:
@@ -43,6 +43,8 @@ def _numbers_of(text: str) -> Iterator[ast.expr]:
     except SyntaxError:  # a part of a statement, such as the head of a loop
         return
     for call in ast.walk(tree):
+        if isinstance(call, ast.Assign) and isinstance(call.targets[0], ast.Subscript):  # x[:, 0] = 1
+            yield from [call.value] if isinstance(call.value, ast.Constant | ast.Name | ast.UnaryOp) else []
         if not isinstance(call, ast.Call):
             continue
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -51,6 +53,16 @@ def _numbers_of(text: str) -> Iterator[ast.expr]:
             continue
         named = [each.value for each in call.keywords if each.arg in ("fill_value", "value")]
         yield from named or call.args[argument : argument + 1]
+
+
+def _is_counted_up(number: ast.expr, function: Sequence[str]) -> bool:
+    """Return whether a number is one that lines of a function begin with and add to: ``count = 0`` and ``count += 1``."""
+    if not isinstance(number, ast.Name):
+        return False
+    named = rf"^\s*{number.id}\s*%s=[^=]"
+    begins = [text for text in function if re.match(named % "", text)]
+    adds = [text for text in function if re.match(named % r"[-+*/|&^@%%]+", text)]
+    return bool(begins and adds) and all(re.match(r"^\s*\w+\s*\+?=\s*\d+\s*(#.*)?$", text) for text in (*begins, *adds))
 
 
 def _is_written_out(number: ast.expr) -> bool:

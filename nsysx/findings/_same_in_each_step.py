@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
+
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
@@ -67,9 +69,9 @@ def same_in_each_step(
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
-        counted=[counts_steps(line) for line in written],
-        written_out=[numbers_written_out(line) for line in written],
-        same_parts=_same_parts(flow, written),
+        counted=[counts_steps(line) or counts_steps(own) for line, own in zip(written.line, written.own, strict=True)],
+        written_out=list(map(numbers_written_out, written.line, written.function)),
+        same_parts=_same_parts(flow, written.line),
     )
     elsewhere = _of_modules(case, flow, of_calls)
     rows = [row for row in rows if row not in elsewhere]
@@ -91,12 +93,25 @@ def on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
     return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most)
 
 
-def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
-    """Return what is written in the line of each operator."""
+class _Written(NamedTuple):
+    """What is written in the line of each operator, of a package's code, too, in the program's own line, and in all of its function."""
+
+    line: list[str]
+    own: list[str]
+    function: list[Sequence[str]]
+
+
+def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> _Written:
     source = texts(case.profile)
     written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
-    rows = code.places_of(code.at(flow.thread, flow.start_ns)).tolist()
-    return [written[row] if row >= 0 else "" for row in rows]
+    functions: dict[tuple[object, object], list[str]] = {}
+    for (file, _, function), text in zip(code.places.iter_rows(), written, strict=True):
+        functions.setdefault((file, function), []).append(text)
+    of_place = [functions[file, function] for file, _, function in code.places.iter_rows()]
+    stack = code.at(flow.thread, flow.start_ns)
+    inner, own = np.append(code.place, -1)[stack].tolist(), code.places_of(stack).tolist()
+    lines, owns = ([written[row] if row >= 0 else "" for row in rows] for rows in (inner, own))
+    return _Written(lines, owns, [of_place[row] if row >= 0 else () for row in inner])
 
 
 def _same_parts(flow: OperatorFlow, written: Sequence[str]) -> list[bool]:
