@@ -193,7 +193,8 @@ def fixed_operators(
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
+    from_host = behind(outer.sources, outer.within(copied, size)) & ~learns
+    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized, from_host)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
@@ -238,11 +239,14 @@ def _first_maker(flow: OperatorFlow, outer: OuterOperators, row: int) -> int | N
     return int(np.searchsorted(outer.rows, maker, side="right")) - 1 if maker < row else None
 
 
-def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size]) -> Flags:
+def _of_one_batch(
+    flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size], from_host: Flags
+) -> Flags:
     """Return the operators that make the input of a network ready, or something of its batch, where that comes under no name in each step.
 
     It may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor with as many rows as
-    the network's own input has, or only converted, scaled and turned on the way into it.
+    the network's own input has, or only converted, scaled and turned on the way into it. Where an input of the
+    network comes ``from_host``, the batch has its rows.
     """
     roots = [frozenset[Size]()] * len(outer.rows)
     prepares = np.zeros(len(outer.rows), np.bool_)
@@ -251,7 +255,7 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
         roots[index] = outer.unnamed[index].union(*(roots[maker] for maker in makers))
         name = flow.names[row]
         prepares[index] = bool(is_view(name) or _PREPARES.match(name)) and all(prepares[maker] for maker in makers)
-    taken, ready = set[int](), np.zeros(len(outer.rows), np.bool_)
+    taken, of_batch, ready = set[int](), set[int](), np.zeros(len(outer.rows), np.bool_)
     for index in np.flatnonzero(learns).tolist():
         row = outer.rows[index]
         argument = _DATA_OF.get(flow.names[row].removeprefix("aten::"))
@@ -260,9 +264,13 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
             continue
         if made[argument] < 0 and sizes[argument] and sizes[argument] not in weights:
             taken.add(sizes[argument][0])
+        made_of = flow.row_of.get(made[argument], len(flow.names))
+        if made_of < row and from_host[np.searchsorted(outer.rows, made_of, side="right") - 1]:
+            of_batch.update(sizes[argument][:1])
         made_ready = [maker for maker in outer.makers[index] if prepares[maker]]
         taken.update(size[0] for maker in made_ready for size in roots[maker] if size)
         ready[made_ready] = True
+    taken = of_batch if max(of_batch, default=0) > 1 else taken
     of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
     return of_input | (before(outer.makers, ready) & prepares)
 
