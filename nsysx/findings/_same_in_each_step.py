@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import fixed_operators, joined_operators
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective, is_view
 from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes, operator_of_calls
 from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
@@ -34,7 +35,7 @@ from nsysx.findings._flow_work import (
     work_of_operators,
 )
 from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out, same_parts
-from nsysx.judging.other_work import others_of_gpu
+from nsysx.judging.other_work import others_of_gpu, working_share
 from nsysx.model import Row
 from nsysx.replay import peers
 
@@ -80,17 +81,31 @@ def same_in_each_step(
     for group in joined_operators(flow, rows):
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    told = [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+    kept = _all_kept(code, flow, rows, work)
+    told = [_in_words(case, flow, code, where, groups, work, kept) for where, groups in places.values()]
     return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
 
 
-def on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
-    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too."""
+def on_all_ranks(case: Case, worth: Saving, ops: pl.DataFrame, idle: pl.DataFrame) -> Saving:
+    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too.
+
+    ``ops``: the work that goes, ``idle``: the idle time that it brings. Of that the GPU gains nothing where other ranks work meanwhile, and
+    what ranks compute at the same time is saved once.
+    """
     ranks = peers.ranks(case.profile)
-    beside = cost_ns * sum(process in ranks for process, _ in others_of_gpu(case.profile))
-    likely, error = (worth.likely_ns or 0) + beside // 2, (worth.error_ns or 0) + beside // 2
-    most = max(likely + beside // 2, worth.most_ns or 0)
-    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most)
+    others = [key for key in others_of_gpu(case.profile) if key[0] in ranks]
+    cost = case.per_step(int((ops["end_ns"] - ops["start_ns"]).sum()))
+    beside, saved, bar = cost * len(others), worth.likely_ns or 0, worth.error_ns or 0
+    together, meanwhile = (
+        working_share(case.profile, others, each["start_ns"].to_numpy(), each["end_ns"].to_numpy()) if others else 0.0
+        for each in (ops, idle)
+    )
+    unsaved = round(max(0, saved - cost) * meanwhile)
+    likely = max(0, saved + round(beside * (1 - together) / 2) - unsaved // 2)
+    error = likely - max(0, min(saved - unsaved, likely) - bar)
+    return replace(
+        worth, bound=False, likely_ns=likely, error_ns=error, most_ns=max(saved + beside, worth.most_ns or 0)
+    )
 
 
 class _Written(NamedTuple):
@@ -137,9 +152,15 @@ def _of_modules(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> fr
 
 
 def _in_words(
-    case: Case, flow: OperatorFlow, code: CodeLines, where: Row, groups: list[list[int]], work: Mapping[int, int]
+    case: Case,
+    flow: OperatorFlow,
+    code: CodeLines,
+    where: Row,
+    groups: list[list[int]],
+    work: Mapping[int, int],
+    kept: Collection[tuple[object, object]],
 ) -> SameInEachStep:
-    """Return what to say of the operators of one place."""
+    """Return what to say of the operators of one place; ``kept``: lines all of whose results are the same."""
     rows = sorted(row for group in groups for row in group)
     alike = Counter(tuple((flow.names[row], flow.size[row]) for row in group) for group in groups)
     rounds, *others = set(alike.values())  # other results at one line are of other inputs
@@ -152,22 +173,51 @@ def _in_words(
     lines = Counter[str]()
     for row in rows:
         lines[in_short(place_of_operator(code, flow, flow.start_ns[[row]]))] += work.get(row, 0)
+    maker = _maker(code, flow, where, rows, work)
     inside = [(line, ns) for line, ns in lines.most_common(3) if line and line != in_short(where) and ns]
     if inside:
         listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
-        why += f" The most of it: {listed}."
-    return SameInEachStep(rows, title, why, _fix(case, where, often, same=same), where)
+        why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
+    whole = same and (where.get("file"), where.get("line")) in kept
+    return SameInEachStep(rows, title, why, _fix(case, where, often, maker, whole=whole), where)
 
 
-def _fix(case: Case, where: Row, often: str, *, same: bool) -> Fix:
-    """Return the advice, with the line's own names where it gives what it makes some."""
+def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int], work: Mapping[int, int]) -> str:
+    """Return the function that a line calls to make most of some operators (rows), "" where it makes them itself."""
+    functions = Counter[str]()
+    for row, stack in zip(rows, code.at(flow.thread, flow.start_ns[list(rows)]).tolist(), strict=True):
+        chain = code.chain(stack)
+        at = next((depth for depth, place in enumerate(chain) if where and code.where(place) == where), len(chain))
+        called = code.places.row(chain[at + 1])[2] if at + 1 < len(chain) else ""
+        functions[(called or "").removesuffix(".__init__")] += work.get(row, 0)
+    return functions.most_common(1)[0][0] if functions else ""
+
+
+def _all_kept(
+    code: CodeLines, flow: OperatorFlow, rows: Collection[int], work: Mapping[int, int]
+) -> frozenset[tuple[object, object]]:
+    """Return the lines (file, line) below which no operators but these (rows) compute, or take a part of what is not theirs."""
+    fixed, places = frozenset(rows), (set[int](), set[int]())
+    for row, stack in zip(flow.outermost, code.at(flow.thread, flow.start_ns[flow.outermost]).tolist(), strict=True):
+        of_fixed = row in fixed or fixed.intersection(flow.makers[row][:1])
+        if of_fixed or row in work or is_view(flow.names[row]):
+            places[not of_fixed].update(code.chain(stack))
+    theirs, others = ({(each.get("file"), each.get("line")) for each in map(code.where, part)} for part in places)
+    return frozenset(theirs - others)
+
+
+def _fix(case: Case, where: Row, often: str, maker: str, *, whole: bool) -> Fix:
+    """Return the advice, with the line's own names where it gives what it makes some; ``whole``: all that it computes stays."""
     text = text_of(texts(case.profile), where.get("file"), where.get("line")) if where else None
     named = _NAMED.match(text or "")
-    advice = f"Make this once, before the steps, and keep the result: it comes out the same {often}"
-    if named is None or not same:
+    advice = f"Make this once, before the steps, and keep the result: {maker or 'it'} comes out the same {often}"
+    if named is None or not whole:
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
     name, made = named[1], named[2]
+    if re.search(r"\bself\b", made) and "," not in name:  # each object may make another one
+        paste = f'if not hasattr(self, "kept_{name}"): self.kept_{name} = {made}\n{name} = self.kept_{name}'
+        return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
     paste = (
         "kept = {}  # at the top of the file; then in place of this line:\n"
         f'if "{name}" not in kept: kept["{name}"] = {made}\n{name} = kept["{name}"]'

@@ -184,9 +184,9 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         ]
     whole = not needless.halved and not needless.kept
     worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
-    cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
+    cost, began = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum())), began_in(case.idle, calls)
     if worth.likely_ns is not None and needless.on_every_rank:
-        worth = on_all_ranks(case, worth, cost)
+        worth = on_all_ranks(case, worth, theirs, case.idle.filter(pl.Series(began, dtype=pl.Boolean)))
     if worth.likely_ns is None:
         return None
     much = case.notable(worth.likely_ns, REPORTED_SHARE)
@@ -206,7 +206,7 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     )
     saved = f"{'up to ' if worth.bound else ''}{units.duration(worth.likely_ns)}"
     title = f"{needless.title}: {saved if much else f'{units.duration(cost)} of the GPU'} {case.per}"
-    takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
+    takes = Takes(ops_of(theirs), idle=began)
     return Found(
         RULE,
         title,
