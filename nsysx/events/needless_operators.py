@@ -6,6 +6,7 @@ place before: as an argument it says nothing about where a result comes from.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,15 @@ _PREPARES = re.compile(
     r"^aten::(_?to(_copy)?|contiguous|clone|float|half|bfloat16|(true_)?div|mul|sub|add|neg|clamp|flip|pad|constant_pad_nd|std|var|mean|"
     r"std_mean|var_mean|eq|ne|lt|gt|le|ge|logical_not|bitwise_not|one_hot|rsub)$"
 )
+#: Operators whose result has dimensions if an argument has, and those that only make room or look at all of a tensor in another shape.
+_KEEPS_DIMENSIONS = re.compile(
+    r"^aten::(_?to(_copy)?|clone|copy|contiguous|type_as|relu|gelu|silu|sigmoid|tanh|add|sub|rsub|mul|(true_)?div|pow|exp|log|sqrt|rsqrt|neg|"
+    r"abs|sin|cos|clamp|where|masked_fill|reciprocal|eq|ne|lt|gt|le|ge|bitwise_\w+|logical_\w+|fill|embedding|index_select|linear|(add)?mm|bmm|"
+    r"baddbmm|t|transpose|permute|expand|unsqueeze|slice|cat|stack|_?(log_)?softmax|(native_)?layer_norm|_?convolution|cumsum|sort|argsort|"
+    r"arange|index_(add|copy|put)|scatter\w*|tril|triu)_?$"
+)
+_MAKES_ROOM = re.compile(r"^aten::(new_)?(empty(_like|_strided)?|resize_)$")
+_RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|squeeze|detach|alias)$")
 #: Which argument of an operator with weights is the data.
 _DATA_OF = {
     "linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "embedding": 1, "embedding_bag": 1, "addmm": 1, "layer_norm": 0,
@@ -152,6 +162,7 @@ def fixed_operators(
     """
     if not flow.follows:
         return []
+    flow = replace(flow, made=_without_numbers(flow))
     outer, size = outer_operators(flow), len(flow.names)
     outer = replace(
         outer, makers=_with_writes(flow, outer, outer.makers), sources=_with_writes(flow, outer, outer.sources)
@@ -193,13 +204,37 @@ def fixed_operators(
     data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-    from_host = behind(outer.sources, outer.within(copied, size)) & ~learns
+    of_rows = np.array([any(len(each) > 1 for each in sizes_of(flow.size[row])) for row in outer.rows], np.bool_)
+    from_host = behind(outer.sources, outer.within(copied, size) & of_rows) & ~learns
     fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized, from_host)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
         joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
     return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+
+
+def _without_numbers(flow: OperatorFlow) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 for a number of Python that bears the name of what had dimensions for sure."""
+    sizes = list(map(sizes_of, flow.size))
+
+    def has_dimensions(row: int) -> bool:
+        name, given = flow.names[row], sizes[row]
+        if _RESHAPES.match(name):
+            return bool(given) and math.prod(given[0]) != 1
+        if name in ("aten::select", "aten::unbind"):
+            return bool(given) and len(given[0]) > 1
+        return bool(
+            _MAKES_ROOM.match(name) or (_KEEPS_DIMENSIONS.match(name) and (any(given) or name == "aten::arange"))
+        )
+
+    arrays = {number for number, row in flow.row_of.items() if has_dimensions(row)}
+    return [
+        tuple(n if each or n not in arrays else -1 for n, each in zip(made, given, strict=True))
+        if len(made) == len(given)
+        else made
+        for made, given in zip(flow.made, sizes, strict=True)
+    ]
 
 
 def _with_writes(flow: OperatorFlow, outer: OuterOperators, makers: list[list[int]]) -> list[list[int]]:
@@ -246,7 +281,7 @@ def _of_one_batch(
 
     It may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor with as many rows as
     the network's own input has, or only converted, scaled and turned on the way into it. Where an input of the
-    network comes ``from_host``, the batch has its rows.
+    network comes ``from_host``, the batch does, and what lies on the GPU is none of it.
     """
     roots = [frozenset[Size]()] * len(outer.rows)
     prepares = np.zeros(len(outer.rows), np.bool_)
@@ -255,7 +290,7 @@ def _of_one_batch(
         roots[index] = outer.unnamed[index].union(*(roots[maker] for maker in makers))
         name = flow.names[row]
         prepares[index] = bool(is_view(name) or _PREPARES.match(name)) and all(prepares[maker] for maker in makers)
-    taken, of_batch, ready = set[int](), set[int](), np.zeros(len(outer.rows), np.bool_)
+    taken, comes, ready = set[int](), False, np.zeros(len(outer.rows), np.bool_)
     for index in np.flatnonzero(learns).tolist():
         row = outer.rows[index]
         argument = _DATA_OF.get(flow.names[row].removeprefix("aten::"))
@@ -266,12 +301,11 @@ def _of_one_batch(
             taken.add(sizes[argument][0])
         made_of = flow.row_of.get(made[argument], len(flow.names))
         if made_of < row and from_host[np.searchsorted(outer.rows, made_of, side="right") - 1]:
-            of_batch.update(sizes[argument][:1])
+            comes = True
         made_ready = [maker for maker in outer.makers[index] if prepares[maker]]
         taken.update(size[0] for maker in made_ready for size in roots[maker] if size)
         ready[made_ready] = True
-    taken = of_batch if max(of_batch, default=0) > 1 else taken
-    of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
+    of_input = np.array([not comes and any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
     return of_input | (before(outer.makers, ready) & prepares)
 
 

@@ -40,7 +40,7 @@ from nsysx.model import Row
 from nsysx.replay import peers
 
 #: A line that gives what one call makes a name.
-_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*$")
+_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*(#.*)?$")
 _CONDITION = (
     "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
     "mask or length needs a new one. Its memory stays taken."

@@ -126,7 +126,8 @@ def _node(program: Lined, each: _Range) -> None:
         text = f"{name}, op_id = {inner.number}, sizes = [{inner.sizes}]"
     else:
         program.launch(20, "backward")
-        text = f"{name}, seq = {each.sequence}"
+        number = next((inner.sequence for inner in each.inner if inner.sequence >= 0), each.sequence)
+        text = f"{name}, seq = {number}"
     program.host(1)
     if program.noted is not None:
         program.main.add_range(text, begin, program.t)
