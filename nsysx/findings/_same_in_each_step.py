@@ -215,8 +215,9 @@ def _fix(case: Case, where: Row, often: str, maker: str, *, whole: bool) -> Fix:
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
     name, made = named[1], named[2]
-    if re.search(r"\bself\b", made) and "," not in name:  # each object may make another one
-        paste = f'if not hasattr(self, "kept_{name}"): self.kept_{name} = {made}\n{name} = self.kept_{name}'
+    if re.search(r"\bself\b", made):  # each object may make another one
+        own = "kept_" + re.sub(r"\W+", "_", name)
+        paste = f'if not hasattr(self, "{own}"): self.{own} = {made}\n{name} = self.{own}'
         return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
     paste = (
         "kept = {}  # at the top of the file; then in place of this line:\n"

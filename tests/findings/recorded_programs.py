@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from nsysx.events.operator_flow import is_view
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import Lined
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -141,6 +141,10 @@ def _launch(program: Lined, each: _Range, host: bool) -> None:
         program.launch(60 if name in _SLOW else 10, name)
         program.copy(2, "DtoH", bytes=8)
         program.sync()
-    elif not any(inner.name.startswith("aten::") for inner in each.inner) and not is_view(each.name) and name not in _NO_WORK:
+    elif (
+        not any(inner.name.startswith("aten::") for inner in each.inner)
+        and not is_view(each.name)
+        and name not in _NO_WORK
+    ):
         comm = each.name.startswith("c10d")
         program.launch(60 if name in _SLOW else 10, "ncclDevKernel_SendRecv" if comm else name)
