@@ -148,8 +148,9 @@ def fixed_operators(
     counted: Sequence[bool] = (),
     written_out: Sequence[bool] = (),
     same_parts: Sequence[bool] = (),
-) -> list[int]:
-    """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
+) -> tuple[list[int], list[int]]:
+    """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes, and
+    the others of them: nothing is known to take their results, which a gradient or a later step may.
 
     They begin with tensors that were there before the step before this, or with nothing. In the call of a network that is trained these may
     be its weights, read without gradients: none is of the size of a tensor that goes into what is trained, or that an optimizer writes.
@@ -161,7 +162,7 @@ def fixed_operators(
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
-        return []
+        return [], []
     flow = replace(flow, made=_without_numbers(flow))
     outer, size = outer_operators(flow), len(flow.names)
     outer = replace(
@@ -211,7 +212,8 @@ def fixed_operators(
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
         joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
-    return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+    rows = np.array(outer.rows)
+    return rows[fixed & joined].tolist(), rows[fixed & ~joined].tolist()
 
 
 def _without_numbers(flow: OperatorFlow) -> list[tuple[int, ...]]:

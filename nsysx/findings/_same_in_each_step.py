@@ -62,7 +62,7 @@ def same_in_each_step(
 ) -> list[SameInEachStep]:
     """Return what each step makes in the same way from nothing that a step changes, by line; ``of_calls``: of this flow."""
     trained, written = trained_in(case.profile, flow), _lines_of(case, flow, code)
-    rows = fixed_operators(
+    rows, beside = fixed_operators(
         flow,
         trained.tolist() if trained.any() else [False] * len(flow.names),
         copied(case.profile, flow, "HtoD"),
@@ -75,14 +75,17 @@ def same_in_each_step(
         same_parts=_same_parts(flow, written.line),
     )
     elsewhere = _of_modules(case, flow, of_calls)
-    rows = [row for row in rows if row not in elsewhere]
+    rows, beside = ([row for row in each if row not in elsewhere] for each in (rows, beside))
     places: dict[tuple[object, object], tuple[Row, list[list[int]]]] = {}
     work = time_of_operators(work_of_operators(case, flow, of_calls))
     for group in joined_operators(flow, rows):
-        where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
+        where = place_of_group(code, flow, group, {*work, *group} - ({*rows, *beside} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    kept = _all_kept(code, flow, rows, work)
-    told = [_in_words(case, flow, code, where, groups, work, kept) for where, groups in places.values()]
+    kept = _all_kept(code, flow, [*rows, *beside], work)
+    told = [
+        _in_words(case, flow, code, where, groups, work, kept, _below(code, flow, where, beside))
+        for where, groups in places.values()
+    ]
     return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
 
 
@@ -159,9 +162,10 @@ def _in_words(
     groups: list[list[int]],
     work: Mapping[int, int],
     kept: Collection[tuple[object, object]],
+    beside: Sequence[int],
 ) -> SameInEachStep:
-    """Return what to say of the operators of one place; ``kept``: lines all of whose results are the same."""
-    rows = sorted(row for group in groups for row in group)
+    """Return what to say of the operators of one place; ``kept``: lines all of whose results are the same, ``beside``: others there."""
+    rows = sorted([*(row for group in groups for row in group), *beside])
     alike = Counter(tuple((flow.names[row], flow.size[row]) for row in group) for group in groups)
     rounds, *others = set(alike.values())  # other results at one line are of other inputs
     same = not others
@@ -180,6 +184,13 @@ def _in_words(
         why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
     whole = same and (where.get("file"), where.get("line")) in kept
     return SameInEachStep(rows, title, why, _fix(case, where, often, maker, whole=whole), where)
+
+
+def _below(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> list[int]:
+    """Return those of some operators (rows) that a line makes, or what it calls."""
+    stacks = code.at(flow.thread, flow.start_ns[list(rows)]) if where else np.empty(0, np.int64)
+    there = frozenset(number for number in range(code.places.height) if code.where(number) == where)
+    return [row for row, inside in zip(rows, code.passing(stacks, there).tolist(), strict=False) if inside]
 
 
 def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int], work: Mapping[int, int]) -> str:
