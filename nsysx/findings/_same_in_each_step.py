@@ -35,6 +35,7 @@ from nsysx.findings._flow_work import (
     work_of_operators,
 )
 from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out, same_parts
+from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.judging.other_work import others_of_gpu, working_share
 from nsysx.model import Row
 from nsysx.replay import peers
@@ -182,8 +183,25 @@ def _in_words(
     if inside:
         listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
         why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
-    whole = same and (where.get("file"), where.get("line")) in kept
-    return SameInEachStep(rows, title, why, _fix(case, where, often, maker, whole=whole), where)
+    beside_it = _lines_beside(code, flow, where, [row for row in rows if row in work])
+    whole = same and beside_it is not None and all((where.get("file"), line) in kept for line in beside_it)
+    fix = _fix(case, where, often, maker, sorted(beside_it or ()), whole=whole)
+    return SameInEachStep(rows, title, why, fix, where)
+
+
+def _lines_beside(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> set[int] | None:
+    """Return the lines of the function of a line that make some operators, or call what does; None where it makes not all of them."""
+    functions = {
+        (row[0], row[2]) for row in code.places.iter_rows() if where and row[:2] == (where["file"], where["line"])
+    }
+    lines = set[int]()
+    for stack in np.unique(code.at(flow.thread, flow.start_ns[list(rows)])).tolist():
+        chain = map(code.places.row, (place for place in code.chain(stack) if place >= 0))
+        line = next((line for file, line, function in chain if (file, function) in functions), None)
+        if line is None:
+            return None
+        lines.add(line)
+    return lines
 
 
 def _below(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> list[int]:
@@ -217,21 +235,46 @@ def _all_kept(
     return frozenset(theirs - others)
 
 
-def _fix(case: Case, where: Row, often: str, maker: str, *, whole: bool) -> Fix:
-    """Return the advice, with the line's own names where it gives what it makes some; ``whole``: all that it computes stays."""
-    text = text_of(texts(case.profile), where.get("file"), where.get("line")) if where else None
-    named = _NAMED.match(text or "")
+def _fix(case: Case, where: Row, often: str, maker: str, lines: Sequence[int], *, whole: bool) -> Fix:
+    """Return the advice, with the own names of the lines where these give what they make some.
+
+    ``lines``: of the function of ``where``, which make all of it; ``whole``: all that they compute stays.
+    """
+    source = texts(case.profile)
+    written = [text_of(source, where.get("file"), line) or "" for line in lines]
+    named = [match for text in written if (match := _NAMED.match(text))]
     advice = f"Make this once, before the steps, and keep the result: {maker or 'it'} comes out the same {often}"
-    if named is None or not whole:
+    others = [f"line {line}" for line in lines if line != where.get("line")]
+    advice += (
+        f", as does what {' and '.join(others)} make{'s' * (len(others) == 1)}"
+        if 0 < len(others) < MOST_LINES_NAMED
+        else ""
+    )
+    indents = {len(text) - len(text.lstrip()) for text in written}
+    if not (named and len(named) == len(lines) and whole and len(indents) == 1):
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
-    name, made = named[1], named[2]
-    if re.search(r"\bself\b", made):  # each object may make another one
-        own = "kept_" + re.sub(r"\W+", "_", name)
-        paste = f'if not hasattr(self, "{own}"): self.{own} = {made}\n{name} = self.{own}'
-        return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
-    paste = (
-        "kept = {}  # at the top of the file; then in place of this line:\n"
-        f'if "{name}" not in kept: kept["{name}"] = {made}\n{name} = kept["{name}"]'
+    return Fix.by_name(
+        "computed-once", text=advice, paste=_to_keep([(m[1], m[2]) for m in named]), condition=_CONDITION
     )
-    return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
+
+
+def _to_keep(made: Sequence[tuple[str, str]]) -> str:
+    """Return the lines that make these (names, what they are given) once; each object may make another one."""
+    names = ", ".join(dict.fromkeys(name for each, _ in made for name in re.split(r"\s*,\s*", each)))
+    (first, value), *others = made
+    if any(re.search(r"\bself\b", value) for _, value in made):
+        kept, head = "self.kept_" + re.sub(r"\W+", "_", names), ""
+        is_new = f'not hasattr(self, "{kept.removeprefix("self.")}")'
+    else:
+        kept, head = (
+            f'kept["{names}"]',
+            "kept = {}  # at the top of the file; then in place of "
+            + ("these lines:" if others else "this line:")
+            + "\n",
+        )
+        is_new = f'"{names}" not in kept'
+    if not others:
+        return f"{head}if {is_new}: {kept} = {value}\n{first} = {kept}"
+    inside = "".join(f"    {name} = {given}\n" for name, given in made)
+    return f"{head}if {is_new}:\n{inside}    {kept} = {names}\n{names} = {kept}"
