@@ -28,7 +28,7 @@ _LIMITS = ("inf", "min", "max", "tiny", "eps", "pi")
 
 def counts_steps(text: str) -> bool:
     """Return whether a line names what counts steps, so that it may compute something else in each."""
-    return _COUNTS.search(text) is not None
+    return _COUNTS.search(re.sub(r"\s#.*$", "", text)) is not None
 
 
 def numbers_written_out(text: str, function: Sequence[str] = ()) -> bool:
@@ -72,6 +72,12 @@ def _is_written_out(number: ast.expr) -> bool:
     if isinstance(number, ast.Call):
         return getattr(number.func, "id", "") == "float" and all(isinstance(each, ast.Constant) for each in number.args)
     return isinstance(number, ast.Constant) or (isinstance(number, ast.Attribute) and number.attr in _LIMITS)
+
+
+def names_of_rounds(text: str) -> list[str]:
+    """Return the names to which each round of a loop, that a line begins, gives something else."""
+    head = re.match(r"^\s*(async\s+)?for\s+(.+?)\s+in\b", text)
+    return re.findall(r"\w+", head[2]) if head else []
 
 
 def same_parts(text: str, operators: Sequence[str]) -> bool:

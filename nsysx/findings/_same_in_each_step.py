@@ -34,7 +34,7 @@ from nsysx.findings._flow_work import (
     time_of_operators,
     work_of_operators,
 )
-from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out, same_parts
+from nsysx.findings._numbers_of_lines import counts_steps, names_of_rounds, numbers_written_out, same_parts
 from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.judging.other_work import others_of_gpu, working_share
 from nsysx.model import Row
@@ -185,7 +185,7 @@ def _in_words(
         why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
     beside_it = _lines_beside(code, flow, where, [row for row in rows if row in work])
     whole = same and beside_it is not None and all((where.get("file"), line) in kept for line in beside_it)
-    fix = _fix(case, where, often, maker, sorted(beside_it or ()), whole=whole)
+    fix = _fix(case, code, where, often, maker, sorted(beside_it or ()), whole=whole)
     return SameInEachStep(rows, title, why, fix, where)
 
 
@@ -235,7 +235,16 @@ def _all_kept(
     return frozenset(theirs - others)
 
 
-def _fix(case: Case, where: Row, often: str, maker: str, lines: Sequence[int], *, whole: bool) -> Fix:
+def _function(source: Mapping[str, Mapping[str, str]], code: CodeLines, where: Row) -> list[str]:
+    """Return the lines that ran of the function of a line."""
+    rows = list(code.places.iter_rows())
+    functions = {
+        (file, function) for file, line, function in rows if where and (file, line) == (where["file"], where["line"])
+    }
+    return [text_of(source, file, line) or "" for file, line, function in rows if (file, function) in functions]
+
+
+def _fix(case: Case, code: CodeLines, where: Row, often: str, maker: str, lines: Sequence[int], *, whole: bool) -> Fix:
     """Return the advice, with the own names of the lines where these give what they make some.
 
     ``lines``: of the function of ``where``, which make all of it; ``whole``: all that they compute stays.
@@ -251,6 +260,8 @@ def _fix(case: Case, where: Row, often: str, maker: str, lines: Sequence[int], *
         else ""
     )
     indents = {len(text) - len(text.lstrip()) for text in written}
+    looped = frozenset(name for text in _function(source, code, where) for name in names_of_rounds(text))
+    whole &= looped.isdisjoint(re.findall(r"\w+", " ".join(match[2] for match in named)))
     if not (named and len(named) == len(lines) and whole and len(indents) == 1):
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out, same_parts
+from nsysx.findings._numbers_of_lines import counts_steps, names_of_rounds, numbers_written_out, same_parts
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def test_a_number_that_a_line_writes_everywhere(line: str, written_out: bool) ->
         ("self.src[outside] = nodes + back", False),
         ("mask = torch.ones(size, size).tril()", False),
         ("y = f(x, step=2)", False),
+        ("y = f(x)  # in each step", False),
     ],
 )
 def test_a_line_that_names_what_counts_steps(line: str, counts: bool) -> None:
@@ -88,3 +89,15 @@ SELECT, SLICE, INDEX, UNBIND = "aten::select", "aten::slice", "aten::index", "at
 )
 def test_a_line_that_writes_out_which_parts_it_takes(line: str, operators: list[str], same: bool) -> None:
     assert same_parts(line, operators) is same
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("for i, (layer, shift) in enumerate(layers):", ["i", "layer", "shift"]),
+        ("x = [f(i) for i in y]", []),
+        ("while i in names:", []),
+    ],
+)
+def test_names_that_each_round_gives_something_else(line: str, names: list[str]) -> None:
+    assert names_of_rounds(line) == names

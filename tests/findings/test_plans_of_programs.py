@@ -207,6 +207,47 @@ def exchanged(edge: Tensor) -> dict[str, Tensor]:
     return {"source": slot[place], "target": edge[1][order], "send": wanted}
 
 
+class Normed(nn.Module):
+    """A layer that weighs the edges of a static graph with loops by their degrees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge: Tensor) -> Tensor:
+        looped, weight = weighed(edge, x.size(0))  # plan: weighed
+        message = self.lin(x)[looped[0]] * weight[:, None]
+        return torch.zeros_like(x).index_add(0, looped[1], message)
+
+
+def weighed(edge: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    edge = torch.cat([edge, torch.arange(nodes).unsqueeze(0).repeat(2, 1)], dim=1)
+    row, column = edge[0], edge[1]
+    degree = torch.zeros(nodes).scatter_add_(0, column, torch.ones(edge.size(1)))
+    inverse = degree.pow_(-0.5)
+    inverse.masked_fill_(inverse == float("inf"), 0)
+    return edge, inverse[row] * inverse[column]
+
+
+class Mel(nn.Module):
+    """Spectra through a bank of filters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(40, WIDTH)
+
+    def bank(self, count: int, mels: int) -> Tensor:
+        frequency = torch.linspace(0, 8000, count)
+        border = 700.0 * (10.0 ** (torch.linspace(0, 3114, mels + 2) / 2595.0) - 1.0)
+        width = border[1:] - border[:-1]
+        slope = border.unsqueeze(0) - frequency.unsqueeze(1)
+        return torch.clamp(torch.min(-1.0 * slope[:, :-2] / width[:-1], slope[:, 2:] / width[1:]), min=0)
+
+    def forward(self, spectrum: Tensor) -> Tensor:
+        bank = self.bank(129, 40)  # plan: Mel.bank
+        return self.lin(spectrum @ bank)
+
+
 class Halo(nn.Module):
     """A layer that makes the plan of a partitioned graph, with collectives and reads."""
 
@@ -248,6 +289,12 @@ class Padded(nn.Module):
         return (h @ h.transpose(1, 2)).masked_fill(~mask, -1e9).softmax(-1) @ h
 
 
+def kernel_in_the_step(model: Any) -> Tensor:
+    kernel = torch.exp(-(torch.cdist(POINTS, POINTS) ** 2)) + torch.eye(NODES)  # plan: it
+    factor = torch.linalg.cholesky(kernel)
+    return torch.cholesky_solve(model(sample(FEATURES)), factor)
+
+
 def own_points(model: Any) -> Tensor:
     x = sample(FEATURES)
     return model(x, x[:, :3].contiguous())
@@ -268,6 +315,7 @@ def waiting_batch(model: Any) -> Tensor:
     return model(features, points)
 
 
+SPECTRA = torch.rand(50, 4, 17, 129)
 REWIRED = EDGE.clone()
 WAITING = [(torch.randn(NODES, WIDTH), torch.rand(NODES, 3)) for _ in range(6)]
 PLANS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
@@ -276,6 +324,9 @@ PLANS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "members": (Pooled, members_plan),
     "edges": (Pooled, edges_plan),
     "halo": (lambda: Layers(Halo), lambda m: m(sample(FEATURES), EDGE)),
+    "weighed": (lambda: Layers(Normed), lambda m: m(sample(FEATURES), EDGE)),
+    "filters": (Mel, lambda m: m(sample(SPECTRA))),
+    "lines of the step": (lambda: nn.Linear(WIDTH, WIDTH), kernel_in_the_step),
     "rotary": (Rotary, lambda m: m(sample(TOKENS))),
     "windows": (Windows, lambda m: m(sample(IMAGES))),
     "positions": (Positions, lambda m: m(sample(IMAGES))),
@@ -327,3 +378,16 @@ def test_a_plan_is_found_where_it_is_made(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_is_made_of_the_steps_own_data_is_not_told(kind: str, tmp_path: Path) -> None:
     assert [each.title for each in told(OTHERS[kind], tmp_path) if "the same" in each.title] == []
+
+
+def test_lines_that_are_kept_together_make_the_same(tmp_path: Path) -> None:
+    found = told(PLANS["lines of the step"], tmp_path)[0]
+    assert "as does what line" in found.remedies[0].text
+    kept, *lines = found.paste.splitlines()
+    names = {**globals(), "kernel": None}
+    exec(kept, names)
+    for _ in range(2):
+        exec("\n".join(lines), names)
+    factor = names["factor"]
+    assert torch.equal(factor @ factor.T, names["kernel"]) or torch.allclose(factor @ factor.T, names["kernel"])
+    assert names["kept"]["kernel, factor"][1] is factor
