@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from nsysx.findings._work_bounds import PART_TAKEN_TIMES
+
 #: Names of what counts steps, or runs with them.
 _COUNTS = re.compile(
     r"\b(i|it|n_iter|iters?|iteration|(\w+_)?(step|epoch)|progress|anneal\w*|temperature|warm_?up\w*)\b(?!\s*=[^=])"
@@ -20,8 +22,6 @@ _CHOOSES = re.compile(r"\b(for|while|next|enumerate|\w*(loader|sampler)\w*|selec
 #: Operators that take a tensor apart, and lines that name all of its parts.
 _DIVIDES = re.compile(r"^(unbind|chunk|split\w*|tensor_split)$")
 _DIVIDED = re.compile(r"^\s*[\w.]+(\s*,\s*\*?[\w.]+)+\s*=[^=]|\.(unbind|chunk|split|tensor_split)\(")
-#: ``x[:, 0] += 1`` takes its part twice.
-_TIMES_WRITTEN = 2
 _SUBSCRIPTED = re.compile(r"[\w)\]]$")
 _LIMITS = ("inf", "min", "max", "tiny", "eps", "pi")
 
@@ -96,7 +96,7 @@ def same_parts(text: str, operators: Sequence[str]) -> bool:
     by_tensors = count["index"] + count["index_put_"]
     return (
         len(items) - len(told) <= by_tensors
-        and taken <= _TIMES_WRITTEN * sum(each != ":" for each in told)
+        and taken <= PART_TAKEN_TIMES * sum(each != ":" for each in told)
         and (not divided or _DIVIDED.search(text) is not None)
         and not any(count[name] for name in ("narrow", "as_strided", "roll"))
     )
@@ -105,14 +105,14 @@ def same_parts(text: str, operators: Sequence[str]) -> bool:
 def _subscripts(text: str) -> list[str] | None:
     """Return what stands between the brackets of subscripts, by dimension; None where a bracket ends in another line."""
     items, open_at = list[str](), list[tuple[str, int, bool]]()
-    for at, sign in enumerate(text):
+    for position, sign in enumerate(text):
         if sign in "([{":
-            subscript = sign == "[" and _SUBSCRIPTED.search(text[:at].rstrip()) is not None
-            open_at.append((sign, at + 1, subscript))
+            subscript = sign == "[" and _SUBSCRIPTED.search(text[:position].rstrip()) is not None
+            open_at.append((sign, position + 1, subscript))
         elif sign == "," and open_at and open_at[-1][2]:
-            items.append(text[open_at[-1][1] : at].strip())
-            open_at[-1] = ("[", at + 1, True)
+            items.append(text[open_at[-1][1] : position].strip())
+            open_at[-1] = ("[", position + 1, True)
         elif sign in ")]}" and open_at:
             _, begin, subscript = open_at.pop()
-            items += [text[begin:at].strip()] if subscript else []
+            items += [text[begin:position].strip()] if subscript else []
     return None if any(subscript for *_, subscript in open_at) else items

@@ -71,7 +71,7 @@ def same_in_each_step(
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
-        counted=[counts_steps(line) or counts_steps(own) for line, own in zip(written.line, written.own, strict=True)],
+        counted=[any(map(counts_steps, each)) for each in zip(written.line, written.of_program, strict=True)],
         written_out=list(map(numbers_written_out, written.line, written.function)),
         same_parts=_same_parts(flow, written.line),
     )
@@ -112,15 +112,15 @@ def on_all_ranks(case: Case, worth: Saving, ops: pl.DataFrame, idle: pl.DataFram
     )
 
 
-class _Written(NamedTuple):
+class _TextOfLines(NamedTuple):
     """What is written in the line of each operator, of a package's code, too, in the program's own line, and in all of its function."""
 
     line: list[str]
-    own: list[str]
+    of_program: list[str]
     function: list[Sequence[str]]
 
 
-def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> _Written:
+def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> _TextOfLines:
     source = texts(case.profile)
     written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
     functions: dict[tuple[object, object], list[str]] = {}
@@ -128,9 +128,9 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> _Written:
         functions.setdefault((file, function), []).append(text)
     of_place = [functions[file, function] for file, _, function in code.places.iter_rows()]
     stack = code.at(flow.thread, flow.start_ns)
-    inner, own = np.append(code.place, -1)[stack].tolist(), code.places_of(stack).tolist()
-    lines, owns = ([written[row] if row >= 0 else "" for row in rows] for rows in (inner, own))
-    return _Written(lines, owns, [of_place[row] if row >= 0 else () for row in inner])
+    inner, of_program = np.append(code.place, -1)[stack].tolist(), code.places_of(stack).tolist()
+    lines, owns = ([written[row] if row >= 0 else "" for row in rows] for rows in (inner, of_program))
+    return _TextOfLines(lines, owns, [of_place[row] if row >= 0 else () for row in inner])
 
 
 def _same_parts(flow: OperatorFlow, written: Sequence[str]) -> list[bool]:
@@ -196,7 +196,7 @@ def _lines_beside(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequenc
     }
     lines = set[int]()
     for stack in np.unique(code.at(flow.thread, flow.start_ns[list(rows)])).tolist():
-        chain = map(code.places.row, (place for place in code.chain(stack) if place >= 0))
+        chain = map(code.places.row, (row for row in code.chain(stack) if row >= 0))
         line = next((line for file, line, function in chain if (file, function) in functions), None)
         if line is None:
             return None
@@ -216,8 +216,8 @@ def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int],
     functions = Counter[str]()
     for row, stack in zip(rows, code.at(flow.thread, flow.start_ns[list(rows)]).tolist(), strict=True):
         chain = code.chain(stack)
-        at = next((depth for depth, place in enumerate(chain) if where and code.where(place) == where), len(chain))
-        called = code.places.row(chain[at + 1])[2] if at + 1 < len(chain) else ""
+        calls = next((depth for depth, line in enumerate(chain) if where and code.where(line) == where), len(chain))
+        called = code.places.row(chain[calls + 1])[2] if calls + 1 < len(chain) else ""
         functions[(called or "").removesuffix(".__init__")] += work.get(row, 0)
     return functions.most_common(1)[0][0] if functions else ""
 
@@ -254,11 +254,8 @@ def _fix(case: Case, code: CodeLines, where: Row, often: str, maker: str, lines:
     named = [match for text in written if (match := _NAMED.match(text))]
     advice = f"Make this once, before the steps, and keep the result: {maker or 'it'} comes out the same {often}"
     others = [f"line {line}" for line in lines if line != where.get("line")]
-    advice += (
-        f", as does what {' and '.join(others)} make{'s' * (len(others) == 1)}"
-        if 0 < len(others) < MOST_LINES_NAMED
-        else ""
-    )
+    if 0 < len(others) < MOST_LINES_NAMED:
+        advice += f", as does what {' and '.join(others)} {'makes' if len(others) == 1 else 'make'}"
     indents = {len(text) - len(text.lstrip()) for text in written}
     looped = frozenset(name for text in _function(source, code, where) for name in names_of_rounds(text))
     whole &= looped.isdisjoint(re.findall(r"\w+", " ".join(match[2] for match in named)))
