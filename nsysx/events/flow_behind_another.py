@@ -1,4 +1,4 @@
-"""The operators of an X-ray step with its collectives among them, for what a step takes from the one before it.
+"""The operators of an X-ray step with its collectives and those of packages among them, for what a step takes from the one before it.
 
 A program may end before the X-ray at the end of a capture, so that no other step right before the one that all resemble was recorded
 with its operators. What another step took from the one before it, as at the program's start, holds for those that run the same ones.
@@ -29,7 +29,8 @@ def flow_with_collectives(profile: Profile) -> OperatorFlow | None:
 
 def _with_collectives(profile: Profile) -> OperatorFlow | None:
     names = profile.ranges.ranges["name"].unique().cast(pl.String)
-    some, of_torch = bool(names.str.contains("c10d").any()), flow_of(profile)
+    others = names.str.contains(WITH_COLLECTIVES) & ~names.str.starts_with("aten::")
+    some, of_torch = bool(others.any()), flow_of(profile)
     if of_torch is not None and of_torch.follows and not some:
         return replace(of_torch, made=_as_before(profile, of_torch))
     flows = flows_of(profile, WITH_COLLECTIVES) if some else flows_of(profile)

@@ -40,7 +40,9 @@ _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
 #: The operators of a flow, and those of one with collectives: the latter's results bear the number of the range within.
 _TORCHS = r"^aten::"
 _COLLECTIVE = r"^_?c10d(_functional)?::|^record_param_comms$"
-WITH_COLLECTIVES = f"{_TORCHS}|{_COLLECTIVE}"
+#: Those of packages that make the same of the same, and draw nothing.
+_PACKAGES = r"^torch_(scatter|sparse|spline_conv)::|^torch_cluster::(knn|radius|grid|nearest)$|^torchvision::"
+WITH_COLLECTIVES = f"{_TORCHS}|{_COLLECTIVE}|{_PACKAGES}"
 
 
 @dataclass(frozen=True)

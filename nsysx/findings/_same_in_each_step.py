@@ -107,9 +107,9 @@ def on_all_ranks(case: Case, worth: Saving, ops: pl.DataFrame, idle: pl.DataFram
     unsaved = round(max(0, saved - cost) * meanwhile)
     likely = max(0, saved + round(beside * (1 - together) / 2) - unsaved // 2)
     error = likely - max(0, min(saved - unsaved, likely) - bar)
-    return replace(
-        worth, bound=False, likely_ns=likely, error_ns=error, most_ns=max(saved + beside, worth.most_ns or 0)
-    )
+    shared = f"{worth.confidence}; ranks share the GPU" if beside else worth.confidence
+    most = max(saved + beside, worth.most_ns or 0)
+    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most, confidence=shared)
 
 
 class _TextOfLines(NamedTuple):

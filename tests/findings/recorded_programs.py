@@ -17,6 +17,8 @@ from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
 from tests.findings.lined import Lined
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
+_OF_PACKAGES = "torch_cluster::"
+_OPERATORS = ("aten::", "c10d::", _OF_PACKAGES)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Operators that launch nothing, and those that read a number back on a GPU.
 _NO_WORK = (
@@ -108,10 +110,11 @@ def _emit(program: Lined, several: Sequence[_Range], *, host: bool = False) -> N
         begin = program.t
         program.host(1)
         with _around(program, each):
-            _emit(program, each.inner, host=host or each.name == _HOST)
-            if each.name.startswith(("aten::", "c10d::")):
+            if not each.name.startswith(_OF_PACKAGES):  # it is one kernel on a GPU
+                _emit(program, each.inner, host=host or each.name == _HOST)
+            if each.name.startswith(_OPERATORS):
                 _launch(program, each, host)
-        if program.noted is not None and each.name.startswith(("aten::", "c10d::")):
+        if program.noted is not None and each.name.startswith(_OPERATORS):
             makers = ", ".join(f"({number if which >= 0 else 0},{which})" for number, which in each.made)
             seq = f"seq = {each.sequence}, " if each.sequence >= 0 else ""
             text = f"{each.name}, {seq}op_id = {each.number}, sizes = [{each.sizes}], input_op_ids = [{makers}]"
@@ -141,6 +144,8 @@ def _launch(program: Lined, each: _Range, host: bool) -> None:
         program.launch(60 if name in _SLOW else 10, name)
         program.copy(2, "DtoH", bytes=8)
         program.sync()
+    elif each.name.startswith(_OF_PACKAGES):
+        program.launch(60, name)
     elif (
         not any(inner.name.startswith("aten::") for inner in each.inner)
         and not is_view(each.name)

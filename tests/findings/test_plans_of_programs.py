@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.model import Finding
 from tests.findings.recorded_programs import from_host, recorded
 
@@ -72,6 +75,29 @@ def nearest(points: Tensor, count: int) -> Tensor:
     distance = torch.cdist(points, points)
     distance.fill_diagonal_(float("inf"))
     return distance.topk(count, largest=False)[1]
+
+
+def nearest_of(points: F64, count: int) -> I64:
+    apart = ((points[:, None] - points[None]) ** 2).sum(2)
+    near: I64 = apart.argsort(1)[:, 1 : count + 1]
+    return np.ascontiguousarray(near)
+
+
+LIBRARY = torch.library.Library("torch_cluster", "FRAGMENT")
+LIBRARY.define("knn(Tensor x, int count) -> Tensor")
+LIBRARY.impl("knn", lambda x, count: torch.from_numpy(nearest_of(x.numpy(), count)), "CPU")
+
+
+class Clustered(nn.Module):
+    """A layer that asks a package for the neighbours of fixed points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        near = torch.ops.torch_cluster.knn(points, 4)  # plan: it
+        return F.relu(self.lin(x[near].mean(1)))
 
 
 class Direct(nn.Module):
@@ -321,6 +347,7 @@ WAITING = [(torch.randn(NODES, WIDTH), torch.rand(NODES, 3)) for _ in range(6)]
 PLANS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "adjacency": (lambda: Layers(SparseConv), lambda m: m(sample(FEATURES), EDGE)),
     "neighbours": (lambda: Layers(Neighbours), lambda m: m(sample(FEATURES), POINTS)),
+    "a package": (lambda: Layers(Clustered), lambda m: m(sample(FEATURES), POINTS)),
     "members": (Pooled, members_plan),
     "edges": (Pooled, edges_plan),
     "halo": (lambda: Layers(Halo), lambda m: m(sample(FEATURES), EDGE)),
@@ -336,6 +363,7 @@ PLANS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "experts": (Routed, lambda m: m(sample(FEATURES))),
     "points of the sample": (lambda: Layers(Neighbours), own_points),
+    "points of the sample, by a package": (lambda: Layers(Clustered), own_points),
     "drawn edges": (lambda: Layers(SparseConv), drawn_edges),
     "edges that are written": (lambda: Layers(SparseConv), rewired),
     "lengths from the host": (Padded, lambda m: m(sample(TOKENS), from_host(torch.tensor([24, 9, 3, 7])))),
