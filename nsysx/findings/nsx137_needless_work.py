@@ -5,9 +5,9 @@ What it means
     result on) computes the same twice. Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
     once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
     ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
-    step changes (masks, grids, filters, what a frozen network says of a fixed input, which rows of a graph a rank wants from which
-    other one) comes out the same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where
-    nobody looks at them; metrics are needed when they are shown.
+    step changes (masks, grids, filters, tables of positions, neighbors of fixed points, the order of edges, what a frozen network says
+    of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step. Second outputs, auxiliary
+    heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
