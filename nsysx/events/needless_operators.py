@@ -190,12 +190,7 @@ def fixed_operators(
     changes |= parts | (of_trained_or_none & may_read) | outer.within(taught_elsewhere, size)
     # Shards of weights are sent as they are, and buffers that are kept are filled by others.
     changes |= sends & np.array([bool(sizes) for sizes in outer.unnamed], np.bool_)
-    into = (
-        sizes_of(flow.size[row])[:1]
-        for row, writes in zip(outer.rows, outer.into_older.tolist(), strict=True)
-        if writes
-    )
-    written = {each for sizes in into for each in sizes if each}
+    written = _sizes_written(flow, outer).union(*(outer.unnamed[index] for index in np.flatnonzero(sends)))
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     fixed = ~behind(outer.makers, changes)
     if len(changing):  # what chooses others in another step is made of other numbers there
@@ -254,6 +249,18 @@ def _with_writes(flow: OperatorFlow, outer: OuterOperators, makers: list[list[in
         if writes and first is not None:
             wrote[whole[index]] = index
     return result
+
+
+def _sizes_written(flow: OperatorFlow, outer: OuterOperators) -> set[Size]:
+    """Return the sizes of the tensors from before the step that it writes into, and of those whose parts it writes into."""
+    written = set[Size]()
+    for index in np.flatnonzero(outer.into_older).tolist():
+        row: int | None = outer.rows[index]
+        while row is not None:
+            written.update(sizes_of(flow.size[row])[:1])
+            maker = _first_maker(flow, outer, row)
+            row = outer.rows[maker] if maker is not None and is_view(flow.names[outer.rows[maker]]) else None
+    return written - {()}
 
 
 def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: Flags) -> Flags:

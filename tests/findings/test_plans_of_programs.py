@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -336,6 +337,32 @@ def rewired(model: Any) -> Tensor:
     return model(sample(FEATURES), REWIRED)
 
 
+def queue_of_keys(model: Any) -> Tensor:
+    query = F.normalize(model(sample(FEATURES)), dim=1)
+    logits = query @ F.normalize(QUEUE.clone(), dim=0)
+    with torch.no_grad():
+        QUEUE[:, :NODES] = query.t()
+    return logits
+
+
+def next_rows(model: Any) -> Tensor:
+    first = next(ROUNDS) * NODES
+    members = ALL_MEMBERS[first : first + NODES]
+    order, segment = segments(members)
+    return model(sample(FEATURES), order, segment)
+
+
+def moving_points(model: Any) -> Tensor:
+    near = nearest(MOVING[0], 4)
+    out = model(sample(FEATURES)[near].mean(1))
+    MOVING[0] = MOVING[0] + 0.01 * out.detach()[:, :3]
+    return out
+
+
+QUEUE, ALL_MEMBERS, MOVING = torch.randn(WIDTH, 512), torch.arange(6000) // 300, [torch.rand(NODES, 3)]
+ROUNDS = itertools.count()
+
+
 def waiting_batch(model: Any) -> Tensor:
     features, points = WAITING.pop()
     return model(features, points)
@@ -366,6 +393,9 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "points of the sample, by a package": (lambda: Layers(Clustered), own_points),
     "drawn edges": (lambda: Layers(SparseConv), drawn_edges),
     "edges that are written": (lambda: Layers(SparseConv), rewired),
+    "a queue that is written by parts": (lambda: nn.Linear(WIDTH, WIDTH), queue_of_keys),
+    "the next rows": (Pooled, next_rows),
+    "points that move": (lambda: nn.Linear(WIDTH, WIDTH), moving_points),
     "lengths from the host": (Padded, lambda m: m(sample(TOKENS), from_host(torch.tensor([24, 9, 3, 7])))),
     "batches that wait on the GPU": (Direct, waiting_batch),
 }
