@@ -82,9 +82,9 @@ def same_in_each_step(
     for group in joined_operators(flow, rows):
         where = place_of_group(code, flow, group, {*work, *group} - ({*rows, *beside} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    kept = _all_kept(code, flow, [*rows, *beside], work)
+    changing = _of_the_step(code, flow, [*rows, *beside], work)
     told = [
-        _in_words(case, flow, code, where, groups, work, kept, _below(code, flow, where, beside))
+        _in_words(case, flow, code, where, groups, work, changing, _below(code, flow, where, beside))
         for where, groups in places.values()
     ]
     return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
@@ -162,10 +162,10 @@ def _in_words(
     where: Row,
     groups: list[list[int]],
     work: Mapping[int, int],
-    kept: Collection[tuple[object, object]],
+    changing: Collection[tuple[object, object]],
     beside: Sequence[int],
 ) -> SameInEachStep:
-    """Return what to say of the operators of one place; ``kept``: lines all of whose results are the same, ``beside``: others there."""
+    """Return what to say of the operators of one place; ``changing``: lines that make something of the step, ``beside``: others there."""
     rows = sorted([*(row for group in groups for row in group), *beside])
     alike = Counter(tuple((flow.names[row], flow.size[row]) for row in group) for group in groups)
     rounds, *others = set(alike.values())  # other results at one line are of other inputs
@@ -184,13 +184,15 @@ def _in_words(
         listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
         why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
     beside_it = _lines_beside(code, flow, where, [row for row in rows if row in work])
-    whole = same and beside_it is not None and all((where.get("file"), line) in kept for line in beside_it)
+    whole = same and beside_it is not None and all((where.get("file"), line) not in changing for line in beside_it)
     fix = _fix(case, code, where, often, maker, sorted(beside_it or ()), whole=whole)
     return SameInEachStep(rows, title, why, fix, where)
 
 
 def _lines_beside(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> set[int] | None:
-    """Return the lines of the function of a line that make some operators, or call what does; None where it makes not all of them."""
+    """Return the lines of the function of a line that make some operators, or call what does, and what ran between them; None where it
+    makes not all of them.
+    """
     functions = {
         (row[0], row[2]) for row in code.places.iter_rows() if where and row[:2] == (where["file"], where["line"])
     }
@@ -201,7 +203,8 @@ def _lines_beside(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequenc
         if line is None:
             return None
         lines.add(line)
-    return lines
+    ran = {line for file, line, function in code.places.iter_rows() if (file, function) in functions}
+    return {line for line in ran if line is not None and min(lines) <= line <= max(lines)} if lines else None
 
 
 def _below(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> list[int]:
@@ -222,17 +225,16 @@ def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int],
     return functions.most_common(1)[0][0] if functions else ""
 
 
-def _all_kept(
+def _of_the_step(
     code: CodeLines, flow: OperatorFlow, rows: Collection[int], work: Mapping[int, int]
 ) -> frozenset[tuple[object, object]]:
-    """Return the lines (file, line) below which no operators but these (rows) compute, or take a part of what is not theirs."""
-    fixed, places = frozenset(rows), (set[int](), set[int]())
+    """Return the lines (file, line) below which others than these operators (rows) compute, or take a part of what is not theirs."""
+    fixed, places = frozenset(rows), set[int]()
     for row, stack in zip(flow.outermost, code.at(flow.thread, flow.start_ns[flow.outermost]).tolist(), strict=True):
         of_fixed = row in fixed or fixed.intersection(flow.makers[row][:1])
-        if of_fixed or row in work or is_view(flow.names[row]):
-            places[not of_fixed].update(code.chain(stack))
-    theirs, others = ({(each.get("file"), each.get("line")) for each in map(code.where, part)} for part in places)
-    return frozenset(theirs - others)
+        if not of_fixed and (row in work or is_view(flow.names[row])):
+            places.update(code.chain(stack))
+    return frozenset((each.get("file"), each.get("line")) for each in map(code.where, places))
 
 
 def _function(source: Mapping[str, Mapping[str, str]], code: CodeLines, where: Row) -> list[str]:
