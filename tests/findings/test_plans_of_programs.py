@@ -449,3 +449,38 @@ def test_lines_that_are_kept_together_make_the_same(tmp_path: Path) -> None:
     factor = names["factor"]
     assert torch.equal(factor @ factor.T, names["kernel"]) or torch.allclose(factor @ factor.T, names["kernel"])
     assert names["kept"]["kernel, factor"][1] is factor
+
+
+WEIGHTS = [torch.randn(WIDTH, WIDTH, requires_grad=True) for _ in range(2)]
+
+
+def convolved(x: Tensor, weight: Tensor, edge: Tensor) -> Tensor:
+    source, target = edge[0], edge[1]
+    order = torch.argsort(target, stable=True)
+    source, target = source[order], target[order]
+    degree = torch.bincount(target, minlength=NODES).clamp(min=1).float()
+    return torch.zeros(NODES, WIDTH).index_add(0, target, (x @ weight)[source]) / degree[:, None]
+
+
+def test_a_program_of_functions(tmp_path: Path) -> None:
+    """What stands between the lines that are kept together is kept with them: it gives the same names something else."""
+
+    def step() -> None:
+        x = sample(FEATURES)
+        for weight in WEIGHTS:
+            x = convolved(x, weight, EDGE)
+        gradients = torch.autograd.grad(x.pow(2).mean(), WEIGHTS)
+        with torch.no_grad():
+            for weight, gradient in zip(WEIGHTS, gradients, strict=True):
+                weight.sub_(0.01 * gradient)
+
+    found = recorded(step, None, __file__, tmp_path).finding(tmp_path, "NSX137")
+    assert "computes the same 2 times in each step" in found.title
+    first, *lines = found.paste.splitlines()
+    names = {**globals(), "source": EDGE[0], "target": EDGE[1]}
+    exec(first, names)
+    for _ in range(2):
+        exec("\n".join(lines), names)
+    order = torch.argsort(EDGE[1], stable=True)
+    assert torch.equal(names["target"], EDGE[1][order]) and torch.equal(names["source"], EDGE[0][order])
+    assert torch.equal(names["degree"], torch.bincount(EDGE[1], minlength=NODES).clamp(min=1).float())
