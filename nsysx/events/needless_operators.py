@@ -170,7 +170,8 @@ def fixed_operators(
     )
     in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
     learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
-    changes = learns | outer.within(copied, size) | outer.older | outer.into_older
+    brought = outer.within(copied, size) & ~_of_nothing(flow, outer)
+    changes = learns | brought | outer.older | outer.into_older
     changes |= outer.within((is_drawn(name) for name in flow.names), size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
     # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
@@ -197,11 +198,11 @@ def fixed_operators(
         fixed = ~behind(outer.makers, ~fixed | before(outer.makers, fixed & outer.within(changing, size)))
     fixed = _unwritten(flow, outer, fixed, sends)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
-    data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
+    data = behind(outer.sources, (brought | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
     of_rows = np.array([any(len(each) > 1 for each in sizes_of(flow.size[row])) for row in outer.rows], np.bool_)
-    from_host = behind(outer.sources, outer.within(copied, size) & of_rows) & ~learns
+    from_host = behind(outer.sources, brought & of_rows) & ~learns
     fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized, from_host)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
@@ -232,6 +233,15 @@ def _without_numbers(flow: OperatorFlow) -> list[tuple[int, ...]]:
         else made
         for made, given in zip(flow.made, sizes, strict=True)
     ]
+
+
+def _of_nothing(flow: OperatorFlow, outer: OuterOperators) -> Flags:
+    """Return what the step's own operators made of numbers of Python alone, on the host, too: no memory that something else fills."""
+    result = np.zeros(len(outer.rows), np.bool_)
+    for index, row in enumerate(outer.rows):
+        given = outer.older[index] or outer.unnamed[index] or _MAKES_ROOM.match(flow.names[row])
+        result[index] = not given and all(result[maker] for maker in outer.makers[index])
+    return result
 
 
 def _with_writes(flow: OperatorFlow, outer: OuterOperators, makers: list[list[int]]) -> list[list[int]]:

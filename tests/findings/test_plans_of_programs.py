@@ -322,6 +322,19 @@ def kernel_in_the_step(model: Any) -> Tensor:
     return torch.cholesky_solve(model(sample(FEATURES)), factor)
 
 
+def copied_positions(model: Any) -> Tensor:
+    order = from_host(torch.arange(NODES).flip(0))  # plan: it
+    return model(sample(FEATURES)[order])
+
+
+def copied_order(model: Any) -> Tensor:
+    order = from_host(torch.from_numpy(DRAWN.permutation(NODES)))
+    return model(sample(FEATURES)[order])
+
+
+DRAWN = np.random.default_rng(0)
+
+
 def own_points(model: Any) -> Tensor:
     x = sample(FEATURES)
     return model(x, x[:, :3].contiguous())
@@ -381,6 +394,7 @@ PLANS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "weighed": (lambda: Layers(Normed), lambda m: m(sample(FEATURES), EDGE)),
     "filters": (Mel, lambda m: m(sample(SPECTRA))),
     "lines of the step": (lambda: nn.Linear(WIDTH, WIDTH), kernel_in_the_step),
+    "positions from the host": (lambda: nn.Linear(WIDTH, WIDTH), copied_positions),
     "rotary": (Rotary, lambda m: m(sample(TOKENS))),
     "windows": (Windows, lambda m: m(sample(IMAGES))),
     "positions": (Positions, lambda m: m(sample(IMAGES))),
@@ -396,6 +410,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Tensor]]] = {
     "a queue that is written by parts": (lambda: nn.Linear(WIDTH, WIDTH), queue_of_keys),
     "the next rows": (Pooled, next_rows),
     "points that move": (lambda: nn.Linear(WIDTH, WIDTH), moving_points),
+    "an order from the host": (lambda: nn.Linear(WIDTH, WIDTH), copied_order),
     "lengths from the host": (Padded, lambda m: m(sample(TOKENS), from_host(torch.tensor([24, 9, 3, 7])))),
     "batches that wait on the GPU": (Direct, waiting_batch),
 }
