@@ -6,9 +6,10 @@ place before: as an argument it says nothing about where a result comes from.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +31,15 @@ _PREPARES = re.compile(
     r"^aten::(_?to(_copy)?|contiguous|clone|float|half|bfloat16|(true_)?div|mul|sub|add|neg|clamp|flip|pad|constant_pad_nd|std|var|mean|"
     r"std_mean|var_mean|eq|ne|lt|gt|le|ge|logical_not|bitwise_not|one_hot|rsub)$"
 )
+#: Operators whose result has dimensions if an argument has, and those that only make room or look at all of a tensor in another shape.
+_KEEPS_DIMENSIONS = re.compile(
+    r"^aten::(_?to(_copy)?|clone|copy|contiguous|type_as|relu|gelu|silu|sigmoid|tanh|add|sub|rsub|mul|(true_)?div|pow|exp|log|sqrt|rsqrt|neg|"
+    r"abs|sin|cos|clamp|where|masked_fill|reciprocal|eq|ne|lt|gt|le|ge|bitwise_\w+|logical_\w+|fill|embedding|index_select|linear|(add)?mm|bmm|"
+    r"baddbmm|t|transpose|permute|expand|unsqueeze|slice|cat|stack|_?(log_)?softmax|(native_)?layer_norm|_?convolution|cumsum|sort|argsort|"
+    r"arange|index_(add|copy|put)|scatter\w*|tril|triu)_?$"
+)
+_MAKES_ROOM = re.compile(r"^aten::(new_)?(empty(_like|_strided)?|resize_)$")
+_RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|squeeze|detach|alias)$")
 #: Which argument of an operator with weights is the data.
 _DATA_OF = {
     "linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "embedding": 1, "embedding_bag": 1, "addmm": 1, "layer_norm": 0,
@@ -137,23 +147,31 @@ def fixed_operators(
     weights: Collection[Size] = (),
     counted: Sequence[bool] = (),
     written_out: Sequence[bool] = (),
-) -> list[int]:
-    """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
+    same_parts: Sequence[bool] = (),
+) -> tuple[list[int], list[int]]:
+    """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes, and
+    the others of them: nothing is known to take their results, which a gradient or a later step may.
 
     They begin with tensors that were there before the step before this, or with nothing. In the call of a network that is trained these may
     be its weights, read without gradients: none is of the size of a tensor that goes into what is trained, or that an optimizer writes.
     ``copied``: operators that copy from the host, ``to_host``: to it. ``gives_gradients``: as ``trained``, without those before a function
     that has a gradient of its own. ``changing``: operators that are given other sizes in other steps. ``weights``: the sizes of all that
     gradients are added to, nothing where these are not known: all that goes into what is trained may be one then. ``counted``: operators
-    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such.
+    of lines that name what counts steps; ``written_out``: of lines in which all numbers are written as such; ``same_parts``: of lines that
+    take the same parts in each step.
     None where no earlier step was recorded: what has no name may be of the step before then.
     """
     if not flow.follows:
-        return []
+        return [], []
+    flow = replace(flow, made=_without_numbers(flow))
     outer, size = outer_operators(flow), len(flow.names)
+    outer = replace(
+        outer, makers=_with_writes(flow, outer, outer.makers), sources=_with_writes(flow, outer, outer.sources)
+    )
     in_module, in_trained, taught_elsewhere = _of_modules(flow, trained)
     learns = outer.within(trained if gives_gradients is None else gives_gradients, size)
-    changes = learns | outer.within(copied, size) | outer.older | outer.into_older
+    brought = outer.within(copied, size) & ~_of_nothing(flow, outer)
+    changes = learns | brought | outer.older | outer.into_older
     changes |= outer.within((is_drawn(name) for name in flow.names), size)
     same = np.array([_SAME_NUMBER.match(flow.names[row]) is not None for row in outer.rows], np.bool_)
     # What reads a number on its way (unique, bincount) reads the same one from the same, and what makes room for it writes no other.
@@ -161,6 +179,7 @@ def fixed_operators(
     changes |= numbered & ~np.array([any(written_out[row : row + 1]) for row in outer.rows], np.bool_)
     changes |= np.array([any(counted[row : row + 1]) for row in outer.rows], np.bool_)
     parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
+    parts &= ~np.array([any(same_parts[row : row + 1]) for row in outer.rows], np.bool_)
     sends = np.array([is_collective(flow.names[row]) for row in outer.rows], np.bool_)
     optimized = {
         each for row in outer.rows if writes_lists(flow.names[row]) for each in sizes_of(flow.size[row]) if each
@@ -172,27 +191,86 @@ def fixed_operators(
     changes |= parts | (of_trained_or_none & may_read) | outer.within(taught_elsewhere, size)
     # Shards of weights are sent as they are, and buffers that are kept are filled by others.
     changes |= sends & np.array([bool(sizes) for sizes in outer.unnamed], np.bool_)
-    into = (
-        sizes_of(flow.size[row])[:1]
-        for row, writes in zip(outer.rows, outer.into_older.tolist(), strict=True)
-        if writes
-    )
-    written = {each for sizes in into for each in sizes if each}
+    written = _sizes_written(flow, outer).union(*(outer.unnamed[index] for index in np.flatnonzero(sends)))
     changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
     fixed = ~behind(outer.makers, changes)
     if len(changing):  # what chooses others in another step is made of other numbers there
         fixed = ~behind(outer.makers, ~fixed | before(outer.makers, fixed & outer.within(changing, size)))
     fixed = _unwritten(flow, outer, fixed, sends)
     chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
-    data = behind(outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~learns)
+    data = behind(outer.sources, (brought | outer.older | parts | chosen) & ~learns)
     if learns.any() and not (data & before(outer.makers, learns)).any():
         data = learns  # the same data in each step, a graph or a field: all is made of that
-    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized)
+    of_rows = np.array([any(len(each) > 1 for each in sizes_of(flow.size[row])) for row in outer.rows], np.bool_)
+    from_host = behind(outer.sources, brought & of_rows) & ~learns
+    fixed &= ~_of_one_batch(flow, outer, learns, may_be if weights else optimized, from_host)
     joined = fixed & before(outer.makers, data & ~fixed)
     if len(to_host):  # the same numbers are read, to make what is joined
         reads = fixed & outer.within(to_host, size)
         joined |= fixed & before(outer.makers, reads & behind(outer.makers, joined))
-    return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+    rows = np.array(outer.rows)
+    return rows[fixed & joined].tolist(), rows[fixed & ~joined].tolist()
+
+
+def _without_numbers(flow: OperatorFlow) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 for a number of Python that bears the name of what had dimensions for sure."""
+    sizes = list(map(sizes_of, flow.size))
+
+    def has_dimensions(row: int) -> bool:
+        name, given = flow.names[row], sizes[row]
+        if _RESHAPES.match(name):
+            return bool(given) and math.prod(given[0]) != 1
+        if name in ("aten::select", "aten::unbind"):
+            return bool(given) and len(given[0]) > 1
+        return bool(
+            _MAKES_ROOM.match(name) or (_KEEPS_DIMENSIONS.match(name) and (any(given) or name == "aten::arange"))
+        )
+
+    arrays = {number for number, row in flow.row_of.items() if has_dimensions(row)}
+    return [
+        tuple(n if each or n not in arrays else -1 for n, each in zip(made, given, strict=True))
+        if len(made) == len(given)
+        else made
+        for made, given in zip(flow.made, sizes, strict=True)
+    ]
+
+
+def _of_nothing(flow: OperatorFlow, outer: OuterOperators) -> Flags:
+    """Return what the step's own operators made of numbers of Python alone, on the host, too: no memory that something else fills."""
+    result = np.zeros(len(outer.rows), np.bool_)
+    for index, row in enumerate(outer.rows):
+        given = outer.older[index] or outer.unnamed[index] or _MAKES_ROOM.match(flow.names[row])
+        result[index] = not given and all(result[maker] for maker in outer.makers[index])
+    return result
+
+
+def _with_writes(flow: OperatorFlow, outer: OuterOperators, makers: list[list[int]]) -> list[list[int]]:
+    """Return ``makers`` of the outermost operators, with the last one before them that wrote into a tensor whose view they are given.
+
+    A view has a name of its own: what is written into it (``table[:, 0] = column``) does not give the tensor viewed another one.
+    """
+    whole, wrote, result = list[int](), dict[int, int](), list[list[int]]()
+    for index, row in enumerate(outer.rows):
+        first = _first_maker(flow, outer, row)
+        writes = in_place(flow.names[row])
+        whole.append(whole[first] if first is not None and (writes or is_view(flow.names[row])) else index)
+        before = {wrote[whole[maker]] for maker in outer.makers[index] if whole[maker] in wrote}
+        result.append(sorted({*makers[index], *before}))
+        if writes and first is not None:
+            wrote[whole[index]] = index
+    return result
+
+
+def _sizes_written(flow: OperatorFlow, outer: OuterOperators) -> set[Size]:
+    """Return the sizes of the tensors from before the step that it writes into, and of those whose parts it writes into."""
+    written = set[Size]()
+    for index in np.flatnonzero(outer.into_older).tolist():
+        row: int | None = outer.rows[index]
+        while row is not None:
+            written.update(sizes_of(flow.size[row])[:1])
+            maker = _first_maker(flow, outer, row)
+            row = outer.rows[maker] if maker is not None and is_view(flow.names[outer.rows[maker]]) else None
+    return written - {()}
 
 
 def _unwritten(flow: OperatorFlow, outer: OuterOperators, fixed: Flags, sends: Flags) -> Flags:
@@ -215,11 +293,14 @@ def _first_maker(flow: OperatorFlow, outer: OuterOperators, row: int) -> int | N
     return int(np.searchsorted(outer.rows, maker, side="right")) - 1 if maker < row else None
 
 
-def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size]) -> Flags:
+def _of_one_batch(
+    flow: OperatorFlow, outer: OuterOperators, learns: Flags, weights: Collection[Size], from_host: Flags
+) -> Flags:
     """Return the operators that make the input of a network ready, or something of its batch, where that comes under no name in each step.
 
     It may be one batch that a benchmark takes again and again, or one of some that wait on the GPU: made of a tensor with as many rows as
-    the network's own input has, or only converted, scaled and turned on the way into it.
+    the network's own input has, or only converted, scaled and turned on the way into it. Where an input of the
+    network comes ``from_host``, the batch does, and what lies on the GPU is none of it.
     """
     roots = [frozenset[Size]()] * len(outer.rows)
     prepares = np.zeros(len(outer.rows), np.bool_)
@@ -228,7 +309,7 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
         roots[index] = outer.unnamed[index].union(*(roots[maker] for maker in makers))
         name = flow.names[row]
         prepares[index] = bool(is_view(name) or _PREPARES.match(name)) and all(prepares[maker] for maker in makers)
-    taken, ready = set[int](), np.zeros(len(outer.rows), np.bool_)
+    taken, comes, ready = set[int](), False, np.zeros(len(outer.rows), np.bool_)
     for index in np.flatnonzero(learns).tolist():
         row = outer.rows[index]
         argument = _DATA_OF.get(flow.names[row].removeprefix("aten::"))
@@ -237,10 +318,13 @@ def _of_one_batch(flow: OperatorFlow, outer: OuterOperators, learns: Flags, weig
             continue
         if made[argument] < 0 and sizes[argument] and sizes[argument] not in weights:
             taken.add(sizes[argument][0])
+        made_of = flow.row_of.get(made[argument], len(flow.names))
+        if made_of < row and from_host[np.searchsorted(outer.rows, made_of, side="right") - 1]:
+            comes = True
         made_ready = [maker for maker in outer.makers[index] if prepares[maker]]
         taken.update(size[0] for maker in made_ready for size in roots[maker] if size)
         ready[made_ready] = True
-    of_input = np.array([any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
+    of_input = np.array([not comes and any(size[0] in taken for size in sizes if size) for sizes in roots], np.bool_)
     return of_input | (before(outer.makers, ready) & prepares)
 
 

@@ -33,8 +33,6 @@ _VIEWS = re.compile(
     r"^aten::(select|slice|narrow|_?(unsafe_)?view(_as)?|reshape(_as)?|as_strided|(un)?squeeze|transpose|permute|numpy_T|[tT]|expand(_as)?|"
     r"chunk|(tensor_)?split(_with_sizes)?|unbind|(un)?flatten|movedim|swapaxes|diagonal|detach|alias)$"
 )
-#: Operators that may hand on what they are given as it is, under their own number: what has the type, the layout or the shape already.
-_HANDS_ON = r"^aten::(to|type_as|contiguous|flatten|resolve_(conj|neg)|dropout)$"
 #: Operators whose result is drawn.
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that write into their first argument.
@@ -42,7 +40,9 @@ _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
 #: The operators of a flow, and those of one with collectives: the latter's results bear the number of the range within.
 _TORCHS = r"^aten::"
 _COLLECTIVE = r"^_?c10d(_functional)?::|^record_param_comms$"
-_WITH_COLLECTIVES = f"{_TORCHS}|{_COLLECTIVE}"
+#: Those of packages that make the same of the same, and draw nothing.
+_PACKAGES = r"^torch_(scatter|sparse|spline_conv)::|^torch_cluster::(knn|radius|grid|nearest)$|^torchvision::"
+WITH_COLLECTIVES = f"{_TORCHS}|{_COLLECTIVE}|{_PACKAGES}"
 
 
 @dataclass(frozen=True)
@@ -148,53 +148,12 @@ def flow_of(profile: Profile) -> OperatorFlow | None:
     return profile.once(_flow)
 
 
-def flow_with_collectives(profile: Profile) -> OperatorFlow | None:
-    """Return the same with the collectives among the operators: what they receive is made of what they send then."""
-    return profile.once(_with_collectives)
-
-
 def _flow(profile: Profile) -> OperatorFlow | None:
-    return _of_operators(profile, _TORCHS)
+    return next(flows_of(profile), None)
 
 
-def _with_collectives(profile: Profile) -> OperatorFlow | None:
-    names = profile.ranges.ranges["name"].unique().cast(pl.String)
-    flow = _of_operators(profile, _WITH_COLLECTIVES) if names.str.contains("c10d").any() else flow_of(profile)
-    return flow and replace(flow, made=_as_before(profile, flow))
-
-
-def _as_before(profile: Profile, flow: OperatorFlow) -> list[tuple[int, ...]]:
-    """Return what made the arguments of each operator, whatever handed them on as they are since; -1 for what is older than all X-ray
-    steps.
-    """
-    ops = profile.ranges.ranges.filter(
-        (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & ~pl.col("repeated"),
-        pl.col("kind") == "op",
-        pl.col("start_ns") <= int(flow.start_ns[-1]),
-        pl.col("name").cast(pl.String).str.starts_with("aten::"),
-    ).sort("start_ns")
-    alone = (pl.col("start_ns").shift(-1) >= pl.col("end_ns")).fill_null(
-        value=True
-    )  # with another in it, it makes something
-    text = pl.col("label").cast(pl.String)
-    handed = ops.filter(alone & pl.col("name").cast(pl.String).str.contains(_HANDS_ON)).select(
-        number=text.str.extract(ID, 1).cast(pl.Int64), made=text.str.extract(MADE, 1).fill_null("")
-    )
-    given = {
-        number: first[0][0] if first[0][1] >= 0 else -1
-        for number, made in handed.iter_rows()
-        if (first := results_in(made))
-    }
-
-    def before(number: int) -> int:
-        while number in given:
-            number = given[number]
-        return number
-
-    return [tuple(before(number) for number in made) for made in flow.made]
-
-
-def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
+def flows_of(profile: Profile, operators: str = _TORCHS) -> Iterator[OperatorFlow]:
+    """Yield the operators with such names of each X-ray step of the shown process, first that of ``flow_of``."""
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
@@ -203,7 +162,7 @@ def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
     # A program of functions alone has no calls of modules: its operators are those of the thread that takes the steps.
     callers = modules if modules.height else ranges.filter((pl.col("kind") == "step") & pl.col("own"))
     if not callers.height:
-        return None
+        return
     main = int(callers["thread"].mode().sort()[0])
     for start, end in _steps(profile, ranges, ops, main):
         inside = (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
@@ -216,10 +175,11 @@ def _of_operators(profile: Profile, operators: str) -> OperatorFlow | None:
         if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:
             continue
         flow = _read(theirs, called.filter(of_thread))
+        if flow is None:
+            return
         before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
         later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
-        return flow and replace(flow, read_later=later, follows=before, operators=operators)
-    return None
+        yield replace(flow, read_later=later, follows=before, operators=operators)
 
 
 def operators_before(profile: Profile) -> OperatorFlow | None:

@@ -17,8 +17,9 @@ from nsysx.events.alignment import align
 from nsysx.events.code_lines import NodesAtWork, are_nodes
 from nsysx.events.earlier_nodes import numbers_in_flow
 from nsysx.events.event_bounds import CORRESPONDING_OPERATORS_SHARE
+from nsysx.events.flow_behind_another import flow_with_collectives
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import SIZES, OperatorFlow, flow_of, flow_with_collectives
+from nsysx.events.operator_flow import SIZES, OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, nesting
 
@@ -59,8 +60,10 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
 
 def _with_collectives(profile: Profile) -> OperatorOfCalls | None:
     flow, without = flow_with_collectives(profile), flow_of(profile)
-    if flow is None or (without is not None and without.operators == flow.operators):
+    if flow is None:
         return operator_of_calls(profile)
+    if without is not None and without.operators == flow.operators and without.start_ns[0] == flow.start_ns[0]:
+        return operator_of_calls(profile)  # the same step
     return _found(profile, flow)
 
 

@@ -35,6 +35,16 @@ def work_of_operators(
     return ops.filter(pl.col("row") >= 0)
 
 
+def launching_operators(case: Case, flow: OperatorFlow, rows: Sequence[int], of_calls: OperatorOfCalls) -> I64:
+    """Return of each of ``case.calls`` the operator among these (rows) that makes it, itself or through its gradient; -1 for none."""
+    around, call = np.full(len(flow.names) + 1, -1), case.calls["call"].to_numpy()
+    for row in rows:
+        around[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = row
+    around[-1] = -1
+    outer: I64 = np.where(of_calls.forward[call] < 0, around[of_calls.backward[call]], around[of_calls.forward[call]])
+    return outer
+
+
 def time_of_operators(work: pl.DataFrame) -> dict[int, int]:
     """Return row -> time on the GPU (ns, all steps) of what outermost operators launch; ``work``: of `work_of_operators`."""
     return dict(work.group_by("row").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).iter_rows())

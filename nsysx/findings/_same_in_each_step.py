@@ -8,34 +8,40 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
+
+import numpy as np
+import polars as pl
 
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import fixed_operators, joined_operators
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective
-from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_collective, is_view
+from nsysx.events.operator_of_calls import OperatorOfCalls, changing_sizes, operator_of_calls
 from nsysx.events.trained_operators import trained_in, trained_sizes
 from nsysx.findings import nsx135_weights_in_calls
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._flow_work import (
     copied,
     in_short,
+    launching_operators,
     place_of_group,
     place_of_operator,
     time_of_operators,
     work_of_operators,
 )
-from nsysx.findings._numbers_of_lines import counts_steps, numbers_written_out
-from nsysx.judging.other_work import others_of_gpu
+from nsysx.findings._numbers_of_lines import counts_steps, names_of_rounds, numbers_written_out, same_parts
+from nsysx.findings._work_bounds import MOST_LINES_NAMED
+from nsysx.judging.other_work import others_of_gpu, working_share
 from nsysx.model import Row
 from nsysx.replay import peers
 
 #: A line that gives what one call makes a name.
-_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*$")
+_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*(#.*)?$")
 _CONDITION = (
     "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
     "mask or length needs a new one. Its memory stays taken."
@@ -57,7 +63,7 @@ def same_in_each_step(
 ) -> list[SameInEachStep]:
     """Return what each step makes in the same way from nothing that a step changes, by line; ``of_calls``: of this flow."""
     trained, written = trained_in(case.profile, flow), _lines_of(case, flow, code)
-    rows = fixed_operators(
+    rows, beside = fixed_operators(
         flow,
         trained.tolist() if trained.any() else [False] * len(flow.names),
         copied(case.profile, flow, "HtoD"),
@@ -65,51 +71,102 @@ def same_in_each_step(
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
-        counted=[counts_steps(line) for line in written],
-        written_out=[numbers_written_out(line) for line in written],
+        counted=[any(map(counts_steps, each)) for each in zip(written.line, written.of_program, strict=True)],
+        written_out=list(map(numbers_written_out, written.line, written.function)),
+        same_parts=_same_parts(flow, written.line),
     )
-    elsewhere = _of_modules(case)
-    rows = [row for row in rows if int(flow.start_ns[row]) not in elsewhere]
+    elsewhere = _of_modules(case, flow, of_calls)
+    rows, beside = ([row for row in each if row not in elsewhere] for each in (rows, beside))
     places: dict[tuple[object, object], tuple[Row, list[list[int]]]] = {}
     work = time_of_operators(work_of_operators(case, flow, of_calls))
     for group in joined_operators(flow, rows):
-        where = place_of_group(code, flow, group, {*work, *group} - ({*rows} - {*group}))
+        where = place_of_group(code, flow, group, {*work, *group} - ({*rows, *beside} - {*group}))
         places.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(group)
-    told = [_in_words(case, flow, code, where, groups, work) for where, groups in places.values()]
+    changing = _of_the_step(code, flow, [*rows, *beside], work)
+    told = [
+        _in_words(case, flow, code, where, groups, work, changing, _below(code, flow, where, beside))
+        for where, groups in places.values()
+    ]
     return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
 
 
-def on_all_ranks(case: Case, worth: Saving, cost_ns: int) -> Saving:
-    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too."""
+def on_all_ranks(case: Case, worth: Saving, ops: pl.DataFrame, idle: pl.DataFrame) -> Saving:
+    """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too.
+
+    ``ops``: the work that goes, ``idle``: the idle time that it brings. Of that the GPU gains nothing where other ranks work meanwhile, and
+    what ranks compute at the same time is saved once.
+    """
     ranks = peers.ranks(case.profile)
-    beside = cost_ns * sum(process in ranks for process, _ in others_of_gpu(case.profile))
-    likely, error = (worth.likely_ns or 0) + beside // 2, (worth.error_ns or 0) + beside // 2
-    most = max(likely + beside // 2, worth.most_ns or 0)
-    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most)
+    others = [key for key in others_of_gpu(case.profile) if key[0] in ranks]
+    cost = case.per_step(int((ops["end_ns"] - ops["start_ns"]).sum()))
+    beside, saved, bar = cost * len(others), worth.likely_ns or 0, worth.error_ns or 0
+    together, meanwhile = (
+        working_share(case.profile, others, each["start_ns"].to_numpy(), each["end_ns"].to_numpy()) if others else 0.0
+        for each in (ops, idle)
+    )
+    unsaved = round(max(0, saved - cost) * meanwhile)
+    likely = max(0, saved + round(beside * (1 - together) / 2) - unsaved // 2)
+    error = likely - max(0, min(saved - unsaved, likely) - bar)
+    shared = f"{worth.confidence}; ranks share the GPU" if beside else worth.confidence
+    most = max(saved + beside, worth.most_ns or 0)
+    return replace(worth, bound=False, likely_ns=likely, error_ns=error, most_ns=most, confidence=shared)
 
 
-def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> list[str]:
-    """Return what is written in the line of each operator."""
+class _TextOfLines(NamedTuple):
+    """What is written in the line of each operator, of a package's code, too, in the program's own line, and in all of its function."""
+
+    line: list[str]
+    of_program: list[str]
+    function: list[Sequence[str]]
+
+
+def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines) -> _TextOfLines:
     source = texts(case.profile)
     written = [text_of(source, *code.places.row(number)[:2]) or "" for number in range(code.places.height)]
-    rows = code.places_of(code.at(flow.thread, flow.start_ns)).tolist()
-    return [written[row] if row >= 0 else "" for row in rows]
+    functions: dict[tuple[object, object], list[str]] = {}
+    for (file, _, function), text in zip(code.places.iter_rows(), written, strict=True):
+        functions.setdefault((file, function), []).append(text)
+    of_place = [functions[file, function] for file, _, function in code.places.iter_rows()]
+    stack = code.at(flow.thread, flow.start_ns)
+    inner, of_program = np.append(code.place, -1)[stack].tolist(), code.places_of(stack).tolist()
+    lines, owns = ([written[row] if row >= 0 else "" for row in rows] for rows in (inner, of_program))
+    return _TextOfLines(lines, owns, [of_place[row] if row >= 0 else () for row in inner])
 
 
-def _of_modules(case: Case) -> frozenset[int]:
-    """Return when the operators begin that each call of a module runs again, which another rule tells."""
-    flow = flow_of(case.profile)
-    if flow is None:
+def _same_parts(flow: OperatorFlow, written: Sequence[str]) -> list[bool]:
+    """Return of each operator whether its line (``written``) takes the same parts in each step."""
+    same, outermost = [False] * len(written), frozenset(flow.outermost)
+    for line, several in groupby(range(len(written)), key=written.__getitem__):  # one after another
+        rows = list(several)
+        names = [flow.names[row] for row in rows if row in outermost]
+        same[rows[0] : rows[-1] + 1] = [bool(line) and same_parts(line, names)] * len(rows)
+    return same
+
+
+def _of_modules(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> frozenset[int]:
+    """Return the outermost operators that each call of a module runs again, which another rule tells."""
+    shown, calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if shown is None or calls is None:
         return frozenset()
-    rows = nsx135_weights_in_calls.needless_rows(case, flow, copied(case.profile, flow, "HtoD"))
-    return frozenset(flow.start_ns[sorted(rows)].tolist())
+    theirs = nsx135_weights_in_calls.needless_rows(case, shown, copied(case.profile, shown, "HtoD"))
+    begin = frozenset(shown.start_ns[sorted(theirs)].tolist())
+    rows = {row for row in flow.outermost if int(flow.start_ns[row]) in begin}
+    made = launching_operators(case, shown, sorted(theirs), calls) >= 0  # the flow may be of another step
+    return frozenset(rows.union(of_calls.within(flow)[case.calls["call"].to_numpy()][made].tolist()))
 
 
 def _in_words(
-    case: Case, flow: OperatorFlow, code: CodeLines, where: Row, groups: list[list[int]], work: Mapping[int, int]
+    case: Case,
+    flow: OperatorFlow,
+    code: CodeLines,
+    where: Row,
+    groups: list[list[int]],
+    work: Mapping[int, int],
+    changing: Collection[tuple[object, object]],
+    beside: Sequence[int],
 ) -> SameInEachStep:
-    """Return what to say of the operators of one place."""
-    rows = sorted(row for group in groups for row in group)
+    """Return what to say of the operators of one place; ``changing``: lines that make something of the step, ``beside``: others there."""
+    rows = sorted([*(row for group in groups for row in group), *beside])
     alike = Counter(tuple((flow.names[row], flow.size[row]) for row in group) for group in groups)
     rounds, *others = set(alike.values())  # other results at one line are of other inputs
     same = not others
@@ -121,24 +178,113 @@ def _in_words(
     lines = Counter[str]()
     for row in rows:
         lines[in_short(place_of_operator(code, flow, flow.start_ns[[row]]))] += work.get(row, 0)
+    maker = _maker(code, flow, where, rows, work)
     inside = [(line, ns) for line, ns in lines.most_common(3) if line and line != in_short(where) and ns]
     if inside:
         listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
-        why += f" The most of it: {listed}."
-    return SameInEachStep(rows, title, why, _fix(case, where, often, same=same), where)
+        why += f" The most of it{f', in {maker}' if maker else ''}: {listed}."
+    beside_it = _lines_beside(code, flow, where, [row for row in rows if row in work])
+    whole = same and beside_it is not None and all((where.get("file"), line) not in changing for line in beside_it)
+    fix = _fix(case, code, where, often, maker, sorted(beside_it or ()), whole=whole)
+    return SameInEachStep(rows, title, why, fix, where)
 
 
-def _fix(case: Case, where: Row, often: str, *, same: bool) -> Fix:
-    """Return the advice, with the line's own names where it gives what it makes some."""
-    text = text_of(texts(case.profile), where.get("file"), where.get("line")) if where else None
-    named = _NAMED.match(text or "")
-    advice = f"Make this once, before the steps, and keep the result: it comes out the same {often}"
-    if named is None or not same:
+def _lines_beside(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> set[int] | None:
+    """Return the lines of the function of a line that make some operators, or call what does, and what ran between them; None where it
+    makes not all of them.
+    """
+    functions = {
+        (row[0], row[2]) for row in code.places.iter_rows() if where and row[:2] == (where["file"], where["line"])
+    }
+    lines = set[int]()
+    for stack in np.unique(code.at(flow.thread, flow.start_ns[list(rows)])).tolist():
+        chain = map(code.places.row, (row for row in code.chain(stack) if row >= 0))
+        line = next((line for file, line, function in chain if (file, function) in functions), None)
+        if line is None:
+            return None
+        lines.add(line)
+    ran = {line for file, line, function in code.places.iter_rows() if (file, function) in functions}
+    return {line for line in ran if line is not None and min(lines) <= line <= max(lines)} if lines else None
+
+
+def _below(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int]) -> list[int]:
+    """Return those of some operators (rows) that a line makes, or what it calls."""
+    stacks = code.at(flow.thread, flow.start_ns[list(rows)]) if where else np.empty(0, np.int64)
+    there = frozenset(number for number in range(code.places.height) if code.where(number) == where)
+    return [row for row, inside in zip(rows, code.passing(stacks, there).tolist(), strict=False) if inside]
+
+
+def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int], work: Mapping[int, int]) -> str:
+    """Return the function that a line calls to make most of some operators (rows), "" where it makes them itself."""
+    functions = Counter[str]()
+    for row, stack in zip(rows, code.at(flow.thread, flow.start_ns[list(rows)]).tolist(), strict=True):
+        chain = code.chain(stack)
+        calls = next((depth for depth, line in enumerate(chain) if where and code.where(line) == where), len(chain))
+        called = code.places.row(chain[calls + 1])[2] if calls + 1 < len(chain) else ""
+        functions[(called or "").removesuffix(".__init__")] += work.get(row, 0)
+    return functions.most_common(1)[0][0] if functions else ""
+
+
+def _of_the_step(
+    code: CodeLines, flow: OperatorFlow, rows: Collection[int], work: Mapping[int, int]
+) -> frozenset[tuple[object, object]]:
+    """Return the lines (file, line) below which others than these operators (rows) compute, or take a part of what is not theirs."""
+    fixed, places = frozenset(rows), set[int]()
+    for row, stack in zip(flow.outermost, code.at(flow.thread, flow.start_ns[flow.outermost]).tolist(), strict=True):
+        of_fixed = row in fixed or fixed.intersection(flow.makers[row][:1])
+        if not of_fixed and (row in work or is_view(flow.names[row])):
+            places.update(code.chain(stack))
+    return frozenset((each.get("file"), each.get("line")) for each in map(code.where, places))
+
+
+def _function(source: Mapping[str, Mapping[str, str]], code: CodeLines, where: Row) -> list[str]:
+    """Return the lines that ran of the function of a line."""
+    rows = list(code.places.iter_rows())
+    functions = {
+        (file, function) for file, line, function in rows if where and (file, line) == (where["file"], where["line"])
+    }
+    return [text_of(source, file, line) or "" for file, line, function in rows if (file, function) in functions]
+
+
+def _fix(case: Case, code: CodeLines, where: Row, often: str, maker: str, lines: Sequence[int], *, whole: bool) -> Fix:
+    """Return the advice, with the own names of the lines where these give what they make some.
+
+    ``lines``: of the function of ``where``, which make all of it; ``whole``: all that they compute stays.
+    """
+    source = texts(case.profile)
+    written = [text_of(source, where.get("file"), line) or "" for line in lines]
+    named = [match for text in written if (match := _NAMED.match(text))]
+    advice = f"Make this once, before the steps, and keep the result: {maker or 'it'} comes out the same {often}"
+    others = [f"line {line}" for line in lines if line != where.get("line")]
+    if 0 < len(others) < MOST_LINES_NAMED:
+        advice += f", as does what {' and '.join(others)} {'makes' if len(others) == 1 else 'make'}"
+    indents = {len(text) - len(text.lstrip()) for text in written}
+    looped = frozenset(name for text in _function(source, code, where) for name in names_of_rounds(text))
+    whole &= looped.isdisjoint(re.findall(r"\w+", " ".join(match[2] for match in named)))
+    if not (named and len(named) == len(lines) and whole and len(indents) == 1):
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
-    name, made = named[1], named[2]
-    paste = (
-        "kept = {}  # at the top of the file; then in place of this line:\n"
-        f'if "{name}" not in kept: kept["{name}"] = {made}\n{name} = kept["{name}"]'
+    return Fix.by_name(
+        "computed-once", text=advice, paste=_to_keep([(m[1], m[2]) for m in named]), condition=_CONDITION
     )
-    return Fix.by_name("computed-once", text=advice, paste=paste, condition=_CONDITION)
+
+
+def _to_keep(made: Sequence[tuple[str, str]]) -> str:
+    """Return the lines that make these (names, what they are given) once; each object may make another one."""
+    names = ", ".join(dict.fromkeys(name for each, _ in made for name in re.split(r"\s*,\s*", each)))
+    (first, value), *others = made
+    if any(re.search(r"\bself\b", value) for _, value in made):
+        kept, head = "self.kept_" + re.sub(r"\W+", "_", names), ""
+        is_new = f'not hasattr(self, "{kept.removeprefix("self.")}")'
+    else:
+        kept, head = (
+            f'kept["{names}"]',
+            "kept = {}  # at the top of the file; then in place of "
+            + ("these lines:" if others else "this line:")
+            + "\n",
+        )
+        is_new = f'"{names}" not in kept'
+    if not others:
+        return f"{head}if {is_new}: {kept} = {value}\n{first} = {kept}"
+    inside = "".join(f"    {name} = {given}\n" for name, given in made)
+    return f"{head}if {is_new}:\n{inside}    {kept} = {names}\n{names} = {kept}"

@@ -5,9 +5,9 @@ What it means
     result on) computes the same twice. Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
     once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
     ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
-    step changes (masks, grids, filters, what a frozen network says of a fixed input, which rows of a graph a rank wants from which
-    other one) comes out the same in each step. Second outputs, auxiliary heads and averages of attention weights are computed even where
-    nobody looks at them; metrics are needed when they are shown.
+    step changes (masks, grids, filters, tables of positions, neighbors of fixed points, the order of edges, what a frozen network says
+    of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step. Second outputs, auxiliary
+    heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
@@ -47,24 +47,24 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.converted_again import Conversion, Kernels, converted_again
+from nsysx.events.flow_behind_another import flow_with_collectives
 from nsysx.events.frozen_operators import frozen_operators
 from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
 from nsysx.events.needless_operators import unread_operators
-from nsysx.events.operator_flow import OperatorFlow, flow_of, flow_with_collectives
+from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
+from nsysx.findings._flow_work import copied, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, ScaleOps
 
@@ -125,16 +125,18 @@ def check(case: Case) -> list[Finding]:
     if not unseen:
         needless += [(each, flow, of_calls) for each in (*_unread(case, flow, code), *_frozen(case, flow, code))]
     findings: list[Finding] = []
-    gone: set[int] = set()  # when these operators begin
+    gone: set[int] = set()  # the calls of these
     small = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]]()
     for each, of_flow, calls in needless:
-        rows = [row for row in each.rows if int(of_flow.start_ns[row]) not in gone]
-        finding = _found(case, of_flow, each._replace(rows=rows), calls)
+        call, outer = case.calls["call"].to_numpy(), launching_operators(case, of_flow, each.rows, calls)
+        told = {*outer[np.isin(call, list(gone))].tolist()}
+        each = each._replace(rows=[row for row in each.rows if row not in told])
+        finding = _found(case, of_flow, each, calls)
         if finding is not None:
             findings.append(finding)
-            gone.update(of_flow.start_ns[rows].tolist())
+            gone.update(call[(outer >= 0) & ~np.isin(outer, list(told))].tolist())
         elif each.on_every_rank:
-            small.append((each._replace(rows=rows), of_flow, calls))
+            small.append((each, of_flow, calls))
     if len(small) > 1:
         finding = _found(case, small[0][1], _together([each for each, *_ in small]), small[0][2])
         findings += [finding] if finding is not None else []
@@ -158,10 +160,7 @@ def _unseen(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> bool:
 
 def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: OperatorOfCalls) -> Finding | None:
     """Return the finding about operators, None where they take too little of the step, and of the GPU."""
-    around = _around(flow, needless.rows)
-    call = case.calls["call"].to_numpy()
-    outer, backward = around[of_calls.forward[call]], around[of_calls.backward[call]]
-    outer = np.where(of_calls.forward[call] < 0, backward, outer)
+    outer = launching_operators(case, flow, needless.rows, of_calls)
     made = case.calls.filter(pl.Series(outer >= 0, dtype=pl.Boolean))
     edits: list[Edit] = []
     if needless.halved:
@@ -185,9 +184,9 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         ]
     whole = not needless.halved and not needless.kept
     worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
-    cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
+    cost, began = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum())), began_in(case.idle, calls)
     if worth.likely_ns is not None and needless.on_every_rank:
-        worth = on_all_ranks(case, worth, cost)
+        worth = on_all_ranks(case, worth, theirs, case.idle.filter(pl.Series(began, dtype=pl.Boolean)))
     if worth.likely_ns is None:
         return None
     much = case.notable(worth.likely_ns, REPORTED_SHARE)
@@ -207,7 +206,7 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     )
     saved = f"{'up to ' if worth.bound else ''}{units.duration(worth.likely_ns)}"
     title = f"{needless.title}: {saved if much else f'{units.duration(cost)} of the GPU'} {case.per}"
-    takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
+    takes = Takes(ops_of(theirs), idle=began)
     return Found(
         RULE,
         title,
@@ -219,15 +218,6 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         calls=calls,
         takes=takes,
     ).as_finding(case)
-
-
-def _around(flow: OperatorFlow, rows: Sequence[int]) -> I64:
-    """Return of each operator the one of these that it lies in, itself included; -1 for none, and behind the last."""
-    around = np.full(len(flow.names) + 1, -1)
-    for row in rows:
-        around[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = row
-    around[-1] = -1
-    return around
 
 
 def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nsysx import ids, units
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import coverage, overlay
+from nsysx.frames.intervals import I64, coverage, overlay
 from nsysx.judging.judging_bounds import OTHERS_WORK_SHARE
 from nsysx.model import Check
 
@@ -62,6 +62,15 @@ def others_of_gpu(profile: Profile, key: tuple[int, int] | None = None) -> list[
         for device in profile.ledgers.activity
         if device[0] != key[0] and (its_limits := limits.get(device)) is not None and its_limits.gpu == shown.gpu
     ]
+
+
+def working_share(profile: Profile, places: Sequence[tuple[int, int]], start_ns: I64, end_ns: I64) -> float:
+    """Return in which share of the time of some spans within the steady steps these (process, device) work; 0 without spans."""
+    others = [profile.ledgers.activity[key] for key in places]
+    work = coverage([(f.times[:-1][f.labels > 0], f.times[1:][f.labels > 0]) for f in others])
+    times, (working, inside) = overlay([work, coverage([(start_ns, end_ns)])], *profile.window)
+    ns = np.diff(times)
+    return float(ns[(working > 0) & (inside > 0)].sum() / max(int(ns[inside > 0].sum()), 1))
 
 
 def shared_gpu(profile: Profile) -> list[Check]:

@@ -50,7 +50,7 @@ def fixed(
     )
     learns = [row in (0, last - 2, last - 1) for row in range(len(ops))]
     reads = [name == "aten::to" for name in names]
-    rows = fixed_operators(
+    rows, _ = fixed_operators(
         flow,
         learns,
         [name == "aten::copied" for name in names],
@@ -129,7 +129,7 @@ def test_pictures_that_are_made_ready_for_a_network_are_of_the_step() -> None:
     flow = OperatorFlow(
         names, range(1, 4), made=made, size=size, calls=(), start_ns=start, end_ns=start + 1, follows=True
     )
-    assert fixed_operators(flow, [False, False, True], [False] * 3, weights=[(8, 3, 3, 3)]) == []
+    assert fixed_operators(flow, [False, False, True], [False] * 3, weights=[(8, 3, 3, 3)])[0] == []
     mixed = OperatorFlow(
         ["aten::fft_fft2", *names[1:]],
         range(1, 4),
@@ -140,4 +140,91 @@ def test_pictures_that_are_made_ready_for_a_network_are_of_the_step() -> None:
         end_ns=start + 1,
         follows=True,
     )
-    assert fixed_operators(mixed, [False, False, True], [False] * 3, weights=[(8, 3, 3, 3)]) != []
+    assert fixed_operators(mixed, [False, False, True], [False] * 3, weights=[(8, 3, 3, 3)])[0] != []
+
+
+def told(ops: Sequence[Op], *, learns: Collection[int], copied: Collection[int] = (), parts: bool = False) -> list[int]:
+    """Return which of the operators 1, 2, ... are told, of a step without modules; ``learns``, ``copied``: numbers of operators."""
+    names, made, size = zip(*ops, strict=True)
+    start, numbers = np.arange(len(ops)), range(1, len(ops) + 1)
+    flow = OperatorFlow(names, numbers, made=made, size=size, calls=(), start_ns=start, end_ns=start + 1, follows=True)
+    rows, _ = fixed_operators(
+        flow,
+        [number in learns for number in numbers],
+        [number in copied for number in numbers],
+        weights=[(64, 64)],
+        same_parts=[parts] * len(ops),
+    )
+    return [row + 1 for row in rows]
+
+
+TABLE: list[Op] = [
+    ("aten::zeros", (-1,), "[]"),
+    ("aten::exp", (-1,), "[200, 32]"),
+    ("aten::slice", (1, -1), f"{X}, []"),
+    ("aten::copy_", (3, 2), "[200, 32], [200, 32]"),
+]
+
+
+def test_what_is_written_into_a_view_of_a_table_goes_into_the_table() -> None:
+    """So does what that is made of; a table that something of the step is written into is of the step."""
+    step: list[Op] = [
+        ("aten::randint", (-1,), "[]"),
+        ("aten::linear", (5, -1), f"{X}, {W}"),
+        ("aten::add", (6, 1), f"{X}, {X}"),
+    ]
+    assert told([*TABLE, *step], learns=(6, 7), parts=True) == [1, 2, 3, 4]
+    drawn: Op = ("aten::rand", (-1,), "[]")
+    assert told([TABLE[0], drawn, *TABLE[2:], *step], learns=(6, 7), parts=True) == []
+
+
+def test_a_part_that_python_may_choose_is_of_the_step_where_its_line_does_not_say_which_it_is() -> None:
+    ops: list[Op] = [
+        ("aten::select", (-1, -1), "[2, 5000], []"),
+        ("aten::argsort", (1,), IDS),
+        ("aten::randint", (-1,), "[]"),
+        ("aten::linear", (3, -1), f"{X}, {W}"),
+        ("aten::index", (4, 2), f"{X}, {IDS}"),
+    ]
+    assert told(ops, learns=(4, 5), parts=True) == [1, 2]
+    assert told(ops, learns=(4, 5)) == []
+
+
+@pytest.mark.parametrize(
+    ("lay_there", "size", "same"),
+    [
+        ("aten::embedding", X, True),  # a row of numbers: no number of Python is one
+        ("aten::select", X, True),
+        ("aten::empty", "[]", True),
+        ("aten::view", X, True),
+        ("aten::sum", X, False),  # it may be what is meant
+        ("aten::select", "[200]", False),
+    ],
+)
+def test_a_number_of_python_with_the_name_of_what_had_dimensions_is_a_number(
+    lay_there: str, size: str, same: bool
+) -> None:
+    ops: list[Op] = [
+        ("aten::randint", (-1,), "[]"),
+        (lay_there, (1,), size),
+        ("aten::exp", (-1,), X),
+        ("aten::div", (3, 2), f"{X}, []"),
+        ("aten::linear", (1, -1), f"{X}, {W}"),
+        ("aten::add", (5, 4), f"{X}, {X}"),
+    ]
+    assert told(ops, learns=(5, 6)) == ([3, 4] if same else [3])
+
+
+@pytest.mark.parametrize(("copied", "size", "same"), [((1,), X, True), ((), X, False), ((1,), "[200]", False)])
+def test_where_rows_come_from_the_host_what_lies_on_the_gpu_is_no_batch(
+    copied: tuple[int, ...], size: str, same: bool
+) -> None:
+    """Without it the rows of the network's input that have no name may be of a batch that waits there, and so may what has as many."""
+    ops: list[Op] = [
+        ("aten::to", (-1, -1), f"{size}, []"),
+        ("aten::linear", (1, -1), f"{X}, {W}"),
+        ("aten::linear", (-1, -1), f"{X}, {W}"),
+        ("aten::ne", (-1, -1), "[200, 200], []"),
+        ("aten::mul", (2, 4), f"{X}, {X}"),
+    ]
+    assert (told(ops, learns=(2, 3, 5), copied=copied) == [4]) is same

@@ -110,7 +110,7 @@ def fixed(*before: Op, follows: bool = True, taught: bool = False, in_module: bo
         calls = (*calls, ModuleCall("net", "Net", 1, 0, 1, len(ops) - 1, len(ops)))
     flow = flow_of_operators(ops, follows=follows, calls=calls)
     trained = [taught and row == len(ops) - 1 for row in range(len(ops))]
-    return [ops[row][0] for row in fixed_operators(flow, trained, [False] * len(ops))]
+    return [ops[row][0] for row in fixed_operators(flow, trained, [False] * len(ops))[0]]
 
 
 TABLE: list[Op] = [("arange", (-1,), "[]"), ("exp", (2,), "[128]")]
@@ -165,7 +165,7 @@ def test_a_network_that_is_trained_on_the_same_data_in_each_step(first: Op, same
     """Nothing of the step goes in: what is made of the data alone, within the trained call, is the same each time."""
     ops = [first, *SPREAD[1:]]
     flow = flow_of_operators(ops, calls=(ModuleCall("net", "Net", 1, 0, 1, 0, 4),))
-    rows = fixed_operators(flow, [False] * 3 + [True] * 2, [False] * 5)
+    rows, _ = fixed_operators(flow, [False] * 3 + [True] * 2, [False] * 5)
     assert [ops[row][0] for row in rows] == same
 
 

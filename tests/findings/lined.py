@@ -39,16 +39,19 @@ class Lined(Program):
         if self.noted is not None:
             self.noted.append((f"{FILE}:{number} {function}", begin, self.t))
 
-    def run(self, body: Callable[[Lined, int], None], count: int = 8, xray: int = 3) -> Lined:
-        """Run ``body`` as plain steps, then as steps of an X-ray, and wait for the device at the end."""
+    def run(self, body: Callable[[Lined, int], None], count: int = 8, xray: int = 3, early: int = 0) -> Lined:
+        """Run ``body`` as plain steps, the first ``early`` ones as steps of an X-ray, then as steps of another one, and wait for the device
+        at the end.
+        """
         for number in range(count + xray):
-            if number in (0, count):
-                on = json.dumps({"marks": number == count, "xray": number == count})
+            if number in (0, early, count):
+                is_on = number < early or number >= count
+                on = json.dumps({"marks": is_on, "xray": is_on})
                 self.main.mark(on, self.t, domain=DOMAIN)
                 row = self.report.rows["NVTX_EVENTS"][-1]
                 row["text"] = f"info {row['text']}"
                 self.t += 10
-            begin, self.noted = self.t, [] if number >= count else None
+            begin, self.noted = self.t, [] if number < early or number >= count else None
             self.begins.append(begin)
             body(self, number)
             for place, start, end in self.noted or ():

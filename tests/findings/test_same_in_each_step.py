@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 from nsysx.findings import _same_in_each_step
@@ -45,7 +46,7 @@ def run(program: Lined, name: str, number: int, made: list[int], sizes: str, us:
 def plan(program: Lined, at: int, ids: int, kind: str) -> None:
     """A plan of ids: which are chosen (600 us), what a rank is told of them (100 us), and their numbers here (200 us, ``at`` + 5)."""
     with program.line(PLAN):
-        with program.line(CHOSEN, "__init__"):
+        with program.line(CHOSEN, "Plan.__init__"):
             if kind == "handed on":  # it has the type already, and the number of what has found so last
                 before = at - 10 if at % 1000 > 120 else (at - 950 if at > 9000 else -1)
                 run(program, "aten::to", at + 10, [before, -1], f"{IDS}, []")
@@ -53,11 +54,11 @@ def plan(program: Lined, at: int, ids: int, kind: str) -> None:
             run(program, "aten::gt", at, [ids, -1], f"{IDS}, []", 100)
             run(program, "aten::index", at + 1, [ids, at], f"{IDS}, {IDS}", 200)
             run(program, "aten::_unique2", at + 2, [at + 1, -1], f"{ROWS}, []", 300)
-        with program.line(SENT, "__init__"):
+        with program.line(SENT, "Plan.__init__"):
             room = -1 if kind == "a buffer that is kept" else at + 3
             run(program, "aten::new_empty", at + 3, [at + 2, -1], f"{ROWS}, []")
             run(program, "c10d::alltoall_base_", at + 4, [room, at + 2, -1], f"{ROWS}, {ROWS}, []", 100)
-        with program.line(MOVED, "__init__"):
+        with program.line(MOVED, "Plan.__init__"):
             run(
                 program,
                 "aten::sub_",
@@ -127,27 +128,59 @@ def test_a_plan_that_each_layer_makes_again_in_each_step(tmp_path: Path) -> None
     assert (found.where["file"], found.where["line"]) == (FILE, PLAN)
     assert "The ranks tell each other the same in each step, too" in found.detail
     assert (
-        f"The most of it: train.py:{CHOSEN} (1.81 ms), train.py:{MOVED} (600 us), train.py:{SENT} (300 us)."
+        f"The most of it, in Plan: train.py:{CHOSEN} (1.81 ms), train.py:{MOVED} (600 us), train.py:{SENT} (300 us)."
         in found.detail
     )
+    assert f"keep the result: Plan comes out the same {LAYERS} times in each step" in found.remedies[0].text
     assert [way.name for way in found.remedies] == ["computed-once"]
     assert found.saving_ns_per_step == pytest.approx(LAYERS * 900_000, rel=0.05) and not found.saving.bound
 
 
-def test_the_line_to_keep_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["plan = Plan(ids, *self.where)", "plan = Plan(ids, *where)  # of all layers"])
+def test_the_line_to_keep_runs(line: str, tmp_path: Path) -> None:
     """The first step makes it, with the line's own names; later ones take it, whatever stands there by then."""
-    found, made = told(tmp_path), list[object]()
+    found, made = told(tmp_path, SOURCE | {PLAN: line}), list[object]()
 
     def of_ids(ids: object, *where: object) -> object:
         made.append((ids, *where))
         return made
 
+    names: dict[str, object] = {"Plan": of_ids, "ids": 3, "where": (0, 2)}
+    names["self"] = type("Net", (), {"where": (0, 2)})()
     first, *lines = found.paste.splitlines()
-    names: dict[str, object] = {"Plan": of_ids, "ids": 3, "self": type("Net", (), {"where": (0, 2)})()}
-    exec(first, names)
+    if "self" in line:  # each layer keeps its own
+        lines = [first, *lines]
+    else:
+        exec(first, names)
     for _ in range(LAYERS):
         exec("\n".join(lines), names)
     assert made == [(3, 0, 2)] and names["plan"] is made
+
+
+def test_a_line_that_makes_something_of_the_step_besides_is_not_to_be_kept(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        at = 1000 * number + 100
+        with program.line(CHOSEN):
+            run(program, "aten::arange", at, [-1], "[]")
+            run(program, "aten::exp", at + 1, [at], X, 300)
+            run(program, "aten::randint", at + 2, [-1], "[]", 5)
+            run(program, "aten::mul", at + 3, [at + 2, at + 1], f"{X}, {X}", 1000)
+        program.sync()
+
+    source = {CHOSEN: "x = torch.randint(9, size) * torch.arange(64).exp()"}
+    found = Lined(source).run(body).finding(tmp_path, "NSX137")
+    assert found.title.startswith(f"train.py:{CHOSEN} computes the same in each step: ") and "kept" not in found.paste
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_program_that_ends_before_the_xray_at_the_end_of_its_capture(early: bool, tmp_path: Path) -> None:
+    """The one step in it, which all resemble, has none before it: what the steps at the start took from those before them holds for it."""
+    program = Lined(SOURCE).run(step, 12, 1, early=3 if early else 0)
+    found = program.finding(tmp_path, "NSX137")
+    assert (found.verdict == "found") is early
+    if early:
+        assert found.title.startswith(f"train.py:{PLAN} computes the same {LAYERS} times in each step: ")
+        assert found.cost_ns_per_step == pytest.approx(LAYERS * 900_000, rel=0.05)
 
 
 def test_a_tensor_that_is_handed_on_as_it_is_is_as_old_as_before(tmp_path: Path) -> None:
@@ -223,13 +256,35 @@ def test_lines_that_each_take_little_are_told_together(tmp_path: Path) -> None:
     assert told_of(40, "few").verdict == "clear"
 
 
-@pytest.mark.parametrize(("others", "likely_us", "most_us"), [((), 100, 130), ((2,), 120, 140), ((7,), 100, 130)])
+@pytest.mark.parametrize(
+    ("others", "together", "meanwhile", "likely_us", "least_us", "most_us"),
+    [
+        ((), 0, 0, 100, 90, 130),
+        ((7,), 0, 0, 100, 90, 130),  # no rank of the job
+        ((2,), 0, 0, 120, 90, 140),
+        ((2,), 1, 0, 100, 90, 140),  # what both compute at once is saved once
+        ((2,), 1, 0.5, 85, 60, 140),  # and half of the idle time is the other's work
+    ],
+)
 def test_ranks_that_share_the_gpu_each_leave_it_to_the_others(
-    others: tuple[int, ...], likely_us: int, most_us: int, monkeypatch: pytest.MonkeyPatch
+    others: tuple[int, ...],
+    together: float,
+    meanwhile: float,
+    likely_us: int,
+    least_us: int,
+    most_us: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 40 us of each rank's work between nothing and all is saved besides; what is no rank computes them still."""
+    shares = {0: together, 100_000: meanwhile}  # by when the spans begin
     monkeypatch.setattr(_same_in_each_step, "others_of_gpu", lambda profile: [(process, 0) for process in others])
     monkeypatch.setattr(_same_in_each_step.peers, "ranks", lambda profile: (1, 2))
+    monkeypatch.setattr(_same_in_each_step, "working_share", lambda _, others, start, end: shares[int(start[0])])
     worth = Saving(100_000, bound=True, error_ns=10_000, most_ns=130_000)
-    shared = _same_in_each_step.on_all_ranks(SimpleNamespace(profile=None), worth, 40_000)  # type: ignore[arg-type]
+    ops, idle = (
+        pl.DataFrame({"start_ns": [start], "end_ns": [end]}) for start, end in ((0, 40_000), (100_000, 160_000))
+    )
+    case = SimpleNamespace(profile=None, per_step=round)
+    shared = _same_in_each_step.on_all_ranks(case, worth, ops, idle)  # type: ignore[arg-type]
     assert (shared.likely_ns, shared.most_ns) == (likely_us * 1000, most_us * 1000) and not shared.bound
+    assert (shared.likely_ns or 0) - (shared.error_ns or 0) == least_us * 1000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from nsysx.judging.other_work import other_gpus
+from nsysx.judging.other_work import other_gpus, others_of_gpu, working_share
 from nsysx.model import Check
 from nsysx.pipeline import summarize
 from tests.builder import Report
@@ -16,7 +17,7 @@ US = 1000
 STEPS, STEP = 8, 1000 * US
 
 
-def told(path: Path, *, gpus: tuple[int, int] | None, other_us: int = 400) -> list[Check]:
+def two_processes(*, gpus: tuple[int, int] | None, other_us: int = 400) -> Report:
     """Process 100 works 500 us of each ms, process 200 ``other_us`` after that; ``gpus`` are their GPUs, None: not recorded."""
     report = Report()
     for gpu in sorted(set(gpus or ())):
@@ -31,7 +32,11 @@ def told(path: Path, *, gpus: tuple[int, int] | None, other_us: int = 400) -> li
             thread.launch(at + begin * US, 5 * US, kernel="work", gpu_start=start, gpu_dur=length * US)
             if pid == 100:
                 thread.add_range(f"step {number}", at, at + STEP - US, domain="nsysx")
-    summary = summarize([report.write(path / "r.sqlite")])
+    return report
+
+
+def told(path: Path, *, gpus: tuple[int, int] | None, other_us: int = 400) -> list[Check]:
+    summary = summarize([two_processes(gpus=gpus, other_us=other_us).write(path / "r.sqlite")])
     return [c for c in summary.quality if c.check == "shared gpu"]
 
 
@@ -46,6 +51,17 @@ def test_a_gpu_of_its_own_an_unknown_one_or_next_to_no_work(
     tmp_path: Path, gpus: tuple[int, int] | None, other_us: int
 ) -> None:
     assert told(tmp_path, gpus=gpus, other_us=other_us) == []
+
+
+def test_the_share_of_some_time_in_which_the_other_works(tmp_path: Path) -> None:
+    """It works 400 us of the 450 us behind the work of this one, and not meanwhile."""
+    profile = gather(two_processes(gpus=(3, 3)), tmp_path)
+    others = others_of_gpu(profile)
+    start = np.arange(1, STEPS - 1) * STEP + 10 * US
+    share = [
+        working_share(profile, others, start + begin * US, start + end * US) for begin, end in ((500, 950), (0, 500))
+    ]
+    assert share == [pytest.approx(400 / 450), 0] and working_share(profile, others, start[:0], start[:0]) == 0
 
 
 def test_the_other_gpus_of_the_process_are_no_gpus_of_others(tmp_path: Path) -> None:

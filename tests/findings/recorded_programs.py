@@ -1,0 +1,155 @@
+"""Programs that torch runs on the CPU, as an X-ray would have recorded them on a GPU: operators with what made their arguments, by line."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.profiler import record_function
+
+from nsysx.events.operator_flow import is_view
+from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
+from tests.findings.lined import Lined
+
+_LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
+_OF_PACKAGES = "torch_cluster::"
+_OPERATORS = ("aten::", "c10d::", _OF_PACKAGES)
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: Operators that launch nothing, and those that read a number back on a GPU.
+_NO_WORK = (
+    "empty", "empty_like", "empty_strided", "new_empty", "resolve_conj", "resolve_neg", "lift_fresh", "detach_", "to", "set_", "item",
+    "result_type", "resize_", "_has_compatible_shallow_copy_type", "requires_grad_", "is_nonzero", "sparse_coo_tensor", "values", "indices",
+    "_values", "_indices", "contiguous", "_coalesced_", "coalesce", "record_stream", "is_coalesced", "_nnz",
+)  # fmt: skip
+_READS = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "_local_scalar_dense", "bincount", "_coalesce")
+_SLOW = ("argsort", "sort", "_unique2", "topk", "_cdist_forward", "nonzero", "searchsorted", "histc", "_coalesce")
+
+
+def from_host(tensor: Any) -> Any:
+    """Return a tensor as a copy from the host would make it."""
+    with record_function(_HOST):
+        return tensor.clone()
+
+
+def recorded(step: Callable[[], object], model: Any, file: str, folder: Path, first: int = 3) -> Lined:
+    """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default."""
+    ranges = _ranges_of(_with_lines(step, file), folder, model)
+    trees = [each for each in ranges if each.name.startswith(_STEP)]
+    text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
+    program = Lined({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
+
+    def body(program: Lined, number: int) -> None:
+        at = number - 8
+        _emit(program, trees[at if 0 <= at < len(trees) else 1].inner)
+        program.sync()
+
+    return program.run(body, 8, first)
+
+
+def _with_lines(step: Callable[[], object], file: str) -> Callable[[], None]:
+    """Return a step that notes the lines of a file which it runs."""
+    open_in = dict[FrameType, Any]()
+
+    def leave(frame: FrameType) -> None:
+        if frame in open_in:
+            open_in.pop(frame).__exit__(None, None, None)
+
+    def of_frame(frame: FrameType, event: str, _: object) -> Any:
+        leave(frame)
+        if event == "line":
+            open_in[frame] = record_function(f"{_LINE}{frame.f_lineno} {frame.f_code.co_qualname.replace(' ', '')}")
+            open_in[frame].__enter__()
+        return of_frame
+
+    def of_call(frame: FrameType, event: str, _: object) -> Any:
+        return of_frame if frame.f_code.co_filename == file else None
+
+    def run() -> None:
+        before = sys.gettrace()
+        sys.settrace(of_call)
+        try:
+            step()
+        finally:
+            sys.settrace(before)
+
+    return run
+
+
+@contextmanager
+def _around(program: Lined, each: _Range) -> Iterator[None]:
+    if each.name.startswith(_LINE):
+        _, number, function = each.name.split(maxsplit=2)
+        with program.line(int(number), function.split("<locals>.")[-1]):
+            yield
+    elif each.name.startswith(_MODULE):
+        path, cls = each.name.removeprefix(_MODULE).rsplit(":", 1)
+        with program.range("net" + (f".{path}" if path else "") + f":{cls}"):
+            yield
+    elif each.name.startswith("Optimizer.step"):
+        with program.range("optimizer"):
+            yield
+    else:
+        yield
+
+
+def _emit(program: Lined, several: Sequence[_Range], *, host: bool = False) -> None:
+    nodes = [each.name.startswith(_NODE) for each in several]
+    for index, each in enumerate(several):
+        if nodes[index]:
+            if not index or not nodes[index - 1]:
+                begin = program.t
+            _node(program, each)
+            if index + 1 == len(nodes) or not nodes[index + 1]:
+                program.main.add_range("backward", begin, program.t, domain="nsysx")
+            continue
+        begin = program.t
+        program.host(1)
+        with _around(program, each):
+            if not each.name.startswith(_OF_PACKAGES):  # it is one kernel on a GPU
+                _emit(program, each.inner, host=host or each.name == _HOST)
+            if each.name.startswith(_OPERATORS):
+                _launch(program, each, host)
+        if program.noted is not None and each.name.startswith(_OPERATORS):
+            makers = ", ".join(f"({number if which >= 0 else 0},{which})" for number, which in each.made)
+            seq = f"seq = {each.sequence}, " if each.sequence >= 0 else ""
+            text = f"{each.name}, {seq}op_id = {each.number}, sizes = [{each.sizes}], input_op_ids = [{makers}]"
+            program.main.add_range(text, begin, program.t)
+
+
+def _node(program: Lined, each: _Range) -> None:
+    """A node of autograd: a kernel, and what is known of it."""
+    begin, name = program.t, each.name.removeprefix(_NODE)
+    if name == _ACCUMULATES:
+        inner = next((inner for inner in each.inner if inner.name == _ACCUMULATES), each)
+        text = f"{name}, op_id = {inner.number}, sizes = [{inner.sizes}]"
+    else:
+        program.launch(20, "backward")
+        number = next((inner.sequence for inner in each.inner if inner.sequence >= 0), each.sequence)
+        text = f"{name}, seq = {number}"
+    program.host(1)
+    if program.noted is not None:
+        program.main.add_range(text, begin, program.t)
+
+
+def _launch(program: Lined, each: _Range, host: bool) -> None:
+    name = each.name.split("::")[1]
+    if host and name == "clone":
+        program.copy(5, pageable=False)
+    elif name in _READS:
+        program.launch(60 if name in _SLOW else 10, name)
+        program.copy(2, "DtoH", bytes=8)
+        program.sync()
+    elif each.name.startswith(_OF_PACKAGES):
+        program.launch(60, name)
+    elif (
+        not any(inner.name.startswith("aten::") for inner in each.inner)
+        and not is_view(each.name)
+        and name not in _NO_WORK
+    ):
+        comm = each.name.startswith("c10d")
+        program.launch(60 if name in _SLOW else 10, "ncclDevKernel_SendRecv" if comm else name)
