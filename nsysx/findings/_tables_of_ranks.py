@@ -25,13 +25,27 @@ from nsysx.records import count_or_zero
 _LOOKS_UP = ("aten::embedding", "aten::embedding_bag")
 
 
-class _Tables(NamedTuple):
+class LookedUp(NamedTuple):
+    """A table of embeddings of the flow's step: its rows, numbers in one, how many rows are looked up at most, and the operator (row)."""
+
+    rows: int
+    width: int
+    looked_up: int
+    operator: int
+
+
+class FewRows(NamedTuple):
     """Tables of which a step looks up few rows: their numbers, rows, how many of them at most, and the line that looks up the largest."""
 
     elements: int
     rows: int
     looked_up: int
     where: Row
+
+    @property
+    def share(self) -> float:
+        """Which share of the rows is looked up at most."""
+        return self.looked_up / self.rows
 
 
 class RankTables(NamedTuple):
@@ -42,36 +56,39 @@ class RankTables(NamedTuple):
     text: str
 
 
-def _tables(profile: Profile) -> _Tables | None:
-    """Return the tables of the flow's step of which few rows are looked up, None without any or where lines are not recorded."""
-    flow, code = flow_of(profile), profile.code()
-    if flow is None or code is None:
-        return None
-    tables: dict[
-        tuple[str, int, int], tuple[int, int]
-    ] = {}  # module, rows and width -> rows looked up, and the operator
-    for row, name in enumerate(flow.names):
-        sizes = sizes_of(flow.size[row]) if name in _LOOKS_UP else []
-        if len(sizes) < 2 or len(sizes[0]) != 2:
+def _looked_up(profile: Profile) -> list[LookedUp]:
+    """Return the tables of the flow's step, by module and size."""
+    flow = flow_of(profile)
+    tables: dict[tuple[str, int, int], LookedUp] = {}
+    for row, name in enumerate(flow.names if flow is not None else ()):
+        sizes = sizes_of(flow.size[row]) if flow is not None and name in _LOOKS_UP else []
+        if flow is None or len(sizes) < 2 or len(sizes[0]) != 2:
             continue
         module = next((call.path for call in reversed(flow.calls) if call.first <= row < call.last), "")
-        looked_up, first = tables.get(key := (module, *sizes[0]), (0, row))
-        tables[key] = looked_up + math.prod(sizes[1]), first
-    few = {key: each for key, each in tables.items() if each[0] <= LOOKED_UP_SHARE * key[1]}
-    if not few:
+        rows, width = sizes[0]
+        before = tables.get(key := (module, rows, width), LookedUp(rows, width, 0, row))
+        tables[key] = before._replace(looked_up=before.looked_up + math.prod(sizes[1]))
+    return list(tables.values())
+
+
+def few_rows(profile: Profile, most_share: float) -> FewRows | None:
+    """Return the tables of which no more than a share of the rows is looked up, None without any or where lines are not recorded."""
+    flow, code = flow_of(profile), profile.code()
+    few = [table for table in profile.once(_looked_up) if table.looked_up <= most_share * table.rows]
+    if flow is None or code is None or not few:
         return None
-    largest = max(few, key=lambda key: key[1] * key[2])
-    return _Tables(
-        sum(rows * width for _, rows, width in few),
-        sum(rows for _, rows, _ in few),
-        sum(looked_up for looked_up, _ in few.values()),
-        place_of_operator(code, flow, flow.start_ns[[few[largest][1]]]),
+    largest = max(few, key=lambda table: table.rows * table.width)
+    return FewRows(
+        sum(table.rows * table.width for table in few),
+        sum(table.rows for table in few),
+        sum(table.looked_up for table in few),
+        place_of_operator(code, flow, flow.start_ns[[largest.operator]]),
     )
 
 
 def reduced_whole(case: Case) -> RankTables | None:
     """Return the tables whose gradients are most of what backward reduces over the ranks, where their transfer is notable; else None."""
-    settings, tables = settings_of(case.profile), case.profile.once(_tables)
+    settings, tables = settings_of(case.profile), few_rows(case.profile, LOOKED_UP_SHARE)
     optimizers = (None if settings is None else settings.rows("optimizers")) or ()
     elements = sum(count_or_zero(row.get("elements")) for row in optimizers)
     if tables is None or not elements or not MOST_SHARE * elements <= tables.elements <= elements:

@@ -70,6 +70,9 @@ FUSED_UPDATE_LEFT = 7 / 18
 #: Of a dense update of embeddings about this part is left where only the rows that a step used are updated; the host then needs so long
 #: (ns) for each table: about 45 launches and two reads (coalesce, sparse_mask; torch/optim/_functional.py), for which the GPU waits.
 SPARSE_UPDATE_LEFT, SPARSE_TABLE_NS = 0.2, 300_000
+#: A row that is looked up takes about so many times as long as in a dense update (19 passes of torch.optim.adagrad for 15, and scattered);
+#: where more than this share of the rows is, sparse gradients save little. Chosen, not measured.
+SPARSE_ROW_TIMES, SPARSE_ROWS_SHARE = 2.5, 0.25
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
 # ---- _same_updates ----------------------------------------------------------------------------------------------

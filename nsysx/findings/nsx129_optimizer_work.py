@@ -31,20 +31,26 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _same_updates
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
+from nsysx.findings._tables_of_ranks import FewRows, few_rows
 from nsysx.findings._work_bounds import (
     FUSED_UPDATE_LEFT,
     MOSTLY_TABLES_TIMES,
     OPTIMIZER_WORK_SHARE,
+    SPARSE_ROW_TIMES,
+    SPARSE_ROWS_SHARE,
     SPARSE_TABLE_NS,
     SPARSE_UPDATE_LEFT,
 )
 from nsysx.frames import lookup
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
+from nsysx.records import count_or_zero
 from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
 
 RULE = Rule(
@@ -58,6 +64,14 @@ RULE = Rule(
 REQUIRES = ("steps", "kernels")
 #: Kernels of the backward of an embedding: its optimizer updates all rows, those that a step did not use, too.
 _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
+
+
+_SPARSE = "tables = torch.nn.EmbeddingBag(rows, width, mode=mode, sparse=True)  # or Embedding; "
+#: Optimizers that update by sparse gradients as they are.
+_SPARSE_ALREADY = {
+    "Adagrad": f"{_SPARSE}Adagrad without fused=True or weight decay",
+    "SGD": f"{_SPARSE}SGD without momentum or weight decay",
+}
 
 
 def check(case: Case) -> list[Finding]:
@@ -80,7 +94,10 @@ def _passes(case: Case) -> list[Finding]:
         return case.clear(
             RULE, f"the optimizer takes {units.duration(taken)} {case.per}: it is fused, or has no fused form"
         )
+    tables = _mostly_tables(case) if embeds else None
     left = SPARSE_UPDATE_LEFT if embeds else FUSED_UPDATE_LEFT
+    if tables is not None:
+        left = min(max(left, SPARSE_ROW_TIMES * tables.share), 1.0)
     why = "what fewer passes over the same numbers save"
     updates, written = ops_of(kernels), ops_of(_dense_gradients(case)) if embeds else frozenset[int]()
     edits: list[Edit] = [ScaleOps(updates, left, less_work=True)]
@@ -88,7 +105,7 @@ def _passes(case: Case) -> list[Finding]:
         edits.append(RemoveOps(written))
     worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)
     if embeds:
-        worth = _less_tables(case, worth)
+        worth = _less_tables(case, worth, left)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "a shorter update would shorten the step by less than 1 %")
     detail = (
@@ -97,32 +114,41 @@ def _passes(case: Case) -> list[Finding]:
     )
     if embeds:
         detail += " Gradients of embeddings are dense: rows that no input of a step used are updated, too."
+    if tables is not None:
+        detail += f" A step looks up {units.count(tables.looked_up)} of {units.count(tables.rows)} rows at most."
     title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
     takes = Takes(updates | written)
     fix = _fix(case, fusable, embeds)
-    return [
-        Found(
-            RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where={"phase": "optimizer"}, takes=takes
-        ).as_finding(case)
-    ]
+    where: Row = {"phase": "optimizer", **({} if tables is None else tables.where)}
+    found = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
+    return [found.as_finding(case)]
 
 
 def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
     fused = way("fused", paste=fused_code(case) if fusable else None)
     if not embeds:
         return Fix.by_name((merged_groups(case) or fused) if fusable else fused)
-    sparse = way("sparse-embeddings")
+    sparse = way("sparse-embeddings", paste=_SPARSE_ALREADY.get(case.program.optimizer_class or ""))
     return Fix.by_name(sparse, fused) if fusable else Fix.by_name(sparse)
 
 
 def _dense_embeddings(case: Case) -> bool:
     """Return whether embeddings have dense gradients, as the kernels that make them say, and hold most of the parameters."""
-    return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _moves_much(case)
+    made = bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING)))
+    return made and (_moves_much(case) or _mostly_tables(case) is not None)
 
 
-def _less_tables(case: Case, worth: Saving) -> Saving:
+def _mostly_tables(case: Case) -> FewRows | None:
+    """Return the tables of which a step looks up few rows, if they are most of what optimizers hold; None where that is not known."""
+    settings, tables = settings_of(case.profile), few_rows(case.profile, SPARSE_ROWS_SHARE)
+    optimizers = (None if settings is None else settings.rows("optimizers")) or ()
+    elements = sum(count_or_zero(row.get("elements")) for row in optimizers)
+    return tables if tables is not None and MOST_SHARE * elements <= tables.elements <= elements else None
+
+
+def _less_tables(case: Case, worth: Saving, left: float) -> Saving:
     """Return a saving less what the host needs for sparse gradients: of each table equal rows are found and added up, their number is read,
-    and its moments are updated in many short kernels. The GPU waits for all of that.
+    and its moments are updated in many short kernels. The GPU waits for all of that. ``left``: which share of the update stays.
     """
     if worth.likely_ns is None:
         return worth
@@ -132,7 +158,7 @@ def _less_tables(case: Case, worth: Saving) -> Saving:
     likely = max(0, worth.likely_ns - taken)
     least = max(0, worth.likely_ns - 2 * taken)
     why = (
-        f"it rests on the estimates that a fifth of the dense update stays and that the host needs "
+        f"it rests on the estimates that {units.share(left, 1)} of the dense update stay and that the host needs "
         f"{units.duration(SPARSE_TABLE_NS)} for each of {units.several(tables, 'sparse table')}; {worth.confidence}"
     )
     most = max(worth.likely_ns, worth.most_ns or 0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsysx.findings import nsx129_optimizer_work
+from nsysx.findings._tables_of_ranks import FewRows
 from nsysx.model import Finding
 from tests.findings import Program
 from tests.findings.test_nsx127_costly_settings import ADAM, CLEAN, changed, summary
@@ -70,6 +73,44 @@ def test_dense_gradients_of_embeddings_update_every_row(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     fused = found(tmp_path / "b", {"class": "Adam", "fused": True}, embedding)
     assert [way.name for way in fused.remedies] == ["sparse-embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "held", "left"),
+    [
+        (10_000, 80_000_000, 0.25),  # a tenth of the rows, each of which takes two and a half times as long
+        (1_000, 80_000_000, 0.2),
+        (10_000, 200_000_000, None),  # the tables are less than half of what the optimizer holds
+        (10_000, 40_000_000, None),  # another optimizer holds them
+        (30_000, 80_000_000, None),  # most rows are looked up
+    ],
+)
+def test_tables_beside_as_many_products_are_known_by_what_is_looked_up(
+    looked_up: int, held: int, left: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update takes no longer than the products: sizes tell that most numbers are rows which no input uses."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(1000, "sgemm_128x128")
+        with program.range("backward"):
+            program.launch(50, "compute_grad_weight_bags<float, long>")
+        with program.range("optimizer Adagrad"):
+            for _ in range(5):
+                program.launch(300, FOREACH)
+
+    tables = FewRows(64_000_000, 100_000, looked_up, {"file": "/job/train.py", "line": 47})
+    few = SimpleNamespace(rows=lambda profile, most_share: tables if tables.share <= most_share else None)
+    monkeypatch.setattr(nsx129_optimizer_work, "few_rows", few.rows)
+    finding = found(tmp_path, {"class": "Adagrad", "fused": None, "elements": held}, body)
+    if left is None:
+        assert finding.verdict == "clear" and "has no fused form" in finding.detail
+        return
+    assert [way.name for way in finding.remedies] == ["sparse-embeddings"] and "Adagrad without fused" in finding.paste
+    assert finding.where == {"phase": "optimizer", "file": "/job/train.py", "line": 47}
+    assert f"A step looks up {looked_up:,} of 100,000 rows at most" in finding.detail
+    assert finding.saving.likely_ns == pytest.approx(1_500_000 * (1 - left) - 300_000, rel=0.03)
+    assert f"{100 * left:.0f} % of the dense update stay" in finding.saving.confidence
 
 
 @pytest.mark.parametrize(
