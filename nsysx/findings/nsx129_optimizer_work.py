@@ -120,8 +120,8 @@ def _passes(case: Case) -> list[Finding]:
     takes = Takes(updates | written)
     fix = _fix(case, fusable, embeds)
     where: Row = {"phase": "optimizer", **({} if tables is None else tables.where)}
-    found = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
-    return [found.as_finding(case)]
+    long_update = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
+    return [long_update.as_finding(case)]
 
 
 def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
