@@ -1,0 +1,121 @@
+"""Frozen networks that several steps in a row give the same: the passes over one batch, of which one has to call them.
+
+The probe tells that the steps give a network the very same tensors, and that nothing trains it. The line that calls it is the outermost
+one of the program below which nothing is trained; all that is computed below that line is the same in each pass if all networks there are
+frozen ones, and nothing of it is drawn, written into older tensors or made of what the step makes elsewhere of what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.needless_operators import behind, outer_operators
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow, is_drawn
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import file_and_line, settings_of
+from nsysx.findings._work_bounds import FEWEST_PASSES
+from nsysx.model import Row
+from nsysx.records import whole_number
+from nsysx.saving import Saving
+
+_Call = tuple[str, object, object]
+
+
+class SameInPasses(NamedTuple):
+    """Outermost operators (rows of the flow) below a line that calls frozen networks (classes) on the same in ``passes`` steps in a row."""
+
+    rows: list[int]
+    where: Row
+    classes: tuple[str, ...]
+    passes: float
+
+    @property
+    def share(self) -> float:
+        """In which share of the steps they need not run."""
+        return 1 - 1 / self.passes
+
+
+def saved_in_passes(worth: Saving, share: float) -> Saving:
+    """Return what is saved in a share of the steps, of what a step saves without the work."""
+    if worth.likely_ns is None:
+        return worth
+    likely, error, most = (None if ns is None else round(ns * share) for ns in (worth.likely_ns, worth.error_ns, worth.most_ns))
+    return replace(worth, likely_ns=likely, error_ns=error, most_ns=most, bound=False)
+
+
+def same_in_passes(profile: Profile, flow: OperatorFlow, code: CodeLines, trained: Flags) -> list[SameInPasses]:
+    """Return what passes over one batch compute again, by the line that calls the networks."""
+    again = _given_again(profile)
+    if not again or not trained.any():
+        return []
+    frozen = {call for call, (_, is_frozen) in again.items() if is_frozen}
+    outer = outer_operators(flow)
+    learns = outer.within(trained, len(flow.names))
+    drawn = outer.within((is_drawn(name) and not name.endswith("::dropout") for name in flow.names), len(flow.names))
+    changes = behind(outer.makers, learns | drawn | outer.into_older)
+    stacks = code.at(flow.thread, flow.start_ns[outer.rows])
+    chains = [code.chain(stack) if stack >= 0 else [] for stack in stacks.tolist()]
+    taught = frozenset(place for chain, is_trained in zip(chains, learns.tolist(), strict=True) if is_trained for place in chain)
+    lines: dict[int, list[tuple[_Call, int, int]]] = {}
+    for call, first, last in _roots(flow, code):
+        chain = code.chain(int(code.at(flow.thread, flow.start_ns[[first]])[0]))
+        line = next((place for place in chain if place not in taught and code.where(place)), None)
+        if line is not None:
+            lines.setdefault(line, []).append((call, first, last))
+    found = []
+    for line, calls in lines.items():
+        passes = max((again[call][0] for call, _, _ in calls if call in again), default=0.0)
+        below = [index for index, chain in enumerate(chains) if line in chain]
+        if passes < FEWEST_PASSES or not all(call in frozen for call, _, _ in calls) or changes[below].any():
+            continue
+        classes = tuple(dict.fromkeys(call[0] for call, _, _ in calls))
+        found.append(SameInPasses([outer.rows[index] for index in below], code.where(line), classes, passes))
+    return found
+
+
+def _roots(flow: OperatorFlow, code: CodeLines) -> list[tuple[_Call, int, int]]:
+    """Return the calls of networks from outside of any other: class, file and line, and the operators in it ([first, last))."""
+    roots, until = list[tuple[_Call, int, int]](), -1
+    for call in flow.calls:
+        if call.first < until:
+            continue
+        until = call.last
+        where = code.where(int(code.places_of(code.at(flow.thread, np.array([call.start_ns])))[0]))
+        roots.append(((call.cls, where.get("file"), where.get("line")), call.first, call.last))
+    return roots
+
+
+def _given_again(profile: Profile) -> Mapping[_Call, tuple[float, bool]]:
+    """Return of each network that steps call without gradients how many steps in a row give it the same, and whether it is frozen."""
+    settings = settings_of(profile)
+    rows = () if settings is None else settings.rows("given_again") or ()
+    again = dict[_Call, tuple[float, bool]]()
+    for row in rows:
+        place, steps = file_and_line(row.get("place")), row.get("steps")
+        call = str(row.get("class")), place.get("file"), place.get("line")
+        is_frozen = row.get("trained") is False and row.get("drops") is False
+        again[call] = _passes(steps if isinstance(steps, list) else []), is_frozen
+    return again
+
+
+def _passes(steps: Sequence[object]) -> float:
+    """Return how many steps in a row are given the same, on average; 0 where it is the same in all of them, or that is not known.
+
+    What was recorded of a batch may begin or end within its passes: only those count whose first and last one were seen.
+    """
+    pairs = [each for each in steps if isinstance(each, list) and len(each) == 2]
+    numbers = [(whole_number(step), whole_number(number)) for step, number in pairs]
+    known = [(step, number) for step, number in numbers if step is not None and number is not None]
+    whole = list[int]()
+    # Steps that follow each other: between two windows others were not recorded.
+    for _, together in groupby(enumerate(known), key=lambda each: each[1][0] - each[0]):
+        runs = [len(list(run)) for _, run in groupby(number for _, (_, number) in together)]
+        whole += runs[1:-1]
+    return sum(whole) / len(whole) if whole else 0.0
