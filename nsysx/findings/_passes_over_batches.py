@@ -7,6 +7,7 @@ frozen ones, and nothing of it is drawn, written into older tensors or made of w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -14,17 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import behind, outer_operators
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, is_drawn
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import file_and_line, settings_of
+from nsysx.findings._case import Fix
 from nsysx.findings._work_bounds import FEWEST_PASSES
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.saving import Saving
 
+#: A line that gives what a call makes a name.
+_NAMED = re.compile(r"^\s*([A-Za-z_]\w*)\s*=\s*([^=\s][^#]*[)\]])\s*(?:#.*)?$")
 _Call = tuple[str, object, object]
 
 
@@ -41,13 +46,38 @@ class SameInPasses(NamedTuple):
         """In which share of the steps they need not run."""
         return 1 - 1 / self.passes
 
+    def sentence(self) -> str:
+        """Return what was seen."""
+        each = " and ".join(self.classes)
+        return (
+            f"{self.passes:.3g} steps in a row, passes over one batch, give {each} the very same tensors. Nothing trains it, and nothing "
+            f"is drawn below this line: all but the first of them, {self.share:.0%} of the steps, compute what is there already."
+        )
+
 
 def saved_in_passes(worth: Saving, share: float) -> Saving:
     """Return what is saved in a share of the steps, of what a step saves without the work."""
     if worth.likely_ns is None:
         return worth
-    likely, error, most = (None if ns is None else round(ns * share) for ns in (worth.likely_ns, worth.error_ns, worth.most_ns))
+    likely, error, most = (
+        None if ns is None else round(ns * share) for ns in (worth.likely_ns, worth.error_ns, worth.most_ns)
+    )
     return replace(worth, likely_ns=likely, error_ns=error, most_ns=most, bound=False)
+
+
+def to_keep_with_batch(profile: Profile, same: SameInPasses) -> Fix:
+    """Return the advice to keep it with the batch, with the names of the line where it gives what it makes one."""
+    fix, line = Fix.by_name("kept-with-batch"), same.where.get("line")
+    written = _NAMED.match(text_of(texts(profile), same.where.get("file"), line) or "")
+    if written is None:
+        return fix
+    name, value = written.groups()
+    return fix.but(
+        paste=(
+            f'with torch.no_grad():  # once, where the batch is made\n    batch["{name}"] = {value}\n'
+            f'{name} = batch["{name}"]  # in each pass, in place of line {line}'
+        )
+    )
 
 
 def same_in_passes(profile: Profile, flow: OperatorFlow, code: CodeLines, trained: Flags) -> list[SameInPasses]:
@@ -62,7 +92,9 @@ def same_in_passes(profile: Profile, flow: OperatorFlow, code: CodeLines, traine
     changes = behind(outer.makers, learns | drawn | outer.into_older)
     stacks = code.at(flow.thread, flow.start_ns[outer.rows])
     chains = [code.chain(stack) if stack >= 0 else [] for stack in stacks.tolist()]
-    taught = frozenset(place for chain, is_trained in zip(chains, learns.tolist(), strict=True) if is_trained for place in chain)
+    taught = frozenset(
+        place for chain, is_trained in zip(chains, learns.tolist(), strict=True) if is_trained for place in chain
+    )
     lines: dict[int, list[tuple[_Call, int, int]]] = {}
     for call, first, last in _roots(flow, code):
         chain = code.chain(int(code.at(flow.thread, flow.start_ns[[first]])[0]))

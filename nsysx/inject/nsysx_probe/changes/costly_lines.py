@@ -191,6 +191,14 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "kept-with-batch",
+        "Compute what the frozen network makes of a batch once, where the batch is made, and keep it with the batch: each pass over it "
+        "gives the network the same",
+        'with torch.no_grad():\n    batch["codes"] = frozen(batch["x"])  # where the batch is made; each pass then reads batch["codes"]',
+        "Between the passes nothing may change the batch, its order or the network. What is kept stays in memory as long as the batch.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
         "stored = compute(stored)  # once, before the loop: only what never changes", untried=_OWN_CODE,
