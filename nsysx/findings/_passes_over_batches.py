@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from nsysx.events.needless_operators import behind, outer_operators
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, is_drawn
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import file_and_line, settings_of
+from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Fix
 from nsysx.findings._work_bounds import FEWEST_PASSES
 from nsysx.model import Row
@@ -130,11 +130,34 @@ def _given_again(profile: Profile) -> Mapping[_Call, tuple[float, bool]]:
     rows = () if settings is None else settings.rows("given_again") or ()
     again = dict[_Call, tuple[float, bool]]()
     for row in rows:
+        if row.get("learns"):
+            continue
         place, steps = file_and_line(row.get("place")), row.get("steps")
         call = str(row.get("class")), place.get("file"), place.get("line")
         is_frozen = row.get("trained") is False and row.get("drops") is False
         again[call] = _passes(steps if isinstance(steps, list) else []), is_frozen
     return again
+
+
+def made_between_steps(settings: RecordedSettings | None) -> bool:
+    """Return whether what runs a network between steps makes the batch of the steps behind it, as the rollouts of a policy do.
+
+    Steps are given something else exactly where a network has run before them, and the same in all other ones.
+    """
+    ran = () if settings is None else settings.rows("evaluations") or ()
+    behind_step = {step for row in ran if (step := whole_number(row.get("step"))) is not None}
+    for row in (settings.rows("given_again") if settings is not None else None) or ():
+        steps = row.get("steps")
+        pairs = [each for each in steps if isinstance(each, list) and len(each) == 2] if isinstance(steps, list) else []
+        beside = [
+            (a[0], a[1] != b[1])
+            for a, b in pairwise(pairs)
+            if b[0] == a[0] + 1 and a[0] <= max(behind_step, default=-1)
+        ]
+        new, same = ({step for step, is_new in beside if is_new is which} for which in (True, False))
+        if new and same and new <= behind_step and same.isdisjoint(behind_step):
+            return True
+    return False
 
 
 def _passes(steps: Sequence[object]) -> float:

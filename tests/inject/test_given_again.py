@@ -67,7 +67,9 @@ def told(
                     update(policy, reference)
             lab.probe.settings.window_closed()
         rows: list[dict[str, Any]] = settings(lab)["given_again"]
-        return rows
+        learner, *others = rows
+        assert learner["learns"] and learner["trained"] and not any(row["learns"] for row in others)
+        return others
 
 
 def lengths(row: dict[str, Any]) -> list[int]:
@@ -78,6 +80,7 @@ def lengths(row: dict[str, Any]) -> list[int]:
 
 def test_passes_over_one_batch_give_a_frozen_network_the_same() -> None:
     (row,) = told()
+    assert not row["learns"]
     assert (row["class"], row["trained"], row["drops"]) == ("Net", False, False)
     assert row["place"].rpartition(":")[0] == __file__
     assert lengths(row)[:-1] == [PASSES] * (len(lengths(row)) - 1) and len(lengths(row)) > 2
@@ -120,4 +123,5 @@ def test_what_is_called_between_steps_is_none_of_it() -> None:
             with torch.no_grad():
                 scored(torch.ones(4, 8))
         lab.probe.settings.window_closed()
-        assert settings(lab)["given_again"] == []
+        (row,) = settings(lab)["given_again"]
+        assert row["learns"] and set(lengths(row)) == {1}

@@ -29,13 +29,14 @@ from .qualified_names import held
 
 #: Where a network holds how much of what it drops: in the names of modules, and of numbers that they have.
 _DROPS = "drop"
-_Call = tuple[str, str]
+_Call = tuple[str, str, bool]
 
 
 class GivenAgain:
     """``rows``: of each network that steps call without gradients, from outside of any other, ``class``, ``place`` of the call, and
     ``steps``: pairs of a recorded step's number and that of what it was given first, equal ones for the same. ``trained``: optimizers
-    hold weights of it, or some have changed; None where they were read once only. ``drops``: what it makes is drawn.
+    hold weights of it, or some have changed; None where they were read once only. ``drops``: what it makes is drawn. ``learns``: this is
+    the first network of the step that is called with gradients: it tells which steps are given the same.
     """
 
     def __init__(self, torch: Any, optimizers: Callable[[], list[Any]]) -> None:
@@ -43,12 +44,13 @@ class GivenAgain:
         self.open = False  # a recorded step
         self._optimizers = optimizers
         self._step = self._left = 0
+        self._learner = False  # a network has been called with gradients in this step
         self._rows: dict[_Call, dict[str, Any]] = {}
         self._given: dict[
             _Call, tuple[Any, list[Any]]
         ] = {}  # what it was given last, and references to where that lies
-        self._networks: dict[int, tuple[weakref.ref[Any], _Call]] = {}
-        self._numbers: dict[int, list[Any]] = {}
+        self._networks: dict[tuple[int, bool], tuple[weakref.ref[Any], _Call]] = {}
+        self._numbers: dict[tuple[int, bool], list[Any]] = {}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ class GivenAgain:
 
     def begin(self, step: int) -> None:
         """A recorded step begins."""
-        self.open, self._step, self._left = True, step, MOST_HELD_NETWORKS
+        self.open, self._step, self._left, self._learner = True, step, MOST_HELD_NETWORKS, False
 
     def end(self) -> None:
         """It has ended: what is called between steps is none of it."""
@@ -66,16 +68,18 @@ class GivenAgain:
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
         torch = self.torch
-        if torch.is_grad_enabled() and _learns(module):
+        learns = torch.is_grad_enabled() and _learns(module)
+        if learns and self._learner:
             return
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
             return
-        ref, call = self._networks.get(id(module), (None, None))
+        ref, call = self._networks.get((id(module), learns), (None, None))
         if ref is None or ref() is not module:
-            call = self._noted(module)
-        if call is None or self._left <= 0:
+            call = self._noted(module, learns)
+        if call is None or (self._left <= 0 and not learns):
             return
-        self._left -= 1
+        self._learner |= learns
+        self._left -= not learns
         steps = self._rows[call]["steps"]
         if len(steps) >= MOST_GIVEN_STEPS or (steps and steps[-1][0] == self._step):
             return  # it is called again in this step
@@ -97,7 +101,7 @@ class GivenAgain:
             elif row["trained"] is not True:
                 row["trained"] = self._changed(key, network, theirs)
 
-    def _changed(self, key: int, network: Any, theirs: set[int]) -> bool | None:
+    def _changed(self, key: tuple[int, bool], network: Any, theirs: set[int]) -> bool | None:
         """Return whether a network is trained, None where its numbers cannot be compared yet."""
         every = list(islice(settings_objects.parameters_in(network), MOST_ROOT_PARAMETERS))
         if any(id(p) in theirs for p in every):
@@ -110,17 +114,24 @@ class GivenAgain:
         before, self._numbers[key] = self._numbers.get(key), numbers
         return None if before is None and some else bool(some) and before != numbers
 
-    def _noted(self, module: Any) -> _Call | None:
+    def _noted(self, module: Any, learns: bool) -> _Call | None:
         """Return class and place of a network that is called for the first time, None where there are too many."""
         if len(self._networks) >= MOST_PARTS:
             return None
-        call = settings_objects.class_of(module), place()
+        call = settings_objects.class_of(module), place(), learns
         if call not in self._rows and len(self._rows) >= MOST_INPUT_SUMS:
             return None
-        new: dict[str, Any] = {"class": call[0], "place": call[1], "steps": [], "trained": None, "drops": False}
+        new: dict[str, Any] = {
+            "class": call[0],
+            "place": call[1],
+            "steps": [],
+            "trained": learns or None,
+            "drops": False,
+        }
+        new["learns"] = learns
         row = self._rows.setdefault(call, new)
         row["drops"] = row["drops"] or any(map(_is_dropping, settings_objects.modules(module)))
-        self._networks[id(module)] = weakref.ref(module), call
+        self._networks[id(module), learns] = weakref.ref(module), call
         return call
 
     def _at_rest(self, parameter: Any) -> bool:

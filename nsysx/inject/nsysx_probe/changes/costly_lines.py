@@ -276,6 +276,13 @@ UNTRIED = (
         "if step % 500 == 0: validate(model)", untried=_OWN_CODE,
     ),
     Remedy(
+        "rollout-graphed",
+        "Make the next batch faster, which is part of the loop: launch what each token or round runs as one CUDA graph with a cache of "
+        "fixed size, sample more rows at once, or let more passes go over what was made",
+        'decode = torch.compile(decode, mode="reduce-overhead")  # one token, with caches of fixed size; the first calls record it',
+        "A graph needs the same shapes and addresses in each call.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "policy-at-once",
         "Call the network for more inputs in each round (more environments at once), keep the loop on the GPU, or run a copy of a small "
         "network on the CPU: each round waits for the launches, the result and the next input",
