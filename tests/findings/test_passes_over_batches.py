@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._passes_over_batches import made_between_steps
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_needless_work import backward, trained
@@ -102,4 +104,33 @@ def test_steps_without_known_passes_are_silent(steps: list[tuple[int, int]], tmp
 
 def test_a_network_that_is_called_with_gradients_is_none(tmp_path: Path) -> None:
     program = Lined(SOURCE, {"given_again": []}).run(lambda program, number: step(program, number, kind=""))
+    assert not [f for f in program.found(tmp_path, "NSX137") if "kept-with-batch" in [way.name for way in f.remedies]]
+
+
+#: What the first network of each step is given, and behind which steps networks ran without gradients.
+LEARNER = row("Net", 20, PASSES, trained=True, learns=True)
+
+
+@pytest.mark.parametrize(
+    ("learner", "ran", "told"),
+    [
+        (LEARNER, (-1, 2, 20), True),  # behind each third step: rollouts
+        (LEARNER, (2, 20, 21), False),  # behind a step after which the batch is the same, too
+        (LEARNER, (22, 26), False),  # behind every fourth step
+        (
+            row("Net", 20, [(n, i) for i, (n, _) in enumerate(PASSES)], learns=True),
+            (2, 20),
+            False,
+        ),  # a new batch in each
+        (row("Net", 20, [(n, 0) for n, _ in PASSES], learns=True), (2, 20), False),  # one for all
+    ],
+)
+def test_what_runs_where_the_batch_changes_makes_it(learner: dict[str, Any], ran: tuple[int, ...], told: bool) -> None:
+    record = {"given_again": [learner], "evaluations": [{"step": step, "class": "Net"} for step in ran]}
+    assert made_between_steps(RecordedSettings(record)) is told
+
+
+def test_a_learner_is_no_frozen_network(tmp_path: Path) -> None:
+    assert len(passes(tmp_path)) == 1
+    program = Lined(SOURCE, {"given_again": [LEARNER]}).run(lambda program, number: step(program, number, kind=""))
     assert not [f for f in program.found(tmp_path, "NSX137") if "kept-with-batch" in [way.name for way in f.remedies]]
