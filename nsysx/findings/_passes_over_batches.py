@@ -23,6 +23,7 @@ from nsysx.events.operator_flow import OperatorFlow, is_drawn
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Fix
+from nsysx.findings._finding_bounds import POLICY_CALLS
 from nsysx.findings._work_bounds import FEWEST_PASSES
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -142,9 +143,12 @@ def _given_again(profile: Profile) -> Mapping[_Call, tuple[float, bool]]:
 def made_between_steps(settings: RecordedSettings | None) -> bool:
     """Return whether what runs a network between steps makes the batch of the steps behind it, as the rollouts of a policy do.
 
-    Steps are given something else exactly where a network has run before them, and the same in all other ones.
+    Steps are given something else exactly where a network has run before them, and the same in all other ones. It runs many times in a row:
+    a few calls may test what was learned of a batch before the next one comes.
     """
     ran = () if settings is None else settings.rows("evaluations") or ()
+    if max((whole_number(row.get("calls")) or 0 for row in ran), default=0) < POLICY_CALLS:
+        return False
     behind_step = {step for row in ran if (step := whole_number(row.get("step"))) is not None}
     for row in (settings.rows("given_again") if settings is not None else None) or ():
         steps = row.get("steps")

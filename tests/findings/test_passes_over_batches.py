@@ -126,8 +126,10 @@ LEARNER = row("Net", 20, PASSES, trained=True, learns=True)
     ],
 )
 def test_what_runs_where_the_batch_changes_makes_it(learner: dict[str, Any], ran: tuple[int, ...], told: bool) -> None:
-    record = {"given_again": [learner], "evaluations": [{"step": step, "class": "Net"} for step in ran]}
-    assert made_between_steps(RecordedSettings(record)) is told
+    for calls in (64, 2):  # a few calls test what was learned
+        rows = [{"step": step, "class": "Net", "calls": calls} for step in ran]
+        settings = RecordedSettings({"given_again": [learner], "evaluations": rows})
+        assert made_between_steps(settings) is (told and calls > 2)
 
 
 def test_a_learner_is_no_frozen_network(tmp_path: Path) -> None:
