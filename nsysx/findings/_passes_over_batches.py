@@ -84,7 +84,7 @@ def to_keep_with_batch(profile: Profile, same: SameInPasses) -> Fix:
 def same_in_passes(profile: Profile, flow: OperatorFlow, code: CodeLines, trained: Flags) -> list[SameInPasses]:
     """Return what passes over one batch compute again, by the line that calls the networks."""
     again = _given_again(profile)
-    if not again or not trained.any():
+    if not trained.any() or max((passes for passes, _ in again.values()), default=0.0) < FEWEST_PASSES:
         return []
     frozen = {call for call, (_, is_frozen) in again.items() if is_frozen}
     outer = outer_operators(flow)
