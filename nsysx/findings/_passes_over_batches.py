@@ -58,7 +58,7 @@ class SameInPasses(NamedTuple):
 
 def saved_in_passes(worth: Saving, share: float) -> Saving:
     """Return what is saved in a share of the steps, of what a step saves without the work."""
-    if worth.likely_ns is None:
+    if worth.likely_ns is None or share == 1:
         return worth
     likely, error, most = (
         None if ns is None else round(ns * share) for ns in (worth.likely_ns, worth.error_ns, worth.most_ns)
@@ -94,23 +94,23 @@ def same_in_passes(profile: Profile, flow: OperatorFlow, code: CodeLines, traine
     stacks = code.at(flow.thread, flow.start_ns[outer.rows])
     chains = [code.chain(stack) if stack >= 0 else [] for stack in stacks.tolist()]
     taught = frozenset(
-        place for chain, is_trained in zip(chains, learns.tolist(), strict=True) if is_trained for place in chain
+        row for chain, is_trained in zip(chains, learns.tolist(), strict=True) if is_trained for row in chain
     )
     lines: dict[int, list[tuple[_Call, int, int]]] = {}
     for call, first, last in _roots(flow, code):
         chain = code.chain(int(code.at(flow.thread, flow.start_ns[[first]])[0]))
-        line = next((place for place in chain if place not in taught and code.where(place)), None)
+        line = next((row for row in chain if row not in taught and code.where(row)), None)
         if line is not None:
             lines.setdefault(line, []).append((call, first, last))
-    found = []
+    computed = list[SameInPasses]()
     for line, calls in lines.items():
         passes = max((again[call][0] for call, _, _ in calls if call in again), default=0.0)
         below = [index for index, chain in enumerate(chains) if line in chain]
         if passes < FEWEST_PASSES or not all(call in frozen for call, _, _ in calls) or changes[below].any():
             continue
         classes = tuple(dict.fromkeys(call[0] for call, _, _ in calls))
-        found.append(SameInPasses([outer.rows[index] for index in below], code.where(line), classes, passes))
-    return found
+        computed.append(SameInPasses([outer.rows[index] for index in below], code.where(line), classes, passes))
+    return computed
 
 
 def _roots(flow: OperatorFlow, code: CodeLines) -> list[tuple[_Call, int, int]]:
@@ -133,8 +133,8 @@ def _given_again(profile: Profile) -> Mapping[_Call, tuple[float, bool]]:
     for row in rows:
         if row.get("learns"):
             continue
-        place, steps = file_and_line(row.get("place")), row.get("steps")
-        call = str(row.get("class")), place.get("file"), place.get("line")
+        where, steps = file_and_line(row.get("place")), row.get("steps")
+        call = str(row.get("class")), where.get("file"), where.get("line")
         is_frozen = row.get("trained") is False and row.get("drops") is False
         again[call] = _passes(steps if isinstance(steps, list) else []), is_frozen
     return again
@@ -171,10 +171,10 @@ def _passes(steps: Sequence[object]) -> float:
     """
     pairs = [each for each in steps if isinstance(each, list) and len(each) == 2]
     numbers = [(whole_number(step), whole_number(number)) for step, number in pairs]
-    known = [(step, number) for step, number in numbers if step is not None and number is not None]
+    noted = [(step, number) for step, number in numbers if step is not None and number is not None]
     whole = list[int]()
     # Steps that follow each other: between two windows others were not recorded.
-    for _, together in groupby(enumerate(known), key=lambda each: each[1][0] - each[0]):
+    for _, together in groupby(enumerate(noted), key=lambda each: each[1][0] - each[0]):
         runs = [len(list(run)) for _, run in groupby(number for _, (_, number) in together)]
         whole += runs[1:-1]
     return sum(whole) / len(whole) if whole else 0.0

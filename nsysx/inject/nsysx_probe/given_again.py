@@ -83,7 +83,7 @@ class GivenAgain:
         steps = self._rows[call]["steps"]
         if len(steps) >= MOST_GIVEN_STEPS or (steps and steps[-1][0] == self._step):
             return  # it is called again in this step
-        given, lies_in = self._told(list(flat([*args, *kwargs.values()])))
+        given, lies_in = self._identity(list(flat([*args, *kwargs.values()])))
         before, lay_in = self._given.get(call, (None, []))
         same = given is not None and given == before and not any(each.expired() for each in lay_in)
         steps.append([self._step, steps[-1][1] + (not same) if steps else 0])
@@ -137,7 +137,7 @@ class GivenAgain:
     def _at_rest(self, parameter: Any) -> bool:
         return not parameter.is_cuda or bool(self.torch.cuda.current_stream(parameter.device).query())
 
-    def _told(self, values: list[Any]) -> tuple[Any, list[Any]]:
+    def _identity(self, values: list[Any]) -> tuple[Any, list[Any]]:
         """Return what tells these values from others, None where that is not known, and references to what they lie in."""
         tensors = [value for value in values if type(value) is self.torch.Tensor]
         plain = [value for value in values if isinstance(value, PLAIN)]
@@ -159,8 +159,8 @@ class GivenAgain:
 
     def _lies_here(self, tensor: Any) -> bool:
         """Return whether it is known where the numbers of a tensor lie, and how often something was written into them."""
-        known = tensor.layout == self.torch.strided and not tensor.is_inference()
-        return known and tensor.device.type in ("cpu", "cuda")
+        is_readable = tensor.layout == self.torch.strided and not tensor.is_inference()
+        return is_readable and tensor.device.type in ("cpu", "cuda")
 
 
 def _learns(module: Any) -> bool:
