@@ -34,7 +34,7 @@ from nsysx.events.between_parts import (
     between_steps,
 )
 from nsysx.events.coverage import BETWEEN, EVALUATION
-from nsysx.events.recorded_settings import file_and_line
+from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings import _loop_worth, _new_workers
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import (
@@ -48,6 +48,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._passes_over_batches import made_between_steps
 from nsysx.findings._same_evaluations import gpu_works, same_evaluation
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -57,6 +58,7 @@ REQUIRES = ("steps",)
 _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
 _ROUNDS = Fix.by_name("policy-at-once")
+_ROLLOUT = Fix.by_name("rollout-graphed")
 
 
 def check(case: Case) -> list[Finding]:
@@ -77,10 +79,11 @@ def check(case: Case) -> list[Finding]:
     line = line_of_long_steps(case) if restarted is None else None
     named = line is not None and line.evaluates
     rounds = _rounds(case, recorded) if evaluates and not named else 0
-    evaluates = evaluates or named
+    made = not rounds and (evaluates or named) and made_between_steps(settings_of(case.profile))
+    evaluates = (evaluates or named) and not made
     code = "other code" if line is None or line.enters else line.function
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
-    what = f"a loop of {rounds} calls of a network" if rounds else what
+    what = f"a loop of {rounds} calls of a network" if rounds else "what makes the next batch" if made else what
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
@@ -94,6 +97,8 @@ def check(case: Case) -> list[Finding]:
     near = (
         "a loop between steps"
         if rounds
+        else "a rollout between steps"
+        if made
         else "evaluation between steps"
         if evaluates
         else "between steps"
@@ -119,6 +124,9 @@ def check(case: Case) -> list[Finding]:
     if rounds:
         detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
         fix = _ROUNDS
+    elif made:
+        detail += " It makes what the steps behind it are given, and is part of the loop."
+        fix = _ROLLOUT
     elif evaluates and (same := same_evaluation(case)) is not None:
         detail += f" {same.sentence()}"
         share = seen[0] / sum(seen) if any(seen) else 1.0

@@ -6,7 +6,8 @@ What it means
     once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
     ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
     step changes (masks, grids, filters, tables of positions, neighbors of fixed points, the order of edges, what a frozen network says
-    of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step. Second outputs, auxiliary
+    of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step, and in each
+    pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
@@ -62,6 +63,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import copied, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
@@ -90,7 +92,8 @@ class _Needless(NamedTuple):
     """Operators (rows of the flow, none in another) that can go, what they are in words behind their place, why, and where.
 
     ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: of each of them the share of its
-    work, and of its gradients', that stays; nothing where all goes. ``on_every_rank``: the other ranks do the same for sure.
+    work, and of its gradients', that stays; nothing where all goes. ``share``: of the steps in which they can go. ``on_every_rank``: the
+    other ranks do the same for sure.
     """
 
     rows: Sequence[int]
@@ -101,6 +104,7 @@ class _Needless(NamedTuple):
     halved: bool = False
     kept: Mapping[int, float] = {}
     on_every_rank: bool = False
+    share: float = 1.0
 
 
 def check(case: Case) -> list[Finding]:
@@ -117,6 +121,7 @@ def check(case: Case) -> list[Finding]:
         kernels = _kernels(case, of_calls)
         of_line = (
             *_twice(flow, code),
+            *_in_passes(case, flow, code),
             *_in_each_call(case, flow, code, kernels),
             *_converted(case, flow, code, kernels),
         )
@@ -182,8 +187,8 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
             for share in sorted(set(shares.to_list()))
             if share < 1
         ]
-    whole = not needless.halved and not needless.kept
-    worth = case.worth_or_freed(*changes, cause=RULE.cause, bound=whole)
+    whole = not needless.halved and not needless.kept and needless.share == 1
+    worth = saved_in_passes(case.worth_or_freed(*changes, cause=RULE.cause, bound=whole), needless.share)
     cost, began = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum())), began_in(case.idle, calls)
     if worth.likely_ns is not None and needless.on_every_rank:
         worth = on_all_ranks(case, worth, theirs, case.idle.filter(pl.Series(began, dtype=pl.Boolean)))
@@ -229,6 +234,14 @@ def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
         title = f"{in_short(again) or 'The step'} calls {repeated.again.cls} on the same input{before} again"
         why = "Both calls run the same operators on the same tensors, and nothing has written into any of their sizes in between."
         yield _Needless(rows, title, why, Fix.by_name("result-kept"), again)
+
+
+def _in_passes(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
+    """Yield what frozen networks compute again in each pass over one batch."""
+    for same in same_in_passes(case.profile, flow, code, trained_of(case.profile)):
+        title = f"{in_short(same.where) or 'The step'} computes the same in {same.passes:.3g} steps in a row"
+        fix = to_keep_with_batch(case.profile, same)
+        yield _Needless(same.rows, title, same.sentence(), fix, same.where, share=same.share)
 
 
 def _kernels(case: Case, of_calls: OperatorOfCalls) -> Kernels:

@@ -22,10 +22,22 @@ from nsysx.reading import nccl_notes
 
 
 def evaluations(profile: Profile) -> tuple[I64, I64]:
-    """Return the evaluations of the shown process [start, end) as its ranges tell them, those that touch or overlap as one."""
+    """Return the evaluations of the shown process [start, end) as its ranges tell them, those that touch or overlap as one.
+
+    What most steps infer themselves is none of them, such as what a teacher or a reference says of each batch: a host that runs ahead of
+    the GPU has launched it long before the collective behind it, and so not at the time at which another rank's host does.
+    """
     spans = profile.attributed.phase_spans
     spans = spans.filter((pl.col("process") == profile.process) & (pl.col("phase").cast(pl.String) == "evaluation"))
-    return union(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    chosen = (pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process)
+    steps = profile.ranges.ranges.filter(chosen).sort("start_ns")
+    begins, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    step = np.searchsorted(begins, start, side="right") - 1
+    within = (step >= 0) & (end <= np.append(ends, 0)[step])
+    if 2 * len(np.unique(step[within])) > len(begins):
+        start, end = start[~within], end[~within]
+    return union(start, end)
 
 
 def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:

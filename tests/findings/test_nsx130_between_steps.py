@@ -192,6 +192,17 @@ def test_a_network_that_is_called_and_read_in_turn_between_steps_is_no_evaluatio
     assert finding.where["near"] == ("a loop between steps" if told else "evaluation between steps")
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_a_rollout_is_part_of_the_loop(
+    found: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    monkeypatch.setattr(rule, "made_between_steps", lambda _: made)
+    finding = found(2.0, EVALUATION)
+    assert [way.name for way in finding.remedies] == ["rollout-graphed" if made else "evaluated-rarely"]
+    assert ("what makes the next batch takes" in finding.title) is made
+    assert finding.where["near"] == ("a rollout between steps" if made else "evaluation between steps")
+
+
 @pytest.mark.parametrize("times", [None, 1.0, 1.09])
 def test_next_to_nothing_between_steps_is_clear(found: Callable[..., Finding], times: float | None) -> None:
     assert found(times).verdict == "clear"

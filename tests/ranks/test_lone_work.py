@@ -21,10 +21,13 @@ BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned 
 STEP, EVALUATION, FILE = 10 * MS, 60 * MS, "/job/train.py"
 
 
-def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True, infers_ns: int = 0) -> Path:
+def job(
+    path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True, infers_ns: int = 0, within: str = ""
+) -> Path:
     """Write two ranks of ten steps (10 ms); after the eighth, some of them evaluate for 60 ms, then both broadcast.
 
-    ``infers_ns``: before they do, those that do not evaluate infer for so long.
+    ``infers_ns``: before they do, those that do not evaluate infer for so long. ``within``: what it evaluates then lies in the step;
+    "each step": in the other ones it infers something, too.
     """
     report = Report()
     threads = report.ranks(2)
@@ -37,7 +40,10 @@ def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True, in
                 )
             thread.launch(t + 30 * US, kernel=ALL_REDUCE, gpu_start=t + 9 * MS, gpu_dur=100 * US, stream=20, device=r)
             thread.sync("cudaDeviceSynchronize_v3020", at=t + 50 * US, dur=STEP - 200 * US, device=r)
-            thread.add_range(f"step {i}", t, t + STEP - 50 * US, domain="nsysx")
+            longer = EVALUATION if within and i == 7 and r in evaluates else 0
+            thread.add_range(f"step {i}", t, t + STEP + longer - 50 * US, domain="nsysx")
+            if within == "each step":
+                thread.add_range("evaluation Net", t + 60 * US, t + 200 * US, domain="nsysx")
         t += STEP
         if i != 7:
             continue
@@ -143,6 +149,13 @@ def test_without_a_timed_loop_it_is_as_often_as_recorded(tmp_path: Path) -> None
         "runs 1 time in 10 steps, 6.00 ms for each" in size and "3.00 ms of that go" in size and "was not timed" in size
     )
     assert "Share the evaluation" in summary.answer.do[0].text
+
+
+@pytest.mark.parametrize("within", ["one step", "each step"])
+def test_what_each_step_infers_itself_is_no_evaluation_of_one_rank(tmp_path: Path, within: str) -> None:
+    """A host that runs ahead has launched a reference's forward long before another one's does."""
+    rows = summarize([job(tmp_path / "j.sqlite", within=within)]).rows("ranks")
+    assert (rows[0]["lone_work"] is None) is (within == "each step")
 
 
 @pytest.mark.parametrize("evaluates", [(), (0, 1)])

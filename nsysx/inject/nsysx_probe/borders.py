@@ -134,7 +134,7 @@ class Borders:
             self._settings_due = False
             self.settings.begin(index)
         is_xray = self._is_xray(index)
-        self.settings.recorded(last=is_xray and window.left(index) == 0, cold=is_xray and window.cold)
+        self.settings.recorded(index, last=is_xray and window.left(index) == 0, cold=is_xray and window.cold)
         if is_xray:
             self.xray.begin(index)
         elif self.xray.on:

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import settings_objects
 from .changes import place
-from .network_inputs import PLAIN, flat
+from .plain_values import PLAIN, flat
 from .probe_bounds import (
     EVALUATED_NUMBERS,
     EVALUATED_WEIGHTS,

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import settings_objects
 from .changes import place
+from .given_again import GivenAgain
 from .held_memory import has_room
+from .plain_values import PLAIN, flat
 from .probe_bounds import (
     HELD_CALLS,
     MOST_BATCH_TENSORS,
@@ -26,30 +28,38 @@ from .probe_bounds import (
 from .settings_state import asked
 from .tensor_checksum import checksum
 
-#: What says itself what it is.
-PLAIN = (bool, int, float, str, type(None))
-
 
 class NetworkInputs:
     """``rows``: of each network that is called from outside of any other, ``class``, ``place`` of the call, ``rows`` of the first tensor
     and the ``sums``: a checksum for each call that was looked at, None for one that does not tell; ``shapes`` of the tensors of the first
-    call.
+    call. ``again``: which are given the same in several steps. ``optimizers`` returns weak references to those that live.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, optimizers: Callable[[], list[Any]] = list) -> None:
         self.torch = torch
+        self.again = GivenAgain(torch, optimizers)
         self.holds = False
         self.rows: list[dict[str, Any]] = []
         self._held: list[tuple[dict[str, Any], list[tuple[Any, int]], str]] = []
         self._calls: dict[int, int] = {}
 
-    def begin(self, *, holds: bool) -> None:
+    def begin(self, step: int = 0, *, holds: bool) -> None:
         """A recorded step begins, in which calls are looked at or not; what is held stays so until the window has closed."""
         self.holds = holds
+        self.again.begin(step)
         self._calls.clear()
+
+    @property
+    def looks(self) -> bool:
+        """Whether anything looks at what networks are given now."""
+        return self.holds or self.again.open
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
+        if self.again.open:
+            self.again.called(module, args, kwargs)
+        if not self.holds:
+            return
         calls = self._calls.get(id(module), 0)
         few = calls < HELD_CALLS and (calls or len(self._calls) < MOST_HELD_NETWORKS)
         if not few or self.torch._C._len_torch_function_stack() or self.torch._C._len_torch_dispatch_stack():
@@ -76,7 +86,9 @@ class NetworkInputs:
         for row, tensors, numbers in self._held:
             row["sums"].append(asked(self._checksum, tensors, numbers))
         self._held.clear()
-        self.begin(holds=False)
+        self._calls.clear()
+        self.holds = False
+        self.again.window_closed()
 
     def _row(self, module: Any) -> dict[str, Any]:
         about = {"class": settings_objects.class_of(module), "place": place()}
@@ -106,14 +118,3 @@ class NetworkInputs:
             if tensor.is_cuda and not self.torch.cuda.current_stream(tensor.device).query():
                 return None  # the device has not come to rest in time: no wait for it
         return checksum(self.torch, [tensor for tensor, _ in tensors], zlib.crc32(numbers.encode()))
-
-
-def flat(values: Any) -> Iterator[Any]:
-    """Yield what is in lists, tuples and mappings; anything else as it is."""
-    for value in values:
-        if type(value) in (list, tuple):
-            yield from flat(value)
-        elif type(value) is dict:
-            yield from flat(value.values())
-        else:
-            yield value

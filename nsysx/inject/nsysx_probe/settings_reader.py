@@ -47,7 +47,7 @@ class SettingsReader:
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
         self.masks = AttentionMasks(torch, out)
-        self.inputs, self.untrained = NetworkInputs(torch), UntrainedWeights(torch)
+        self.inputs, self.untrained = NetworkInputs(torch, optimizers), UntrainedWeights(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
@@ -65,10 +65,10 @@ class SettingsReader:
             patcher.around(kind.__exit__, "saved", "None", self.saved, patch.nothing)
         self.places.arm(patcher)
 
-    def recorded(self, *, last: bool, cold: bool) -> None:
-        """A recorded step begins: the window's ``last`` one, behind which masks are read, or one of a ``cold`` start that is X-rayed."""
+    def recorded(self, index: int, *, last: bool, cold: bool) -> None:
+        """A recorded step begins: the window's ``last`` one, behind which masks are read, or an X-rayed one of a ``cold`` start."""
         self.masks.begin(last=last)
-        self.inputs.begin(holds=last or cold)
+        self.inputs.begin(index, holds=last or cold)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
 
@@ -105,6 +105,7 @@ class SettingsReader:
 
     def end(self) -> None:
         """End to watch, and make the record."""
+        self.inputs.again.end()
         if self.watching:
             self._safely(self._end)
 
@@ -139,6 +140,7 @@ class SettingsReader:
             "padding": self._padding.counts,
             "masks": self.masks.rows,
             "inputs": self.inputs.rows,
+            "given_again": self.inputs.again.rows,
             "untrained": self.untrained.rows,
             "evaluations": self.evaluations.record(),
             "places": dict(self.places.noted),
@@ -218,7 +220,7 @@ class SettingsReader:
         if self.watching and not self._traced():
             self._safely(lambda: self._network(module, args, kwargs or {}))
             self._safely(lambda: self._padding.called(module, args, kwargs or {}))
-        if self.inputs.holds and not self._traced():
+        if self.inputs.looks and not self._traced():
             self._safely(lambda: self.inputs.called(module, args, kwargs or {}))
 
     def evaluates(self, module: Any, given: tuple[Any, ...], step: int) -> None:

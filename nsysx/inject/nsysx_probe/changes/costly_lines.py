@@ -191,6 +191,14 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "kept-with-batch",
+        "Compute what the frozen network makes of a batch once, where the batch is made, and keep it with the batch: each pass over it "
+        "gives the network the same",
+        'with torch.no_grad():\n    batch["codes"] = frozen(batch["x"])  # where the batch is made; each pass then reads batch["codes"]',
+        "Between the passes nothing may change the batch, its order or the network. What is kept stays in memory as long as the batch.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
         "stored = compute(stored)  # once, before the loop: only what never changes", untried=_OWN_CODE,
@@ -266,6 +274,13 @@ UNTRIED = (
         "Evaluate more rarely, on fewer samples, or faster (larger batches, autocast as in training, sums that stay on the GPU; of several "
         "ranks each a part): the loop waits for it",
         "if step % 500 == 0: validate(model)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "rollout-graphed",
+        "Make the next batch faster, which is part of the loop: launch what each token or round runs as one CUDA graph with a cache of "
+        "fixed size, sample more rows at once, or let more passes go over what was made",
+        'decode = torch.compile(decode, mode="reduce-overhead")  # one token, with caches of fixed size; the first calls record it',
+        "A graph needs the same shapes and addresses in each call.", untried=_OWN_CODE,
     ),
     Remedy(
         "policy-at-once",
