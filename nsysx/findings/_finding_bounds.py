@@ -268,6 +268,9 @@ TURNS_GAINED_SHARE, TURNS_ERROR_SHARE = 0.8, 0.4
 #: Layers are what a stage is cut in where they take this share of its work; another number of them is told if it saves this share of a
 #: step. So many parts that a stage has besides are named. All chosen.
 LAYERS_OF_STAGE_SHARE, EVEN_STAGES_SAVING_SHARE, NAMED_STAGE_PARTS = 0.3, 0.05, 3
+#: The longest of like layers takes at most so many times as long as the shortest (chosen: 1.03 times on a GPU of their own, and 1.2 on one
+#: that two ranks share; layers of a CNN that halves its maps differ more).
+LIKE_LAYERS_TIMES = 1.5
 # ---- _dispatched -------------------------------------------------------------------------------------------------
 #: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
 DISPATCHED_BYTES = 100_000

@@ -17,15 +17,21 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import EVEN_STAGES_SAVING_SHARE, LAYERS_OF_STAGE_SHARE, NAMED_STAGE_PARTS
+from nsysx.findings._finding_bounds import (
+    EVEN_STAGES_SAVING_SHARE,
+    LAYERS_OF_STAGE_SHARE,
+    LIKE_LAYERS_TIMES,
+    NAMED_STAGE_PARTS,
+)
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.schedule import paced_ns
 from nsysx.judging.uneven_stages import UnevenStages
 from nsysx.replay import peers
 
-#: A layer: the first numbered part of a module's name, with what stands before it.
+#: A layer: the first part of a module's name that is a number, with what stands before it, else the first that ends with one.
 _LAYER = re.compile(r"^((?:[A-Za-z_]\w*\.)*)(\d+)(?=\.|$)")
+_NUMBERED = re.compile(r"^((?:[A-Za-z_]\w*\.)*?)([A-Za-z_]\w*\d)(?=\.|$)")
 
 
 class _StageParts(NamedTuple):
@@ -33,6 +39,12 @@ class _StageParts(NamedTuple):
 
     layers: dict[str, dict[str, float]]
     others: dict[str, float]
+
+    def beside(self, cls: str) -> dict[str, float]:
+        """Return what the stage computes besides the layers of a class, by name: numbered modules of other classes by theirs (ns)."""
+        numbered = {other: sum(layers.values()) for other, layers in self.layers.items() if other != cls}
+        names = dict.fromkeys((*numbered, *self.others))
+        return {name: numbered.get(name, 0.0) + self.others.get(name, 0.0) for name in names}
 
 
 class StageLayers(NamedTuple):
@@ -69,19 +81,21 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     cls = max(whole, key=lambda name: whole[name], default=None)
     if cls is None or not all(each.layers.get(cls) for each in of_stages):
         return None
+    if not _alike([ns for each in of_stages for ns in each.layers[cls].values()]):
+        return None
     counts, layer_ns, rest_ns = [], [], []
     for work, each in zip(stages.work_ns, of_stages, strict=True):
-        ran = [ns for layers in each.layers.values() for ns in layers.values()]
+        ran = sum(each.layers[cls].values())
         # Kernels of several streams run beside each other: all are parts of what the stage computes.
-        times = work / max(sum(ran) + sum(each.others.values()), 1.0)
-        of_layers = times * sum(each.layers[cls].values())
+        of_layers = ran * work / max(ran + sum(each.beside(cls).values()), 1.0)
         if of_layers < LAYERS_OF_STAGE_SHARE * work:
             return None
         counts.append(len(each.layers[cls]))
         layer_ns.append(of_layers / counts[-1])
         rest_ns.append(work - of_layers)
     better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
-    beside = tuple(sorted(of_stages[stages.longest_at].others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
+    others = of_stages[stages.longest_at].beside(cls)
+    beside = tuple(sorted(others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
     made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
     return made if better != made.counts else None
 
@@ -90,6 +104,11 @@ def _in_parts(case: Case, stages: int) -> bool:
     """Return whether some of the ranks are a group of their own: they may be replicas, each with stages, not as many stages as ranks."""
     settings = settings_of(case.profile)
     return settings is not None and any(len(ranks) < stages for ranks in settings.groups_of_ranks())
+
+
+def _alike(layers_ns: Sequence[float]) -> bool:
+    """Return whether layers take about as long each: only then their number says how long several take."""
+    return max(layers_ns) <= LIKE_LAYERS_TIMES * min(layers_ns)
 
 
 def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:
@@ -108,12 +127,11 @@ def _parts(profile: Profile) -> _StageParts | None:
     ops = profile.steady_ops
     ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMPUTE.value))
     sums = ops.group_by(pl.col("module").cast(pl.String)).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-    modules = profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
-    class_of = dict(modules.iter_rows())
+    class_of = _classes(profile)
     made = _StageParts({}, {})
     for module, ns in sums.iter_rows():
         of_step = profile.scope.per_step(int(ns))
-        match = _LAYER.match(module or "")
+        match = _LAYER.match(module or "") or _NUMBERED.match(module or "")
         cls = class_of.get(match[0]) if match else None
         if match and cls:
             layers = made.layers.setdefault(cls, {})
@@ -123,6 +141,13 @@ def _parts(profile: Profile) -> _StageParts | None:
             name = _OUTSIDE if name.startswith("(") or not name else name
             made.others[name] = made.others.get(name, 0.0) + of_step
     return made
+
+
+def _classes(profile: Profile) -> dict[str, str]:
+    """Return the classes of a rank's own modules, by name: one name is often a layer on one rank, and an embedding or a head on another."""
+    ranges = profile.ranges.ranges
+    of_rank = ranges.filter((pl.col("process") == profile.process) & (pl.col("kind") == "module"))
+    return dict(of_rank.select(pl.col("name", "cls").cast(pl.String)).drop_nulls().unique("name").iter_rows())
 
 
 #: All that is in no module.
