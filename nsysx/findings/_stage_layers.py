@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import polars as pl
@@ -22,6 +23,7 @@ from nsysx.findings._finding_bounds import (
     LAYERS_OF_STAGE_SHARE,
     LIKE_LAYERS_TIMES,
     NAMED_STAGE_PARTS,
+    SHARED_CUT_SHARE,
 )
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
@@ -159,7 +161,7 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
 
     At most the layers take as long as on the longest stage. At least they take as long as where they take longest, and on a GPU that
     ranks share all else of a stage is slower, too, in proportion: there it runs beside the work of the other one for longer. What a stage
-    gains by fewer layers is never all that the step gains.
+    gains by fewer layers is never all that the step gains; of ranks that share a GPU it is near the least.
     """
     few, many = micro_batches
     slowest, longest = max(layers.layer_ns), layers.layer_ns[stages.longest_at]
@@ -169,9 +171,12 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     best = paced_ns(layers.work_ns([longest] * len(even), even), many)
     most = max(case.step_ns * (1 - best / stages.step_ns(many)), least)
     why = "the longest stage sets the pace; layers take between as long as on it and as where they take longest"
-    why += ", and ranks that share a GPU slow each other more" if shared else ""
-    least = max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)
-    saving = Saving.between(round(least), round(min(most, case.step_ns)), why)
+    least, most = round(max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)), round(min(most, case.step_ns))
+    saving = Saving.between(least, max(most, least), why)
+    if shared:
+        why += ", and ranks that share a GPU slow each other more"
+        likely = round(least + SHARED_CUT_SHARE * (most - least))
+        saving = replace(saving, likely_ns=likely, confidence=why, error_ns=max(likely - least, likely // 2))
     return saving if (saving.likely_ns or 0) >= EVEN_STAGES_SAVING_SHARE * case.step_ns else None
 
 

@@ -47,6 +47,7 @@ from nsysx.findings._layer_messages import (
     needed_at_once,
     split_for_little,
 )
+from nsysx.findings._longest_stage import of_longest
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, fused_code, shards
@@ -129,16 +130,17 @@ def check(case: Case) -> list[Finding]:
     recorded, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
     # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.
     cost = case.taken_by(RULE.cause)
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module")
+    kernels = comm.group_by(pl.col("name").cast(pl.String))
+    longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     if not case.notable(cost):
         sentence = (
             f"exposed communication takes {case.share(cost)} of the step"
             if cost + hidden
             else "no communication kernel ran"
         )
-        return case.clear(RULE, sentence)
-    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module")
-    kernels = comm.group_by(pl.col("name").cast(pl.String))
-    longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+        waited_for = of_longest(case, RULE, longest)
+        return case.clear(RULE, sentence) if waited_for is None else [waited_for]
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
         for k, n, ns in longest.head(6).iter_rows()
@@ -184,6 +186,8 @@ def check(case: Case) -> list[Finding]:
         return [told]
     if exposed.fix == _PIPELINE.text:
         return _of_pipeline(case, exposed, longest, recorded)
+    if (cut := of_longest(case, RULE, longest)) is not None and (cut.saving.likely_ns or 0) > cost:
+        return [cut]
     if (small := split_for_little(case, exposed)) is not None:
         return [small]
     if case.ranks is None:
