@@ -17,18 +17,22 @@ from nsysx.judging.judging_bounds import UNLIKE_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.uneven_stages import UnevenStages
 from nsysx.model import Finding, Row
+from nsysx.saving import NOTABLE
 
 
-def of_longest(case: Case, rule: Rule, kernels: pl.DataFrame) -> Finding | None:
+def of_longest(case: Case, rule: Rule, kernels: pl.DataFrame, where: Row) -> Finding | None:
     """Return a finding about stages of a pipeline that compute for unlike times, None for others. ``kernels``: name, count, ns of
-    communication.
+    communication. ``where``: the line of the shown rank that communicates.
 
     It costs what the step is longer for: nothing in the step of the shown rank is idle for it.
     """
     unlike = uneven(case, UNLIKE_STAGES_TIMES)
     if unlike is None:
         return None
-    found = Found(rule, rule.title, _waits(unlike), worth=Saving(), cost_ns=None, fix="", evidence=_evidence(unlike))
+    evidence = _evidence(unlike)
+    found = Found(
+        rule, rule.title, _waits(unlike), worth=Saving(), cost_ns=None, fix="", where=where, evidence=evidence
+    )
     finding, stages = found.as_finding(case), uneven(case)
     told = in_whole_layers(case, finding, kernels) if stages is None else cut_evenly(case, finding, stages, kernels)
     return None if told is None else replace(told, cost_ns_per_step=told.saving.most_ns or told.saving.likely_ns)
@@ -36,11 +40,14 @@ def of_longest(case: Case, rule: Rule, kernels: pl.DataFrame) -> Finding | None:
 
 def _waits(stages: UnevenStages) -> str:
     """Return how long the stage that waits longest does so, in a sentence."""
-    most = max(stages.rows, key=lambda row: per_step(row, "exposed_wait_ns"))
+    longest = stages.longest
+    most = max((row for row in stages.rows if row is not longest), key=lambda row: per_step(row, "exposed_wait_ns"))
     wait, step = per_step(most, "exposed_wait_ns"), per_step(most, "window_ns")
+    own = per_step(longest, "exposed_wait_ns")
+    waits = f"for {units.duration(round(own))}" if own >= NOTABLE * step else "for nobody"
     return (
         f"Of {units.duration(round(step))} as recorded rank {most['rank']} waits for {units.duration(round(wait))} "
-        f"({units.share(wait, step)}); rank {stages.longest['rank']}, which has most work, waits for nobody."
+        f"({units.share(wait, step)}); rank {longest['rank']}, which has most work, waits {waits}."
     )
 
 

@@ -70,13 +70,13 @@ class StageLayers(NamedTuple):
 
 
 def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
-    """Return the layers of the stages, None where those of a rank are not known, or no other number of whole layers is better."""
+    """Return the layers of the stages, None where those of a rank are not known; ``better`` are those that it has where none are."""
     if _in_parts(case, len(stages.rows)):
         return None
     profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
     parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
     of_stages = [each for each in parts if each is not None]
-    if len(of_stages) < len(parts):
+    if len(of_stages) < len(parts) or any(map(_several_networks, profiles.values())):
         return None
     names = dict.fromkeys(cls for each in of_stages for cls in each.layers)
     whole = {cls: sum(sum(each.layers.get(cls, {}).values()) for each in of_stages) for cls in names}
@@ -98,14 +98,20 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
     others = of_stages[stages.longest_at].beside(cls)
     beside = tuple(sorted(others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
-    made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
-    return made if better != made.counts else None
+    return StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
 
 
 def _in_parts(case: Case, stages: int) -> bool:
     """Return whether some of the ranks are a group of their own: they may be replicas, each with stages, not as many stages as ranks."""
     settings = settings_of(case.profile)
     return settings is not None and any(len(ranks) < stages for ranks in settings.groups_of_ranks())
+
+
+def _several_networks(profile: Profile) -> bool:
+    """Return whether a rank trains several networks, as the stages of an interleaved schedule are: their layers have the same names."""
+    settings = settings_of(profile)
+    networks = None if settings is None else settings.rows("networks")
+    return sum(bool(network.get("parameters")) for network in networks or ()) > 1
 
 
 def _alike(layers_ns: Sequence[float]) -> bool:
@@ -163,6 +169,8 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     ranks share all else of a stage is slower, too, in proportion: there it runs beside the work of the other one for longer. What a stage
     gains by fewer layers is never all that the step gains; of ranks that share a GPU it is near the least.
     """
+    if layers.better == layers.counts:
+        return None
     few, many = micro_batches
     slowest, longest = max(layers.layer_ns), layers.layer_ns[stages.longest_at]
     even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))

@@ -139,7 +139,7 @@ def check(case: Case) -> list[Finding]:
             if cost + hidden
             else "no communication kernel ran"
         )
-        waited_for = of_longest(case, RULE, longest)
+        waited_for = of_longest(case, RULE, longest, mostly(case.profile, comm))
         return case.clear(RULE, sentence) if waited_for is None else [waited_for]
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
@@ -186,7 +186,9 @@ def check(case: Case) -> list[Finding]:
         return [told]
     if exposed.fix == _PIPELINE.text:
         return _of_pipeline(case, exposed, longest, recorded)
-    if (cut := of_longest(case, RULE, longest)) is not None and (cut.saving.likely_ns or 0) > cost:
+    if (cut := of_longest(case, RULE, longest, mostly(case.profile, comm))) is not None and (
+        cut.saving.likely_ns or 0
+    ) > cost:
         return [cut]
     if (small := split_for_little(case, exposed)) is not None:
         return [small]
@@ -223,8 +225,8 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded_ns)
-    if (stages := uneven(case)) is not None:
-        return [cut_evenly(case, told, stages, kernels)]
+    if (stages := uneven(case)) is not None and (even := cut_evenly(case, told, stages, kernels)) is not None:
+        return [even]
     if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
         told = fewer_micro_batches(case, told, kernels) or _fewer_launches(case, told, recorded_ns)
         # Stages that wait for each other in turn hide what is left of that.
