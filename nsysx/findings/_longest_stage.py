@@ -30,10 +30,10 @@ def of_longest(case: Case, rule: Rule, kernels: pl.DataFrame, where: Row) -> Fin
     if unlike is None:
         return None
     evidence = _evidence(unlike)
-    found = Found(
+    longest_stage = Found(
         rule, rule.title, _waits(unlike), worth=Saving(), cost_ns=None, fix="", where=where, evidence=evidence
     )
-    finding, stages = found.as_finding(case), uneven(case)
+    finding, stages = longest_stage.as_finding(case), uneven(case)
     told = in_whole_layers(case, finding, kernels) if stages is None else cut_evenly(case, finding, stages, kernels)
     return None if told is None else replace(told, cost_ns_per_step=told.saving.most_ns or told.saving.likely_ns)
 
@@ -43,8 +43,8 @@ def _waits(stages: UnevenStages) -> str:
     longest = stages.longest
     most = max((row for row in stages.rows if row is not longest), key=lambda row: per_step(row, "exposed_wait_ns"))
     wait, step = per_step(most, "exposed_wait_ns"), per_step(most, "window_ns")
-    own = per_step(longest, "exposed_wait_ns")
-    waits = f"for {units.duration(round(own))}" if own >= NOTABLE * step else "for nobody"
+    own_wait = per_step(longest, "exposed_wait_ns")
+    waits = f"for {units.duration(round(own_wait))}" if own_wait >= NOTABLE * step else "for nobody"
     return (
         f"Of {units.duration(round(step))} as recorded rank {most['rank']} waits for {units.duration(round(wait))} "
         f"({units.share(wait, step)}); rank {longest['rank']}, which has most work, waits {waits}."

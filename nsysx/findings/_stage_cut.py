@@ -11,7 +11,7 @@ from nsysx.model import Row
 #: A number of layers divided by that of stages or ranks, a stage's stretch of them, or a point at which a network is split.
 _CUT = re.compile(
     r"(?i)//\s*\(?\s*[\w.]*stages?\b|\b\w*(?:layer|block|depth)\w*\b.*//\s*\(?\s*[\w.]*(?:world|rank)|"
-    r"\b\w*(?:layer|block)\w*\[[^\[\]]*(?:stage|rank)[^\[\]]*:|\bSplitPoint\."
+    r"\b\w*(?:layer|block)\w*\[.*(?:stage|rank).*:.*\]|\bSplitPoint\."
 )
 
 

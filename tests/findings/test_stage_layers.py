@@ -168,6 +168,7 @@ def test_stages_without_modules_are_cut_by_time(tmp_path: Path) -> None:
         ("return [depth * s // stages for s in range(stages + 1)]", 3),
         ("per_stage = c.layers // num_stages", 3),
         ("n = cfg.n_layers // dist.get_world_size()", 3),
+        ("mine = blocks[edges[stage] : edges[stage + 1]]", 3),
         ("mine = blocks[rank * n : (rank + 1) * n]", 3),
         ('split_spec={"layers.6": SplitPoint.BEGINNING}', 3),
         ("batch = rows // world  # of all layers", 7),

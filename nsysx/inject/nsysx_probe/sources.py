@@ -25,7 +25,7 @@ _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nv
 _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
-_CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[[^\]]*stage[^\]]*:|\bSplitPoint\.)")
+_CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
