@@ -3,7 +3,8 @@
 What it means
     All-reduce, all-gather and reduce-scatter can overlap the backward pass. Where only communication runs, the GPU's
     compute units idle. The saving shown is an upper bound: communication that costs nothing. A kernel that waits for a late
-    rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks.
+    rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks. Of stages of a pipeline that
+    compute for unlike times the longest one waits for nobody and all others for it: that is found on its own page, too.
 
 In the trace
     NCCL kernels with no compute kernel beside them, mostly after the last backward kernel.
