@@ -7,7 +7,7 @@ that is large. Layers are numbered modules of one class (``layers.0``, ``h.1``),
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import (
     EVEN_STAGES_SAVING_SHARE,
+    FEWEST_NAMED_LAYERS,
     LAYERS_OF_STAGE_SHARE,
     LIKE_LAYERS_TIMES,
     NAMED_STAGE_PARTS,
@@ -83,7 +84,8 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     cls = max(whole, key=lambda name: whole[name], default=None)
     if cls is None or not all(each.layers.get(cls) for each in of_stages):
         return None
-    if not _alike([ns for each in of_stages for ns in each.layers[cls].values()]):
+    layers = [each.layers[cls] for each in of_stages]
+    if not _alike([ns for of_stage in layers for ns in of_stage.values()]) or not _stacked(layers):
         return None
     counts, layer_ns, rest_ns = [], [], []
     for work, each in zip(stages.work_ns, of_stages, strict=True):
@@ -117,6 +119,12 @@ def _several_networks(profile: Profile) -> bool:
 def _alike(layers_ns: Sequence[float]) -> bool:
     """Return whether layers take about as long each: only then their number says how long several take."""
     return max(layers_ns) <= LIKE_LAYERS_TIMES * min(layers_ns)
+
+
+def _stacked(layers: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether layers, by name, stand in a list or are as many as such: the two halves of an MLP may be called fc1 and fc2."""
+    in_list = all(_LAYER.match(name) for of_stage in layers for name in of_stage)
+    return in_list or max(map(len, layers)) >= FEWEST_NAMED_LAYERS
 
 
 def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:

@@ -155,6 +155,12 @@ def test_layers_whose_names_end_with_a_number_are_counted(tmp_path: Path) -> Non
     assert found.fix.startswith("Cut the layers into 8 and 4")
 
 
+def test_two_halves_of_a_stage_are_no_layers(tmp_path: Path) -> None:
+    halves: Parts = [("fc1", "Linear", 1_000), ("fc2", "Linear", 1_000)]
+    found = exposed(job(tmp_path, halves, [*halves, ("head", "Output", 1_200), LOSS], beside=True))
+    assert "by the time that they take" in found.fix and not found.paste.startswith("layers_of")
+
+
 def test_stages_without_modules_are_cut_by_time(tmp_path: Path) -> None:
     found = exposed(job(tmp_path, [("", "", 2_100)], [("", "", 4_800)], beside=True))
     assert [way.name for way in found.remedies] == ["even-stages"]
