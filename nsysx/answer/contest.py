@@ -20,6 +20,8 @@ from nsysx.model import Finding, Summary
 
 #: Remedies that divide the whole program among its ranks in another way, at best: what a line saves for sure is done first.
 _DIVIDES_ANEW = ("data-parallel",)
+#: What evens out the work of ranks that wait for one of them.
+_EVENS_OUT = "even-stages"
 
 
 def for_anything(finding: Finding) -> bool:
@@ -91,6 +93,17 @@ class Contest:
             about_same = {id(f) for n, f in enumerate(self._summary.findings or ()) if n in same}
             unmeant = [f for f in unmeant if _line(f) == _line(self.best) or id(f) in about_same]
         return self._largest(unmeant) if unmeant else None
+
+    def even_stages(self) -> Finding | None:
+        """Return stages of a pipeline that compute for unlike times, before what a compiler may make of one stage's launches and kernels.
+
+        All ranks wait for the longest stage, whatever its kernels are; where the compiler promises far more, that goes first.
+        """
+        if not for_anything(self.best):
+            return None
+        much = max(LEAST_LEADING_SHARE * self._step, self._saves_ns(self.best) / COMPILER_LEADS_TIMES)
+        uneven = [f for f in self._worth if any(way.name == _EVENS_OUT for way in f.remedies)]
+        return next((f for f in uneven if not is_bound(self._summary, f) and self._saves_ns(f) >= much), None)
 
     def placed(self) -> Finding | None:
         """Return work of a place, whose change is known: what a compiler may make of all that is left stands behind it."""

@@ -189,6 +189,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     contest = Contest(summary, causes or worth, step)
     chosen = (
         contest.oversight()
+        or contest.even_stages()
         or contest.leading()
         or contest.placed()
         or contest.exact()

@@ -21,8 +21,10 @@ from nsysx.findings._finding_bounds import (
     TURNS_GAINED_SHARE,
 )
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._stage_cut import cut_line
 from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
+from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
@@ -55,35 +57,44 @@ def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Find
     return fix.into(_of_stages(case, finding, stages, in_words(stages, layers), saving))
 
 
-def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.DataFrame) -> Finding:
-    """Return the finding with what it saves that all stages have as much work; ``kernels``: name, count, ns.
+def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding with what it saves that all stages have as much work; None where no number of whole layers saves much.
 
-    At least the longest stage's extra work goes, but for the bubble of the fewest micro-batches that the messages leave possible; at most
-    all that a step takes shrinks like that, host code and gaps, too, with the bubble of the most.
+    ``kernels``: name, count, ns. At least the longest stage's extra work goes, but for the bubble of the fewest micro-batches that the
+    messages leave possible; at most all that a step takes shrinks like that, host code and gaps, too, with the bubble of the most.
     """
-    if (cut := in_whole_layers(case, finding, kernels)) is not None:
+    if (cut := in_whole_layers(case, finding, kernels)) is not None or stage_layers(case, stages) is not None:
         return cut
     few, many = least_micro_batches(case, kernels), _messages(case, kernels)
     least = min(stages.step_ns(few) - stages.even_step_ns(few), case.step_ns)
     most = max(case.step_ns * (1 - stages.even_step_ns(many) / stages.step_ns(many)), least)
-    count = len(stages.work_ns)
-    even = f"{units.duration(round(sum(stages.work_ns) / count))} on each of {count} if the stages are cut evenly"
-    likely = round((least + most) / 2)
+    count, mean = len(stages.work_ns), sum(stages.work_ns) / len(stages.work_ns)
+    even = f"{units.duration(round(mean))} on each of {count} if the stages are cut evenly"
+    likely, shared = round((least + most) / 2), bool(others_of_gpu(case.profile))
+    why = "the longest stage sets the pace; layers are not cut exactly evenly"
     saving = Saving(
         likely,
-        "the longest stage sets the pace; layers are not cut exactly evenly",
+        f"{why}; ranks share a GPU, and one computes faster while the other waits" if shared else why,
+        bound=shared,
         error_ns=max(round((most - least) / 2), round(UNEVEN_CUT_SHARE * likely)),
         source="time",
     )
-    return Fix.by_name("even-stages").into(_of_stages(case, finding, stages, "", saving, even))
+    more, less = (units.duration(round(abs(ns - mean))) for ns in (max(stages.work_ns), min(stages.work_ns)))
+    text = (
+        f"Cut the stages of the pipeline by the time that they take, forward and backward, not by the number of layers or parameters: rank "
+        f"{stages.longest['rank']} has {more} a step more than the mean of all, rank {stages.shortest['rank']} {less} less"
+    )
+    return Fix.by_name("even-stages", text=text).into(_of_stages(case, finding, stages, "", saving, even))
 
 
 def _of_stages(
     case: Case, finding: Finding, stages: UnevenStages, told: str, saving: Saving, even: str = ""
 ) -> Finding:
-    """Return a finding about the longest stage, with its place: where the stage is made, else where the shown rank works if it is that."""
+    """Return a finding about the longest stage, with its place: where the network is cut or the stage made, else where the shown rank
+    exchanges messages if it is that.
+    """
     settings = settings_of(case.profile)
-    line = settings.place("stage") if settings is not None else {}
+    line = cut_line(case.profile) or ({} if settings is None else settings.place("stage") or settings.place("schedule"))
     # The shown rank's own line says nothing of the place where another one works.
     of_shown = finding.where if stages.longest["process"] == case.process else {}
     each = ", ".join(

@@ -7,7 +7,8 @@ that is large. Layers are numbered modules of one class (``layers.0``, ``h.1``),
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import polars as pl
@@ -17,15 +18,23 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import EVEN_STAGES_SAVING_SHARE, LAYERS_OF_STAGE_SHARE, NAMED_STAGE_PARTS
+from nsysx.findings._finding_bounds import (
+    EVEN_STAGES_SAVING_SHARE,
+    FEWEST_NAMED_LAYERS,
+    LAYERS_OF_STAGE_SHARE,
+    LIKE_LAYERS_TIMES,
+    NAMED_STAGE_PARTS,
+    SHARED_CUT_SHARE,
+)
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.schedule import paced_ns
 from nsysx.judging.uneven_stages import UnevenStages
 from nsysx.replay import peers
 
-#: A layer: the first numbered part of a module's name, with what stands before it.
+#: A layer: the first part of a module's name that is a number, with what stands before it, else the first that ends with one.
 _LAYER = re.compile(r"^((?:[A-Za-z_]\w*\.)*)(\d+)(?=\.|$)")
+_NUMBERED = re.compile(r"^((?:[A-Za-z_]\w*\.)*?)([A-Za-z_]\w*\d)(?=\.|$)")
 
 
 class _StageParts(NamedTuple):
@@ -33,6 +42,12 @@ class _StageParts(NamedTuple):
 
     layers: dict[str, dict[str, float]]
     others: dict[str, float]
+
+    def beside(self, cls: str) -> dict[str, float]:
+        """Return what the stage computes besides the layers of a class, by name: numbered modules of other classes by theirs (ns)."""
+        numbered = {other: sum(layers.values()) for other, layers in self.layers.items() if other != cls}
+        names = dict.fromkeys((*numbered, *self.others))
+        return {name: numbered.get(name, 0.0) + self.others.get(name, 0.0) for name in names}
 
 
 class StageLayers(NamedTuple):
@@ -56,40 +71,60 @@ class StageLayers(NamedTuple):
 
 
 def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
-    """Return the layers of the stages, None where those of a rank are not known, or no other number of whole layers is better."""
+    """Return the layers of the stages, None where those of a rank are not known; ``better`` are those that it has where none are."""
     if _in_parts(case, len(stages.rows)):
         return None
     profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
     parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
     of_stages = [each for each in parts if each is not None]
-    if len(of_stages) < len(parts):
+    if len(of_stages) < len(parts) or any(map(_several_networks, profiles.values())):
         return None
     names = dict.fromkeys(cls for each in of_stages for cls in each.layers)
     whole = {cls: sum(sum(each.layers.get(cls, {}).values()) for each in of_stages) for cls in names}
     cls = max(whole, key=lambda name: whole[name], default=None)
     if cls is None or not all(each.layers.get(cls) for each in of_stages):
         return None
+    layers = [each.layers[cls] for each in of_stages]
+    if not _alike([ns for of_stage in layers for ns in of_stage.values()]) or not _stacked(layers):
+        return None
     counts, layer_ns, rest_ns = [], [], []
     for work, each in zip(stages.work_ns, of_stages, strict=True):
-        ran = [ns for layers in each.layers.values() for ns in layers.values()]
+        ran = sum(each.layers[cls].values())
         # Kernels of several streams run beside each other: all are parts of what the stage computes.
-        times = work / max(sum(ran) + sum(each.others.values()), 1.0)
-        of_layers = times * sum(each.layers[cls].values())
+        of_layers = ran * work / max(ran + sum(each.beside(cls).values()), 1.0)
         if of_layers < LAYERS_OF_STAGE_SHARE * work:
             return None
         counts.append(len(each.layers[cls]))
         layer_ns.append(of_layers / counts[-1])
         rest_ns.append(work - of_layers)
     better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
-    beside = tuple(sorted(of_stages[stages.longest_at].others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
-    made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
-    return made if better != made.counts else None
+    others = of_stages[stages.longest_at].beside(cls)
+    beside = tuple(sorted(others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
+    return StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
 
 
 def _in_parts(case: Case, stages: int) -> bool:
     """Return whether some of the ranks are a group of their own: they may be replicas, each with stages, not as many stages as ranks."""
     settings = settings_of(case.profile)
     return settings is not None and any(len(ranks) < stages for ranks in settings.groups_of_ranks())
+
+
+def _several_networks(profile: Profile) -> bool:
+    """Return whether a rank trains several networks, as the stages of an interleaved schedule are: their layers have the same names."""
+    settings = settings_of(profile)
+    networks = None if settings is None else settings.rows("networks")
+    return sum(bool(network.get("parameters")) for network in networks or ()) > 1
+
+
+def _alike(layers_ns: Sequence[float]) -> bool:
+    """Return whether layers take about as long each: only then their number says how long several take."""
+    return max(layers_ns) <= LIKE_LAYERS_TIMES * min(layers_ns)
+
+
+def _stacked(layers: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether layers, by name, stand in a list or are as many as such: the two halves of an MLP may be called fc1 and fc2."""
+    in_list = all(_LAYER.match(name) for of_stage in layers for name in of_stage)
+    return in_list or max(map(len, layers)) >= FEWEST_NAMED_LAYERS
 
 
 def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:
@@ -108,12 +143,11 @@ def _parts(profile: Profile) -> _StageParts | None:
     ops = profile.steady_ops
     ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMPUTE.value))
     sums = ops.group_by(pl.col("module").cast(pl.String)).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-    modules = profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
-    class_of = dict(modules.iter_rows())
+    class_of = _classes(profile)
     made = _StageParts({}, {})
     for module, ns in sums.iter_rows():
         of_step = profile.scope.per_step(int(ns))
-        match = _LAYER.match(module or "")
+        match = _LAYER.match(module or "") or _NUMBERED.match(module or "")
         cls = class_of.get(match[0]) if match else None
         if match and cls:
             layers = made.layers.setdefault(cls, {})
@@ -125,6 +159,13 @@ def _parts(profile: Profile) -> _StageParts | None:
     return made
 
 
+def _classes(profile: Profile) -> dict[str, str]:
+    """Return the classes of a rank's own modules, by name: one name is often a layer on one rank, and an embedding or a head on another."""
+    ranges = profile.ranges.ranges
+    of_rank = ranges.filter((pl.col("process") == profile.process) & (pl.col("kind") == "module"))
+    return dict(of_rank.select(pl.col("name", "cls").cast(pl.String)).drop_nulls().unique("name").iter_rows())
+
+
 #: All that is in no module.
 _OUTSIDE = ""
 
@@ -134,8 +175,10 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
 
     At most the layers take as long as on the longest stage. At least they take as long as where they take longest, and on a GPU that
     ranks share all else of a stage is slower, too, in proportion: there it runs beside the work of the other one for longer. What a stage
-    gains by fewer layers is never all that the step gains.
+    gains by fewer layers is never all that the step gains; of ranks that share a GPU it is near the least.
     """
+    if layers.better == layers.counts:
+        return None
     few, many = micro_batches
     slowest, longest = max(layers.layer_ns), layers.layer_ns[stages.longest_at]
     even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))
@@ -144,9 +187,12 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     best = paced_ns(layers.work_ns([longest] * len(even), even), many)
     most = max(case.step_ns * (1 - best / stages.step_ns(many)), least)
     why = "the longest stage sets the pace; layers take between as long as on it and as where they take longest"
-    why += ", and ranks that share a GPU slow each other more" if shared else ""
-    least = max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)
-    saving = Saving.between(round(least), round(min(most, case.step_ns)), why)
+    least, most = round(max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)), round(min(most, case.step_ns))
+    saving = Saving.between(least, max(most, least), why)
+    if shared:
+        why += ", and ranks that share a GPU slow each other more"
+        likely = round(least + SHARED_CUT_SHARE * (most - least))
+        saving = replace(saving, likely_ns=likely, confidence=why, error_ns=max(likely - least, likely // 2))
     return saving if (saving.likely_ns or 0) >= EVEN_STAGES_SAVING_SHARE * case.step_ns else None
 
 

@@ -3,7 +3,8 @@
 What it means
     All-reduce, all-gather and reduce-scatter can overlap the backward pass. Where only communication runs, the GPU's
     compute units idle. The saving shown is an upper bound: communication that costs nothing. A kernel that waits for a late
-    rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks.
+    rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks. Of stages of a pipeline that
+    compute for unlike times the longest one waits for nobody and all others for it: that is found on its own page, too.
 
 In the trace
     NCCL kernels with no compute kernel beside them, mostly after the last backward kernel.
@@ -47,6 +48,7 @@ from nsysx.findings._layer_messages import (
     needed_at_once,
     split_for_little,
 )
+from nsysx.findings._longest_stage import of_longest
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, fused_code, shards
@@ -129,16 +131,17 @@ def check(case: Case) -> list[Finding]:
     recorded, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
     # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.
     cost = case.taken_by(RULE.cause)
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module")
+    kernels = comm.group_by(pl.col("name").cast(pl.String))
+    longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     if not case.notable(cost):
         sentence = (
             f"exposed communication takes {case.share(cost)} of the step"
             if cost + hidden
             else "no communication kernel ran"
         )
-        return case.clear(RULE, sentence)
-    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module")
-    kernels = comm.group_by(pl.col("name").cast(pl.String))
-    longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+        waited_for = of_longest(case, RULE, longest, mostly(case.profile, comm))
+        return case.clear(RULE, sentence) if waited_for is None else [waited_for]
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
         for k, n, ns in longest.head(6).iter_rows()
@@ -184,6 +187,10 @@ def check(case: Case) -> list[Finding]:
         return [told]
     if exposed.fix == _PIPELINE.text:
         return _of_pipeline(case, exposed, longest, recorded)
+    if (cut := of_longest(case, RULE, longest, mostly(case.profile, comm))) is not None and (
+        cut.saving.likely_ns or 0
+    ) > cost:
+        return [cut]
     if (small := split_for_little(case, exposed)) is not None:
         return [small]
     if case.ranks is None:
@@ -219,8 +226,8 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded_ns)
-    if (stages := uneven(case)) is not None:
-        return [cut_evenly(case, told, stages, kernels)]
+    if (stages := uneven(case)) is not None and (even := cut_evenly(case, told, stages, kernels)) is not None:
+        return [even]
     if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
         told = fewer_micro_batches(case, told, kernels) or _fewer_launches(case, told, recorded_ns)
         # Stages that wait for each other in turn hide what is left of that.

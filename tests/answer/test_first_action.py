@@ -56,6 +56,25 @@ def test_what_a_line_saves_for_sure_goes_before_another_way_to_divide_the_progra
 
 
 @pytest.mark.parametrize(
+    ("ms", "whole_ms", "change", "bound", "first"),
+    [
+        (2, 3.9, "even-stages", False, "NSX110"),
+        (2, 4.1, "even-stages", False, "NSX102"),  # a compiler promises more than twice as much
+        (0.9, 1.7, "even-stages", False, "NSX102"),  # no 5 % of the step
+        (2, 3.9, "even-stages", True, "NSX102"),  # ranks that share a GPU: only the most is known
+        (2, 3.9, "more-micro-batches", False, "NSX102"),
+    ],
+)
+def test_even_stages_go_before_what_a_compiler_may_make_of_one_stage(
+    ms: float, whole_ms: float, change: str, bound: bool, first: str
+) -> None:
+    remedies = (Alternative("compile-reduce-overhead", ""),)
+    compiled = replace(finding("NSX102", whole_ms, bound=True, error_ms=0.1), remedies=remedies)
+    stages = replace(finding("NSX110", ms, bound=bound, error_ms=0.1), remedies=(Alternative(change, ""),))
+    assert led(StepLimit.LAUNCH, compiled, stages) == first
+
+
+@pytest.mark.parametrize(
     ("ms", "whole_ms", "change", "first"),
     [
         (3.1, 12, "autocast-once", "NSX137"),

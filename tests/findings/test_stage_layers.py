@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _stage_layers
 from nsysx.findings._case import Case
@@ -28,11 +29,23 @@ def layers(count: int, us: int = 500, first: int = 0) -> Parts:
     return [(f"layers.{i}", "Block", us) for i in range(first, first + count)]
 
 
+PLACES = {"stage": "/app/train.py:7", "schedule": "/app/train.py:9"}
 EMBED, HEAD, LOSS = ("embed", "Embedding", 100), ("head", "Linear", 900), ("", "", 900)
 
 
-def job(folder: Path, first: Parts, second: Parts, *, spanned: bool = False) -> Summary:
-    """Each of eight micro-batches: the first stage works and sends, the second one receives and works."""
+def job(
+    folder: Path,
+    first: Parts,
+    second: Parts,
+    *,
+    spanned: bool = False,
+    beside: bool = False,
+    places: dict[str, str] = PLACES,
+    of_ranks: dict[str, dict[str, str]] | None = None,
+) -> Summary:
+    """Each of eight micro-batches: the first stage works and sends, the second one receives and works. ``beside``: it receives beside its
+    work. ``of_ranks``: texts of lines that may give each rank its share.
+    """
     report = Report()
     own = [sum(us for *_, us in parts) * US for parts in (first, second)]
     period = BATCHES * max(own) + min(own) + 2 * MS
@@ -54,26 +67,28 @@ def job(folder: Path, first: Parts, second: Parts, *, spanned: bool = False) -> 
                 return begin, called
 
             for _ in range(BATCHES):
-                sent = max(free[0] + own[0], free[1]) + 20_000
+                ready = free[0] + own[0]
+                sent = max(ready, free[1]) + (0 if beside else 20_000)
                 if rank == 0:
                     _, at = works(free[0], at)
-                    thread.launch(at, kernel=SEND, gpu_start=sent - 20_000, gpu_dur=20_000, stream=20, device=0)
+                    begins, ends = (ready, sent + 20_000) if beside else (sent - 20_000, sent)
+                    thread.launch(at, kernel=SEND, gpu_start=begins, gpu_dur=ends - begins, stream=20, device=0)
                     at += 2_000
                 else:
-                    thread.launch(at, kernel=SEND, gpu_start=free[1], gpu_dur=sent - free[1], stream=20, device=1)
+                    begins, lasts = (sent, 20_000) if beside else (free[1], sent - free[1])
+                    thread.launch(at, kernel=SEND, gpu_start=begins, gpu_dur=lasts, stream=20, device=1)
                     _, at = works(sent, at + 2_000)
-                free = [sent, sent + own[1]]
+                free = [sent + (20_000 if beside else 0), sent + own[1]]
             thread.sync("cudaDeviceSynchronize_v3020", at=t + 600_000, dur=period - 700_000, device=rank)
         report.gpu(rank, pids=[(100 + rank, rank)])
         wrappers = [{"kind": "DDP", "count": 1}] if spanned else []
         settings = {
             "wrappers": wrappers,
-            "places": {"stage": "/app/train.py:7", "schedule": "/app/train.py:9"},
+            "places": places,
             "numbers": {"schedule": BATCHES},
         }
-        records.append(
-            {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
-        )
+        record = {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
+        records.append(record | {"of_ranks": of_ranks or {}})
     (folder / "r.run.json").write_text(json.dumps({"probe": records}))
     return summarize([report.write(folder / "r.sqlite")])
 
@@ -100,6 +115,105 @@ def test_a_head_and_a_loss_behind_as_many_layers_make_the_last_stage_the_longest
     pasted: dict[str, object] = {"stage": 1}
     exec(found.paste, pasted)
     assert pasted["mine"] == range(8, 12)
+
+
+NUMBERED: Parts = [(f"{i}", "Block", 500) for i in range(6)]
+EMBED_FIRST: Parts = [("0", "Embed", 100), *((f"{i + 1}", "Block", 500) for i in range(6))]
+HEAD_LAST: Parts = [*NUMBERED, ("6", "Head", 900), LOSS]
+
+
+def test_a_stage_that_waits_for_nobody_is_told_where_it_is_the_shown_one(tmp_path: Path) -> None:
+    """Its receipts lie beside its work: nothing of its own step is communication, and the other stage waits for a quarter of it."""
+    summary = job(tmp_path, [EMBED, *layers(6)], [*layers(6), HEAD, LOSS], beside=True)
+    found = exposed(summary)
+    assert summary.verdict is not None and summary.verdict.sentence.startswith("GPU-bound")
+    assert [way.name for way in found.remedies] == ["even-stages"] and "8 and 4" in found.fix
+    assert "rank 0 waits for" in found.detail and "rank 1, which has most work, waits for nobody" in found.detail
+    gone = 8 * 4.8 + 3.1 - (8 * 4.1 + 3.8)
+    assert found.saving_ns_per_step == pytest.approx(gone * MS, rel=0.2)
+    assert found.cost_ns_per_step == found.saving.most_ns
+    assert summary.answer.do[0].finding is not None
+    assert summary.answer.do[0].text.startswith("Cut the layers into 8 and 4")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dealt"), [(EMBED_FIRST, HEAD_LAST, (8, 4)), (HEAD_LAST, EMBED_FIRST, (4, 8))]
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_number_may_be_a_layer_on_one_rank_and_the_head_on_another(
+    tmp_path: Path, first: Parts, second: Parts, dealt: tuple[int, int], beside: bool
+) -> None:
+    """Stages that are an nn.Sequential: the embedding has number 0 on one rank, and the head number 6 on the other."""
+    found = exposed(job(tmp_path, first, second, beside=beside and dealt == (8, 4)))
+    assert found.fix.startswith(f"Cut the layers into {dealt[0]} and {dealt[1]}")
+    assert "6 layers (Block) take 24.00 ms, Head 7.20 ms" in found.detail
+
+
+def test_layers_whose_names_end_with_a_number_are_counted(tmp_path: Path) -> None:
+    named: Parts = [(f"blocks.block_{i}", "Block", 500) for i in range(6)]
+    found = exposed(job(tmp_path, [EMBED, *named], [*named, HEAD, LOSS], beside=True))
+    assert found.fix.startswith("Cut the layers into 8 and 4")
+
+
+def test_two_halves_of_a_stage_are_no_layers(tmp_path: Path) -> None:
+    halves: Parts = [("fc1", "Linear", 1_000), ("fc2", "Linear", 1_000)]
+    found = exposed(job(tmp_path, halves, [*halves, ("head", "Output", 1_200), LOSS], beside=True))
+    assert "by the time that they take" in found.fix and not found.paste.startswith("layers_of")
+
+
+def test_stages_without_modules_are_cut_by_time(tmp_path: Path) -> None:
+    found = exposed(job(tmp_path, [("", "", 2_100)], [("", "", 4_800)], beside=True))
+    assert [way.name for way in found.remedies] == ["even-stages"]
+    assert "rank 1 has 10.80 ms a step more than the mean of all, rank 0 10.80 ms less" in found.fix
+    assert found.saving_ns_per_step == pytest.approx((8 * 4.8 + 2.1 - 9 * 3.45) * MS, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("return [depth * s // stages for s in range(stages + 1)]", 3),
+        ("per_stage = c.layers // num_stages", 3),
+        ("n = cfg.n_layers // dist.get_world_size()", 3),
+        ("mine = blocks[edges[stage] : edges[stage + 1]]", 3),
+        ("mine = blocks[rank * n : (rank + 1) * n]", 3),
+        ('split_spec={"layers.6": SplitPoint.BEGINNING}', 3),
+        ("batch = rows // world  # of all layers", 7),
+        ("tokens = ids[rank * n : (rank + 1) * n]", 7),
+    ],
+)
+def test_the_place_is_the_line_that_cuts_the_network(tmp_path: Path, text: str, line: int) -> None:
+    noted = {"/app/train.py": {"3": text}}
+    parts = [EMBED, *layers(6)], [*layers(6), HEAD, LOSS]
+    assert exposed(job(tmp_path, *parts, beside=True, of_ranks=noted)).where["line"] == line
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (layers(6), layers(6)),  # equal
+        ([EMBED, *layers(8)], [*layers(4), HEAD, LOSS]),  # cut by time
+        (layers(1, 3_000), layers(2, 3_000)),  # three layers of two stages cannot be cut evenly
+    ],
+    ids=["equal", "by time", "odd"],
+)
+def test_the_longest_stage_is_not_told_where_no_cut_is_better(tmp_path: Path, first: Parts, second: Parts) -> None:
+    assert exposed(job(tmp_path, first, second, beside=True)).verdict == "clear"
+
+
+def test_unlike_layers_are_not_dealt_by_number(tmp_path: Path) -> None:
+    """Layers of a CNN that halves its maps: how many a stage has says nothing of how long they take."""
+    unlike: Parts = [("layers.0", "Block", 300), ("layers.1", "Block", 600), ("layers.2", "Block", 1_200)]
+    found = exposed(job(tmp_path, unlike, [*unlike, HEAD, LOSS], beside=True))
+    assert "by the time that they take" in found.fix and not found.paste.startswith("layers_of")
+
+
+def test_stages_of_several_networks_are_not_dealt_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interleaved schedule: both networks of a rank have a layers.0."""
+    rows = [{"class": "Stage", "parameters": 7}, {"class": "Stage", "parameters": 7}]
+    for networks, several in ((rows, True), ([rows[0], {"class": "Loss", "parameters": 0}], False), (None, False)):
+        settings = RecordedSettings({"networks": networks})
+        monkeypatch.setattr(_stage_layers, "settings_of", lambda _, settings=settings: settings)
+        assert _stage_layers._several_networks(cast(Profile, None)) is several
 
 
 @pytest.mark.parametrize(
@@ -141,8 +255,8 @@ def test_layers_go_to_the_stage_with_least_work(
     assert _stage_layers._dealt(rest, layer, count) == dealt
 
 
-@pytest.mark.parametrize(("shared", "low"), [(False, 0.0), (True, 1.0)])
-def test_ranks_that_share_a_gpu_slow_each_other_more(monkeypatch: pytest.MonkeyPatch, shared: bool, low: float) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_ranks_that_share_a_gpu_slow_each_other_more(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     """A layer takes 17 ms where the other rank always works beside it, and 15 where that waits for a part of the time."""
     monkeypatch.setattr(_stage_layers, "others_of_gpu", lambda _: [(1, 0)] if shared else [])
     rows = ({"rank": 0}, {"rank": 1})
@@ -151,11 +265,15 @@ def test_ranks_that_share_a_gpu_slow_each_other_more(monkeypatch: pytest.MonkeyP
     case = cast(Case, SimpleNamespace(profile=None, step_ns=185 * MS))
     saving = _stage_layers.moved(case, stages, cut, (8.0, 9.0))
     assert saving is not None and saving.likely_ns is not None and saving.error_ns is not None
-    least = saving.likely_ns - saving.error_ns
     alone = (154 + 106 / 8 - (140 + 132 / 8)) * 0.8 * MS
     # The head and the loss take 8.5 ms longer beside the other rank, which waits for none of them then.
     beside = (154 + 106 / 8 - ((64 * 17 / 15 + 68) + 140 / 8)) * 0.8 * MS
-    assert least == pytest.approx(beside if shared else alone, rel=0.01)
+    likely, most = saving.likely_ns, saving.most_ns or 0
+    if shared:  # near the least: measured of such a program, 8.9 ms
+        assert beside < likely == pytest.approx(beside + (most - beside) / 4, rel=0.01)
+        assert likely - saving.error_ns <= beside
+    else:
+        assert likely - saving.error_ns == pytest.approx(alone, rel=0.01)
 
 
 def test_little_to_gain_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

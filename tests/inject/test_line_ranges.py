@@ -529,6 +529,24 @@ def test_lines_that_may_take_a_rank_s_share_are_kept_also_if_they_never_ran(tmp_
     assert Sources(None, {"NSYSX_NO_SOURCE": "1"}).of_ranks() == {}
 
 
+def test_lines_that_may_cut_a_network_in_stages_are_kept(tmp_path: Path) -> None:
+    from nsysx_probe.sources import Sources
+
+    file = tmp_path / "stages.py"
+    cuts = [
+        "return [depth * s // stages for s in range(stages + 1)]",
+        "per_stage = c.layers // num_stages",
+        "mine = blocks[edges[stage] : edges[stage + 1]]",
+        'spec = {"layers.6": SplitPoint.BEGINNING}',
+    ]
+    others = ["stage = PipelineStage(module, rank, world, device)", "# n = layers // stages", "half = n // 2"]
+    file.write_text("\n".join([*cuts, *others]))
+    sources = Sources(None, {})
+    sources._began = time.time() + 60
+    sources.seen(str(file), 1, package=False)
+    assert sources.of_ranks() == {str(file): {str(n): text for n, text in enumerate(cuts, 1)}}
+
+
 def test_what_a_library_writes_into_a_temporary_folder_and_runs_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

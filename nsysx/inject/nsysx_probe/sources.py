@@ -24,6 +24,8 @@ _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nv
 #: Lines that may take a rank's share of something: they name a rank, and cut or count.
 _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
+#: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
+_CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -31,6 +33,11 @@ _FOLDER = os.path.dirname((lambda: None).__code__.co_filename)  # noqa: PTH120
 #: When the program had begun: torch was imported, nothing of its own had run with it.
 _BEGAN = time.time()
 OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER or ".") if name.endswith(".py"))  # noqa: PTH208
+
+
+def _gives_shares(text: str) -> bool:
+    """Return whether a line may take a rank's share of something, or cut a network in stages."""
+    return bool((_OF_A_RANK.search(text) and _CUTS.search(text)) or _CUTS_STAGES.search(text))
 
 
 class Sources:
@@ -143,7 +150,7 @@ class Sources:
         left = MOST_RANK_LINES
         for path in sorted(set(self._lines) - self._packages):
             lines = enumerate(self._texts(path) if left else (), 1)
-            shares = [(str(n), text) for n, text in lines if _OF_A_RANK.search(text) and _CUTS.search(text)][:left]
+            shares = [(str(n), text) for n, text in lines if _gives_shares(text)][:left]
             if shares:
                 texts_of[path] = {n: text.strip()[:MOST_SOURCE_LETTERS] for n, text in shares}
                 left -= len(shares)
