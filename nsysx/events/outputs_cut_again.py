@@ -41,16 +41,19 @@ _LIKE = re.compile(r"^aten::(new_\w+|\w+_like)$")
 
 
 class CutOutput(NamedTuple):
-    """A gather among ``ranks``: each sends ``sent`` numbers and in the end takes ``taken`` of what is made of them.
+    """A gather among ``ranks``, at ``gather_ns``: each sends ``sent`` numbers and in the end takes ``taken`` of what is made of them.
 
+    ``by``: an operator that reads its own part then.
     ``between``: the outermost operators (rows of the flow) that work on all parts; ``joins``: those that put them together.
     ``attends``: attention is among them. ``packed``: the parts of several tensors lie side by side in a rank's output (query, key, value
     of all heads), so that its own part is no whole heads of each of them.
     """
 
+    gather_ns: int
     ranks: int
     sent: int
     taken: int
+    by: int
     between: frozenset[int]
     joins: frozenset[int]
     attends: bool
@@ -195,9 +198,11 @@ class PartsInFlow:
             return None
         between = frozenset(self._between - self._joins)
         return CutOutput(
+            self._message.start_ns,
             self._ranks,
             math.prod(self._sent),
             taken.pop(),
+            max(self._cuts),
             between,
             frozenset(self._joins),
             self._attends,
@@ -209,14 +214,16 @@ class PartsInFlow:
         if math.prod(size) != self._ranks * math.prod(self._sent):
             return None
         of_list = [d for d, n in enumerate(self._sent) if len(size) == len(self._sent) and size[d] == self._ranks * n]
-        alike = [d for d in of_list if all(a == b for e, (a, b) in enumerate(zip(size, self._sent, strict=True)) if e != d)]
+        alike = [
+            d for d in of_list if all(a == b for e, (a, b) in enumerate(zip(size, self._sent, strict=True)) if e != d)
+        ]
         if alike:
             return Parts(size, frozenset({(alike[-1], self._sent[alike[-1]])}))
         flat = Parts((self._ranks, math.prod(self._sent)), frozenset({(0, 1)}))
         return _viewed(flat, size, self._ranks)[0]
 
     def _hold(self, number: int, parts: Parts | None, row: int) -> None:
-        if parts is None or number in self._flow.read_later:
+        if parts is None:
             raise _Needed
         self._parts[number] = parts
         for reader, _ in self._search.read_behind(number, row):
@@ -238,6 +245,8 @@ class PartsInFlow:
         if not given:
             raise _Needed  # what lies in the operator reads it, nobody knows how
         made = self._search.made_of(row)
+        if not made and not is_view(name):
+            raise _Needed  # a collective reads its result, or nobody: it may be a loss
         self._between.add(row)
         if any(parts.piece >= 0 for parts in given):
             self._put_together(row, given, made)

@@ -24,6 +24,8 @@ _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nv
 #: Lines that may take a rank's share of something: they name a rank, and cut or count.
 _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
+#: What a plan asks for that has the outputs of a split layer gathered.
+_PLAN = re.compile(r"^(?!\s*#).*\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -134,7 +136,9 @@ class Sources:
         return texts_of
 
     def of_ranks(self) -> dict[str, dict[str, str]]:
-        """Return likewise the lines of the user's own files with ranges that may take a rank's share: they ran before, as in a sampler."""
+        """Return likewise the lines of the user's own files with ranges that may take a rank's share, or have the outputs of split layers
+        gathered: they ran before, as in a sampler, or a plan.
+        """
         if not self._keeps_text:
             return {}
         if self._of_ranks is not None and self._of_ranks[0] == len(self._lines):
@@ -143,7 +147,11 @@ class Sources:
         left = MOST_RANK_LINES
         for path in sorted(set(self._lines) - self._packages):
             lines = enumerate(self._texts(path) if left else (), 1)
-            shares = [(str(n), text) for n, text in lines if _OF_A_RANK.search(text) and _CUTS.search(text)][:left]
+            shares = [
+                (str(n), text)
+                for n, text in lines
+                if (_OF_A_RANK.search(text) and _CUTS.search(text)) or _PLAN.search(text)
+            ][:left]
             if shares:
                 texts_of[path] = {n: text.strip()[:MOST_SOURCE_LETTERS] for n, text in shares}
                 left -= len(shares)
