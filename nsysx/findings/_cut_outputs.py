@@ -16,7 +16,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.analyses.lines import text_of, texts, texts_of_ranks
+from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.outputs_cut_again import CutOutput
@@ -97,8 +97,8 @@ def cut_again(case: Case, settings: RecordedSettings | None = None) -> str:
 def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it saves if each rank keeps its own part: its part of the work in between, and the gathers' exposed transfer.
 
-    At least half as many heads take as long again as the root says: a small grid leaves a GPU idle. At most what the ranks wait for each
-    other in the gathers goes, too, and not on to the next collective.
+    At least a part takes as much longer as the root says: a small grid leaves a GPU idle. Where the host limits the step, what its calls
+    for the gathers take of it goes, and at most all that goes on the GPU, once the host is faster, too.
     """
     cut, repeated = of_layers(case).cut, _repeated(case)
     transfer, needless = transfer_of_ops_ns(case, cut), _needless_ns(case)
@@ -116,9 +116,36 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     worth = case.worth_between([least], [own, joins], [own, joins, RemoveOps(cut)], why)
     if worth.likely_ns is None:
         return replace(at_most, confidence=why)
-    most = max(worth.likely_ns, worth.most_ns or 0)
-    likely = min(worth.likely_ns + transfer, most)
-    return replace(worth, likely_ns=likely, error_ns=(worth.error_ns or 0) + likely - worth.likely_ns)
+    most, more = max(worth.likely_ns, worth.most_ns or 0), transfer
+    if (worth.likely_ns + transfer) * 2 < (at_most.likely_ns or 0):
+        host = _host_of_gathers_ns(case)
+        most, more = max(most, at_most.likely_ns or 0), host
+        why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: the rest shows once it is faster"
+    likely = min(worth.likely_ns + more, most)
+    error = (worth.error_ns or 0) + likely - worth.likely_ns
+    return replace(worth, confidence=why, likely_ns=likely, error_ns=min(error, likely), most_ns=most)
+
+
+def _host_of_gathers_ns(case: Case) -> int:
+    """Return how long the host is at work for the gathers of the forward (ns a step): their share of the layers' calls in an X-ray step,
+    and what the line that calls these takes in every step.
+    """
+    flow, where = flow_of(case.profile), _line_of_gathers(case)
+    rows = case.rows(lines.KEY) or ()
+    line_ns = sum(
+        row["host_total_ns"] for row in rows if where and all(row[key] == where[key] for key in ("file", "line"))
+    )
+    if flow is None:
+        return 0
+    called = gathers = 0
+    for output in of_layers(case).outputs:
+        within = [call for call in flow.calls if call.start_ns <= output.gather_ns < call.end_ns]
+        ends = [int(flow.end_ns[row]) for row in output.joins]
+        if within and ends:
+            called += within[-1].end_ns - within[-1].start_ns
+            gathers += min(max(ends), within[-1].end_ns) - output.gather_ns
+    recorded = case.per_step(line_ns) * gathers / called if called else 0.0
+    return round(recorded * case.step_ns / max(case.recorded_ns, 1))
 
 
 def of_cut(case: Case) -> Takes:
@@ -151,9 +178,9 @@ def _place_in_plan(case: Case) -> Row:
     if flow is None:
         return {}
     names = {_layers(flow, output)[0].rpartition(".")[2] for output in of_layers(case).outputs} - {""}
-    for noted in (texts_of_ranks(case.profile), texts(case.profile)):
-        for file, lines in noted.items():
-            for line, text in lines.items():
+    for noted in (lines.texts_of_ranks(case.profile), lines.texts(case.profile)):
+        for file, text_of_line in noted.items():
+            for line, text in text_of_line.items():
                 named = any(re.search(rf"[\"'.]{re.escape(name)}[\"']", str(text)) for name in names)
                 if named and str(line).isdigit() and _GATHERED_BY_PLAN.search(str(text)):
                     return {"file": file, "line": int(line)}
@@ -181,8 +208,8 @@ def _by_hand(case: Case) -> bool:
         return False
     at_ns = np.array([output.gather_ns for output in of_layers(case).outputs], np.int64)
     rows = {row for row in code.places_of(code.at(flow.thread, at_ns)).tolist() if row >= 0}
-    source, places = texts(case.profile), (code.places.row(row) for row in rows)
-    return any(_GATHERS_BY_HAND.search(text_of(source, file, line) or "") for file, line, _ in places)
+    source, places = lines.texts(case.profile), (code.places.row(row) for row in rows)
+    return any(_GATHERS_BY_HAND.search(lines.text_of(source, file, line) or "") for file, line, _ in places)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
