@@ -120,7 +120,7 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     if (worth.likely_ns + transfer) * 2 < (at_most.likely_ns or 0):
         host = _host_of_gathers_ns(case)
         most, more = max(most, at_most.likely_ns or 0), host
-        why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: the rest shows once it is faster"
+        why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: more goes once it is faster"
     likely = min(worth.likely_ns + more, most)
     error = (worth.error_ns or 0) + likely - worth.likely_ns
     return replace(worth, confidence=why, likely_ns=likely, error_ns=min(error, likely), most_ns=most)
