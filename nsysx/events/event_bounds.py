@@ -398,7 +398,3 @@ FEWEST_MEETINGS = 4
 #: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. A line
 #: sends activations if more of its communication does, by time. Chosen.
 LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MOST_OF_LINE_SHARE = 4096, 0.8, 16, 0.5
-
-# ---- outputs_cut_again -----------------------------------------------------------------------------------------------
-#: So many operators at most are followed from a gather to where its parts are taken again: a block holds tens. Chosen.
-MOST_BETWEEN_SPLIT_LAYERS = 256

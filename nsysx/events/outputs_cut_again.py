@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsysx.events.event_bounds import MOST_BETWEEN_SPLIT_LAYERS
 from nsysx.events.flow_messages import FlowMessage
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow, is_view
@@ -189,8 +188,6 @@ class PartsInFlow:
                 if row not in seen:
                     seen.add(row)
                     self._read(row)
-                if len(seen) > MOST_BETWEEN_SPLIT_LAYERS:
-                    return None
         except _Needed:
             return None
         taken = set(self._cuts.values())
@@ -229,7 +226,7 @@ class PartsInFlow:
         for reader, _ in self._search.read_behind(number, row):
             heapq.heappush(self._waiting, reader)
 
-    def _given(self, row: int) -> Iterator[tuple[Parts, Size]]:
+    def _parts_given(self, row: int) -> Iterator[tuple[Parts, Size]]:
         """Yield of each argument of an operator that holds parts these, and its size."""
         for number, size in zip(self._flow.made[row], self._search.sizes[row], strict=False):
             parts = self._parts.get(number)
@@ -239,7 +236,7 @@ class PartsInFlow:
                 yield parts, size
 
     def _read(self, row: int) -> None:
-        name, given = self._flow.names[row], [parts for parts, _ in self._given(row)]
+        name, given = self._flow.names[row], [parts for parts, _ in self._parts_given(row)]
         if _LIKE.match(name):
             return
         if not given:
@@ -310,7 +307,9 @@ class PartsInFlow:
         """Return where the parts lie in a result of such a size; None where the operator needs all of them."""
         name, first = self._flow.names[row], given[0]
         if _TURNS.match(name):
-            moved = {(d, length) for at, length in first.places for d, n in enumerate(size) if n == first.shape[at]}
+            moved = {
+                (d, length) for before, length in first.places for d, n in enumerate(size) if n == first.shape[before]
+            }
             return Parts(size, frozenset(moved)) if sorted(size) == sorted(first.shape) else None
         if _ATTENDS.match(name):
             return self._attended(name, given, size)

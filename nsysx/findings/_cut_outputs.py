@@ -107,13 +107,13 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
         return at_most
     between, joins = ops_of(repeated.between), RemoveOps(ops_of(repeated.joins))
     share = 1 / repeated.ranks
-    own: Edit = ScaleOps(between, share, less_work=True)
+    of_own_part: Edit = ScaleOps(between, share, less_work=True)
     least: Edit = ScaleOps(between, math.sqrt(share), less_work=True)
     why = (
         f"each rank keeps 1 of {repeated.ranks} parts of what all of them compute, {units.duration(needless)} less on the GPU, and "
         f"{units.duration(transfer)} of exposed transfer goes"
     )
-    worth = case.worth_between([least], [own, joins], [own, joins, RemoveOps(cut)], why)
+    worth = case.worth_between([least], [of_own_part, joins], [of_own_part, joins, RemoveOps(cut)], why)
     if worth.likely_ns is None:
         return replace(at_most, confidence=why)
     most, more = max(worth.likely_ns, worth.most_ns or 0), transfer
