@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.events.outputs_cut_again import Parts, _viewed
 from nsysx.findings import _cut_outputs
+from nsysx.inject.nsysx_probe import sources
 from nsysx.model import Finding
 from tests.findings.lined import Lined
 from tests.findings.test_layer_messages import SETTINGS
@@ -142,3 +144,26 @@ def test_a_plan_that_asks_for_the_gather_is_the_place(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("kind", ["rows of all", "norm of all", "for a loss", "in front of a layer"])
 def test_what_needs_all_parts_is_silent(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(tmp_path, kind, monkeypatch) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "places", "packed"),
+    [
+        ((2, 16, 8, 3, 32), {(2, 4)}, False),  # head by head: four of eight heads
+        ((2, 16, 3, 8, 32), {(3, 4)}, True),  # query, key and value side by side
+        ((2, 16, 768), {(2, 384)}, False),
+        ((32, 768), {(1, 384)}, False),
+        ((2, 16, 5, 7), None, False),  # not all of it
+    ],
+)
+def test_where_the_parts_lie_in_a_view(
+    shape: tuple[int, ...], places: set[tuple[int, int]] | None, packed: bool
+) -> None:
+    parts, side_by_side = _viewed(Parts((2, 16, 768), frozenset({(2, 384)})), shape, 2)
+    assert (parts and set(parts.places)) == places and side_by_side is packed
+
+
+def test_lines_of_plans_that_gather_are_noted() -> None:
+    gathers = ['"q": ColwiseParallel(output_layouts=Replicate()),', "output_layouts=(Replicate(),)"]
+    others = ["# output_layouts=Replicate()", "output_layouts=Shard(1)", "input_layouts=Replicate()"]
+    assert [bool(sources._PLAN.search(text)) for text in (*gathers, *others)] == [True, True, False, False, False]
