@@ -20,23 +20,13 @@ from nsysx.events.behind_backward import behind_backward
 from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.message_calls import with_messages
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.operator_flow import flow_of, is_view
+from nsysx.events.outputs_cut_again import CUTS, ELEMENTWISE, TOGETHER, CutOutput, LayerReaders, PartsInFlow
 from nsysx.events.profile import Profile
-from nsysx.events.result_readers import ResultReaders
 
 #: Operators that make a tensor and read none: what comes behind does not wait for them.
 _MAKES = re.compile(
     r"^aten::(empty\w*|new_\w+|zeros\w*|ones\w*|full\w*|detach_?|lift_fresh|_local_scalar_dense|resize_)$"
-)
-_ADDS, _CUTS = (
-    re.compile(r"^aten::add_?$"),
-    re.compile(r"^aten::((tensor_)?split\w*|chunk|slice|select|narrow|unbind)$"),
-)
-_TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
-_PRODUCTS = re.compile(r"^aten::(linear|mm|addmm|matmul)$")
-#: What works on each number by itself.
-_ELEMENTWISE = re.compile(
-    r"^aten::(relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|mul|div|add|sub|square|pow|(native_)?dropout)_?$"
 )
 _LISTS = re.compile(r"^c10d::_?allgather_$")
 
@@ -52,12 +42,14 @@ class Sent(NamedTuple):
 class LayerMessages(NamedTuple):
     """``at_once``: GPU ops of steady steps (ids) whose result the next operator needs, those that send as much back in backward with them.
 
-    ``cut``: of these, gathers of which each rank then takes its own part. ``most_bytes`` of a message.
+    ``cut``: of these, gathers of which each rank then takes its own part, ``outputs``: what is computed in between, of those of an X-ray
+    step. ``most_bytes`` of a message.
     """
 
     at_once: frozenset[int] = frozenset()
     cut: frozenset[int] = frozenset()
     most_bytes: int = 0
+    outputs: tuple[CutOutput, ...] = ()
 
 
 def layer_messages(profile: Profile) -> LayerMessages:
@@ -70,7 +62,7 @@ def _find(profile: Profile) -> LayerMessages:
     if flow is None or profile.trace.nccl is None:
         return LayerMessages()
     search = _LayerSearch(flow)
-    made = [m for m in messages_in(flow, profile) if m.sent in flow.row_of]
+    made = [m for m in _outermost(messages_in(flow, profile)) if m.sent in flow.row_of]
     of_ops = profile.once(with_messages)
     forward = ~pl.Series(
         behind_backward(profile.attributed.gpu_ops.filter(pl.col("process") == profile.process), of_ops)
@@ -88,16 +80,32 @@ def _find(profile: Profile) -> LayerMessages:
         return LayerMessages()
     often = Counter(sent for _, sent in with_bytes)
     at_once = Counter(sent for message, sent in with_bytes if search.needed_at_once(message))
-    cut = Counter(sent for message, sent in with_bytes if sent.kind == "allgather" and search.is_cut(message))
+    gathers = [(message, sent) for message, sent in with_bytes if sent.kind == "allgather"]
+    outputs = [(sent, output) for message, sent in gathers if (output := search.cut_output(message)) is not None]
+    of_parts = Counter(sent for sent, _ in outputs)
+    cut = of_parts | Counter(sent for message, sent in gathers if search.is_cut(message))
     of_layers = {sent for sent in often if at_once[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
     cut_again = {sent for sent in often if cut[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
+    outputs = [(sent, output) for sent, output in outputs if sent in cut_again]
+    # What takes a part in the forward gathers the gradient of it in backward.
+    taken_back = {sent._replace(bytes=sent.bytes * output.taken // output.sent) for sent, output in outputs}
     steady = of_ops.filter(pl.col("op").is_in(profile.steady_ops["op"].implode()))
-    chosen = _ops_of(steady, of_layers | cut_again, back=True)
+    back = _ops_of(steady.filter((steady["phase"] == "backward").fill_null(value=False)), taken_back, back=False)
     return LayerMessages(
-        chosen,
-        _ops_of(steady, cut_again, back=True),
+        _ops_of(steady, of_layers | cut_again, back=True) | back,
+        _ops_of(steady, cut_again, back=True) | back,
         max((sent.bytes for sent in of_layers | cut_again), default=0),
+        tuple(output for _, output in outputs),
     )
+
+
+def _outermost(messages: list[FlowMessage]) -> list[FlowMessage]:
+    """Return the messages that lie in no other: a functional collective calls one of c10d."""
+    outer = list[FlowMessage]()
+    for message in messages:
+        if not outer or message.start_ns >= outer[-1].end_ns:
+            outer.append(message)
+    return outer
 
 
 def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]:
@@ -112,33 +120,14 @@ def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]
     )
 
 
-class _LayerSearch(ResultReaders):
+class _LayerSearch(LayerReaders):
     """Who reads what came with a message."""
-
-    def __init__(self, flow: OperatorFlow) -> None:
-        super().__init__(flow)
-        self._reading = dict[int, list[int]]()
-        for row, end in flow.outermost_spans:
-            for number in {each for made in flow.made[row:end] for each in made if each >= 0}:
-                self._reading.setdefault(number, []).append(row)
-
-    def _inside(self, row: int) -> range:
-        """Return the rows of an operator and of those in it."""
-        return range(row, int(np.searchsorted(self.flow.start_ns, self.flow.end_ns[row])))
-
-    def _made(self, row: int) -> set[int]:
-        """Return the numbers that results of an operator may have: parts of a tensor have those of what cuts each."""
-        return {self.flow.number[each] for each in self._inside(row)}
-
-    def _behind(self, numbers: Collection[int], message: FlowMessage) -> set[int]:
-        """Return the outermost operators that read one of some tensors after a message has come."""
-        return {row for n in numbers for row in self._reading.get(n, ()) if self.flow.start_ns[row] >= message.end_ns}
 
     def _results(self, message: FlowMessage) -> set[int]:
         """Return the numbers of what came; of a list of tensors that of what puts them together."""
         if not _LISTS.match(message.name):
             return set(message.results)
-        together = (row for row in self._next(message) if _TOGETHER.match(self.flow.names[row]))
+        together = (row for row in self._next(message) if TOGETHER.match(self.flow.names[row]))
         return {self.flow.number[row] for row in itertools.islice(together, 1)}
 
     def _next(self, message: FlowMessage) -> Iterator[int]:
@@ -161,6 +150,15 @@ class _LayerSearch(ResultReaders):
                 return False
         return False
 
+    def cut_output(self, message: FlowMessage) -> CutOutput | None:
+        """Return what is computed of all that was gathered until each rank takes its own part, None where all of it is needed."""
+        sizes = [size for size in message.sizes if size]
+        part = min(sizes, key=math.prod, default=())
+        results = self._results(message)
+        whole = {math.prod(size) for n in results for _, size in self.read_behind(n, self.flow.row_of[message.sent])}
+        ranks, rest = divmod(max(whole, default=0), math.prod(part) or 1)
+        return PartsInFlow(self, message, ranks, part).follow(results) if ranks > 1 and not rest else None
+
     def is_cut(self, message: FlowMessage) -> bool:
         """Return whether what was gathered is only worked on number by number until each rank takes as much as it sent, for products.
 
@@ -173,36 +171,20 @@ class _LayerSearch(ResultReaders):
             for row in self._behind(waiting.pop(), message) - seen:
                 seen.add(row)
                 name, made = self.flow.names[row], self._made(row)
-                if _CUTS.match(name):
+                if CUTS.match(name):
                     parts = self._behind(made, message)
-                    joined = {part for part in parts if _TOGETHER.match(self.flow.names[part])}
+                    joined = {part for part in parts if TOGETHER.match(self.flow.names[part])}
                     if not joined and not (parts and all(self._is_given(part, made, numbers) for part in parts)):
                         return False
-                    if not joined and not all(self._is_for_product(part, message) for part in parts):
+                    if not joined and not all(self.is_for_product(part, message) for part in parts):
                         return False
                     cut |= not joined
                     waiting += [self._made(part) for part in joined]
-                elif is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name) or _TOGETHER.match(name):
+                elif is_view(name) or self.hands_on(row) or ELEMENTWISE.match(name) or TOGETHER.match(name):
                     waiting.append(made)
                 else:
                     return False
         return cut
-
-    def _is_for_product(self, row: int, message: FlowMessage) -> bool:
-        """Return whether an operator is a product, or works on each number and what it makes is for products alone."""
-        waiting, seen = {row}, set[int]()
-        while waiting:
-            row = waiting.pop()
-            seen.add(row)
-            name = self.flow.names[row]
-            if _PRODUCTS.match(name):
-                continue
-            # What an operator reads of those in it is nothing that it is read by: a copy writes into what was made for it.
-            readers = {reader for reader in self._behind(self._made(row), message) if reader > row}
-            if not readers or not (is_view(name) or self.hands_on(row) or _ELEMENTWISE.match(name)):
-                return False
-            waiting |= readers - seen
-        return True
 
     def _is_given(self, row: int, numbers: Collection[int], size: int) -> bool:
         """Return whether an operator is given so many numbers of one of some tensors."""

@@ -9,9 +9,9 @@ from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
+from nsysx.findings import _cut_outputs as cut_outputs
 from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
-from nsysx.findings import _layer_messages as layers
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _one_queue as one_queue
 from nsysx.findings import _ranks_on_one_gpu as one_gpu
@@ -285,14 +285,15 @@ OF_RANKS = (
     ),
     Costly(
         "outputs cut apart again",
-        layers.cut_again,
+        cut_outputs.cut_again,
         "Outputs of layers are gathered and cut apart again",
         way("paired-splits"),
-        worth=layers.not_gathered,
-        seen=layers.cut_again,
-        takes=layers.of_cut,
+        worth=cut_outputs.not_gathered,
+        seen=cut_outputs.cut_again,
+        takes=cut_outputs.of_cut,
         oversight=True,
-        at=layers.place_of_cut,
+        at=cut_outputs.place_of_cut,
+        worded=cut_outputs.in_its_words,
     ),
     Costly(
         "reductions added up",

@@ -1,4 +1,4 @@
-"""What layers that are split over the ranks send each other: outputs that are gathered and cut apart again.
+"""What layers that are split over the ranks send each other.
 
 What a layer sends and the next one needs at once cannot begin earlier: it is left out where communication is told to begin earlier.
 """
@@ -14,11 +14,11 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.messages_of_layers import LayerMessages, layer_messages
-from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._added_reductions import added_up, gradients_apart
-from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._case import Case, Fix
 from nsysx.findings._costly_jobs import sharded
-from nsysx.findings._exposed_transfer import exposed_share, in_passes, transfer_of_ops_ns
+from nsysx.findings._exposed_transfer import exposed_share, in_passes
 from nsysx.findings._finding_bounds import (
     AT_ONCE_SHARE,
     FEWEST_LAYER_MESSAGES,
@@ -29,7 +29,6 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._layer_exchanges import gathers_columns
 from nsysx.findings._needs import GATHERED, shards
-from nsysx.findings._once import Takes
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -80,45 +79,6 @@ def line_of_layers(case: Case, ops: frozenset[int]) -> Row:
         inside = (n for n in reversed(code.chain(stack)) if function[n] in forwards)
         spent.update({n: ns for n in [next(inside, -1)] if n >= 0})
     return code.where(max(spent, key=lambda n: spent[n])) if spent else {}
-
-
-def _place(case: Case, ops: frozenset[int]) -> Row:
-    """Return the line of layers that sends most of some ops, else the line of a function that does."""
-    code = case.profile.code()
-    if code is None or not ops:
-        return {}
-    theirs = case.ops.filter(case.ops["op"].is_in(list(ops)))["op"].to_numpy()
-    return line_of_layers(case, ops) or code.where_most(code.places_of(code.op[theirs]))
-
-
-def cut_again(case: Case, settings: RecordedSettings | None = None) -> str:
-    """Return that ranks gather what they have of a layer, and each then takes its own part of it."""
-    cut = of_layers(case).cut
-    transfer = transfer_of_ops_ns(case, cut)
-    if not case.notable(transfer) or gathers_outputs(case):
-        return ""
-    return (
-        f"{units.several(round(len(cut) / case.steps), 'message')} in each step gather{'s' if len(cut) <= case.steps else ''} what the "
-        f"ranks have of a layer, and of it each rank takes as much as it had ({units.duration(transfer)} of transfer that nothing hides): "
-        "it can go on with its own part"
-    )
-
-
-def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that it saves if these gathers go: their exposed transfer."""
-    return case.bound(
-        transfer_of_ops_ns(case, of_layers(case).cut), "the gathers are gone, and what goes back through them"
-    )
-
-
-def of_cut(case: Case) -> Takes:
-    """Return these gathers."""
-    return Takes(of_layers(case).cut)
-
-
-def place_of_cut(case: Case) -> Row:
-    """Return the line of a layer that gathers most."""
-    return _place(case, of_layers(case).cut)
 
 
 # ---- what is needed at once ------------------------------------------------------------------------------------------------

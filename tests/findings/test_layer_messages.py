@@ -11,7 +11,7 @@ import pytest
 
 from nsysx.events.messages_of_layers import LayerMessages
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _added_reductions, _layer_messages
+from nsysx.findings import _added_reductions, _cut_outputs, _layer_messages
 from nsysx.findings._case import Case
 from nsysx.model import Finding
 from nsysx.saving import Saving
@@ -125,7 +125,7 @@ def told(
         return case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
 
     # One rank alone does not tell transfer from waiting.
-    for room in (_layer_messages, _added_reductions):
+    for room in (_cut_outputs, _added_reductions):
         monkeypatch.setattr(room, "transfer_of_ops_ns", transfer)
     program = Lined(SOURCE, {**SETTINGS, **(given or {})})
     summary = program.run(lambda program, number: step(program, number, kind=kind, back=back)).summary(folder)
@@ -174,7 +174,7 @@ def test_a_wrapper_that_gathers_parameters_sends_nothing_of_layers(
 def test_outputs_that_are_gathered_and_cut_apart_again_stay_split(
     kind: str, cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_layer_messages, "gathers_outputs", lambda case: False)
+    monkeypatch.setattr(_cut_outputs, "gathers_outputs", lambda case: False)
     found = told(tmp_path, kind, monkeypatch, back=0).get("outputs cut apart again")
     assert (found is not None) is cut
     if found is not None:

@@ -26,6 +26,8 @@ _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
+#: What a plan asks for that has the outputs of a split layer gathered.
+_PLAN = re.compile(r"^(?!\s*#).*\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -36,8 +38,8 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share of something, or cut a network in stages."""
-    return bool((_OF_A_RANK.search(text) and _CUTS.search(text)) or _CUTS_STAGES.search(text))
+    """Return whether a line may take a rank's share of something, cut a network in stages, or plan how its layers are split."""
+    return bool((_OF_A_RANK.search(text) and _CUTS.search(text)) or _CUTS_STAGES.search(text) or _PLAN.search(text))
 
 
 class Sources:
@@ -141,7 +143,9 @@ class Sources:
         return texts_of
 
     def of_ranks(self) -> dict[str, dict[str, str]]:
-        """Return likewise the lines of the user's own files with ranges that may take a rank's share: they ran before, as in a sampler."""
+        """Return likewise the lines of the user's own files with ranges that may take a rank's share, or have the outputs of split layers
+        gathered: they ran before, as in a sampler, or a plan.
+        """
         if not self._keeps_text:
             return {}
         if self._of_ranks is not None and self._of_ranks[0] == len(self._lines):

@@ -81,6 +81,17 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-heads",
+        "Let each rank attend over its own heads: no output_layouts for the ColwiseParallel layer before attention, no input_layouts for "
+        "the RowwiseParallel layer behind it (own layers: no gather and no cut between them), and a view that takes the heads that are "
+        "there; only the all-reduce behind the second layer stays",
+        'plan = {"attn.qkv": ColwiseParallel(), "attn.out": RowwiseParallel()}  # default layouts\n'
+        "x.view(b, t, -1, head_dim)  # -1: the heads of this rank, not the number of all",
+        "The number of heads must divide by the ranks, and the rows of a layer that makes query, key and value at once must lie head by "
+        "head.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "no-reshard",
         "Keep gathered parameters until backward: reshard_after_forward=False (FSDP: ShardingStrategy.SHARD_GRAD_OP)",
         "fully_shard(block, reshard_after_forward=False)", "All gathered parameters must fit beside the activations.",

@@ -1,0 +1,239 @@
+"""Outputs of split layers that all ranks gather, and of which each takes its own part for the next split layer.
+
+In between every rank computes the same for the parts of all: attention over all heads, activations, norms of single heads. That, forward
+and backward, takes as many times as long as there are ranks, and needs no part of another rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.analyses import lines
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.outputs_cut_again import CutOutput
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving, ops_of, way
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
+from nsysx.findings._flow_work import work_of_operators
+from nsysx.findings._layer_messages import gathers_outputs, line_of_layers, of_layers
+from nsysx.findings._once import Takes
+from nsysx.model import Row
+from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
+
+#: A line of a plan that has the output of a layer gathered.
+_GATHERED_BY_PLAN = re.compile(r"\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
+_GATHERS_BY_HAND = re.compile(r"gather", re.IGNORECASE)
+
+
+class _Repeated(NamedTuple):
+    """GPU work (op, ns) that every rank does for all parts (``between``), and that puts the parts together (``joins``); of ``ranks``."""
+
+    between: pl.DataFrame
+    joins: pl.DataFrame
+    ranks: int
+
+    @property
+    def needless_ns(self) -> float:
+        """What goes where each rank has its own part alone (ns, all steps)."""
+        return (1 - 1 / self.ranks) * int(self.between["ns"].sum()) + int(self.joins["ns"].sum())
+
+
+def _repeated(case: Case) -> _Repeated | None:
+    """Return the work between the gathers and the cuts, None where it is not seen."""
+    outputs, flow = of_layers(case).outputs, flow_of(case.profile)
+    if not outputs or flow is None:
+        return None
+    work = work_of_operators(case, flow)
+    sends = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
+    work = work.filter(~work["op"].is_in(sends.implode()))
+    between, joins = (
+        work.filter(work["row"].is_in(sorted(set[int]().union(*rows))))
+        for rows in ([o.between for o in outputs], [o.joins for o in outputs])
+    )
+    return _Repeated(between, joins, min(output.ranks for output in outputs))
+
+
+def _needless_ns(case: Case) -> int:
+    """Return what of the work in between goes (ns a step)."""
+    repeated = _repeated(case)
+    return 0 if repeated is None else case.per_step(repeated.needless_ns)
+
+
+def _attends(case: Case) -> bool:
+    return any(output.attends for output in of_layers(case).outputs)
+
+
+def cut_again(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that ranks gather what they have of a layer, and each then takes its own part of what is made of it."""
+    cut = of_layers(case).cut
+    transfer, needless = transfer_of_ops_ns(case, cut), _needless_ns(case)
+    if not cut or not case.notable(transfer + needless) or (gathers_outputs(case) and not case.notable(needless)):
+        return ""
+    several = f"{units.several(round(len(cut) / case.steps), 'message')} in each step gather{'s' if len(cut) <= case.steps else ''}"
+    repeated = _repeated(case)
+    if repeated is None or not case.notable(needless):
+        return (
+            f"{several} what the ranks have of a layer, and of it each rank takes as much as it had ({units.duration(transfer)} of "
+            "transfer that nothing hides): it can go on with its own part"
+        )
+    ns = case.per_step(int(repeated.between["ns"].sum()))
+    what = "computes the attention of all heads" if _attends(case) else "computes the same of all parts"
+    return (
+        f"{several} what the ranks have of a layer, or the gradient of that ({units.duration(transfer)} of transfer that nothing hides); "
+        f"each of {repeated.ranks} ranks then {what}, {units.duration(ns)} with its gradients, and takes its own part of it for the next "
+        "layer"
+    )
+
+
+def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return what it saves if each rank keeps its own part: its part of the work in between, and the gathers' exposed transfer.
+
+    At least a part takes as much longer as the root says: a small grid leaves a GPU idle. Where the host limits the step, what its calls
+    for the gathers take of it goes, and at most all that goes on the GPU, once the host is faster, too.
+    """
+    cut, repeated = of_layers(case).cut, _repeated(case)
+    transfer, needless = transfer_of_ops_ns(case, cut), _needless_ns(case)
+    at_most = case.bound(transfer + needless, "the gathers are gone, and what goes back through them")
+    if repeated is None or not case.notable(needless):
+        return at_most
+    between, joins = ops_of(repeated.between), RemoveOps(ops_of(repeated.joins))
+    share = 1 / repeated.ranks
+    of_own_part: Edit = ScaleOps(between, share, less_work=True)
+    least: Edit = ScaleOps(between, math.sqrt(share), less_work=True)
+    why = (
+        f"each rank keeps 1 of {repeated.ranks} parts of what all of them compute, {units.duration(needless)} less on the GPU, and "
+        f"{units.duration(transfer)} of exposed transfer goes"
+    )
+    worth = case.worth_between([least], [of_own_part, joins], [of_own_part, joins, RemoveOps(cut)], why)
+    if worth.likely_ns is None:
+        return replace(at_most, confidence=why)
+    most, more = max(worth.likely_ns, worth.most_ns or 0), transfer
+    if (worth.likely_ns + transfer) * 2 < (at_most.likely_ns or 0):
+        host = _host_of_gathers_ns(case)
+        most, more = max(most, at_most.likely_ns or 0), host
+        why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: more goes once it is faster"
+    likely = min(worth.likely_ns + more, most)
+    error = (worth.error_ns or 0) + likely - worth.likely_ns
+    return replace(worth, confidence=why, likely_ns=likely, error_ns=min(error, likely), most_ns=most)
+
+
+def _host_of_gathers_ns(case: Case) -> int:
+    """Return how long the host is at work for the gathers of the forward (ns a step): their share of the layers' calls in an X-ray step,
+    and what the line that calls these takes in every step.
+    """
+    flow, where = flow_of(case.profile), _line_of_gathers(case)
+    rows = case.rows(lines.KEY) or ()
+    line_ns = sum(
+        row["host_total_ns"] for row in rows if where and all(row[key] == where[key] for key in ("file", "line"))
+    )
+    if flow is None:
+        return 0
+    called = gathers = 0
+    for output in of_layers(case).outputs:
+        within = [call for call in flow.calls if call.start_ns <= output.gather_ns < call.end_ns]
+        ends = [int(flow.end_ns[row]) for row in output.joins]
+        if within and ends:
+            called += within[-1].end_ns - within[-1].start_ns
+            gathers += min(max(ends), within[-1].end_ns) - output.gather_ns
+    recorded = case.per_step(line_ns) * gathers / called if called else 0.0
+    return round(recorded * case.step_ns / max(case.recorded_ns, 1))
+
+
+def of_cut(case: Case) -> Takes:
+    """Return these gathers, and the work in between."""
+    cut, repeated = of_layers(case).cut, _repeated(case)
+    return Takes(cut if repeated is None else cut | ops_of(repeated.between) | ops_of(repeated.joins))
+
+
+# ---- words and places ----------------------------------------------------------------------------------------------------
+
+
+def _layers(flow: OperatorFlow, output: CutOutput) -> tuple[str, str]:
+    """Return the paths of the layers that gather, and that take their part; "" where none is known."""
+
+    def path(at_ns: int) -> str:
+        around = [call.path for call in flow.calls if call.start_ns <= at_ns < call.end_ns]
+        return around[-1] if around else ""
+
+    return path(output.gather_ns), path(int(flow.start_ns[output.by]))
+
+
+def _short(path: str) -> str:
+    """Return the end of a path that a plan names: without the number of the block and what is before that."""
+    return re.sub(r"^.*\.\d+\.", "", path)
+
+
+def _place_in_plan(case: Case) -> Row:
+    """Return the line of a plan that has the output of such a layer gathered, empty where its text is not known."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return {}
+    names = {_layers(flow, output)[0].rpartition(".")[2] for output in of_layers(case).outputs} - {""}
+    for noted in (lines.texts_of_ranks(case.profile), lines.texts(case.profile)):
+        for file, text_of_line in noted.items():
+            for line, text in text_of_line.items():
+                named = any(re.search(rf"[\"'.]{re.escape(name)}[\"']", str(text)) for name in names)
+                if named and str(line).isdigit() and _GATHERED_BY_PLAN.search(str(text)):
+                    return {"file": file, "line": int(line)}
+    return {}
+
+
+def _line_of_gathers(case: Case) -> Row:
+    """Return the line of layers that sends most of these gathers, else the line of a function that does."""
+    code, cut = case.profile.code(), of_layers(case).cut
+    if code is None or not cut:
+        return {}
+    theirs = case.ops.filter(case.ops["op"].is_in(list(cut)))["op"].to_numpy()
+    return line_of_layers(case, cut) or code.where_most(code.places_of(code.op[theirs]))
+
+
+def place_of_cut(case: Case) -> Row:
+    """Return the line of the plan that asks for the gathers, else that of the layer that gathers most."""
+    return _place_in_plan(case) or _line_of_gathers(case)
+
+
+def _by_hand(case: Case) -> bool:
+    """Return whether a line of the program itself gathers."""
+    code, flow = case.profile.code(), flow_of(case.profile)
+    if code is None or flow is None:
+        return False
+    at_ns = np.array([output.gather_ns for output in of_layers(case).outputs], np.int64)
+    rows = {row for row in code.places_of(code.at(flow.thread, at_ns)).tolist() if row >= 0}
+    source, places = lines.texts(case.profile), (code.places.row(row) for row in rows)
+    return any(_GATHERS_BY_HAND.search(lines.text_of(source, file, line) or "") for file, line, _ in places)
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy where attention lies in between, with the names of the layers and what their weights need."""
+    outputs, flow = of_layers(case).outputs, flow_of(case.profile)
+    if not outputs or flow is None or not _attends(case):
+        return title, remedy
+    told = way("own-heads")
+    first, second = (_short(path) for path in _layers(flow, outputs[0]))
+    if _by_hand(case):
+        told = replace(told, paste=_OWN_LAYERS)
+    elif first and second and first != second:
+        told = replace(told, paste=told.paste.replace("attn.qkv", first).replace("attn.out", second))
+    if any(output.packed for output in outputs):
+        told = replace(told, text=f"{told.text}. {_PACKED}")
+    return "Every rank computes the attention of all heads", told
+
+
+_OWN_LAYERS = (
+    "y = F.linear(x, self.weight, self.bias)  # first layer: no gather, y has the heads of this rank\n"
+    "q, k, v = (each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for each in y.chunk(3, -1))  # -1: the heads that are there\n"
+    "out = F.linear(attended, self.weight)  # second layer: no cut before it; its all-reduce stays"
+)
+_PACKED = (
+    "As the rows of the first layer's weight lie, a rank's part is no whole heads of query, key and value: order them head by head "
+    "(rank, query / key / value, head) first, or make three layers of it"
+)
