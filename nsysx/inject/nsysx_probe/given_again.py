@@ -68,10 +68,13 @@ class GivenAgain:
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
         torch = self.torch
+        # A mode of the program would see what is asked here, and what torch.func wraps lies nowhere.
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+            return
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return
         learns = torch.is_grad_enabled() and _learns(module)
         if learns and self._learner:
-            return
-        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
             return
         ref, call = self._networks.get((id(module), learns), (None, None))
         if ref is None or ref() is not module:
@@ -153,7 +156,7 @@ class GivenAgain:
             lies_in = [reference(tensor.untyped_storage()) for tensor in tensors]
             parts = [
                 (ref.cdata, t.storage_offset(), tuple(t.shape), t.stride(), str(t.dtype), t._version)
-                for ref, t in zip(lies_in, tensors, strict=True)
+                for ref, t in zip(lies_in, tensors)  # noqa: B905 - Python 3.9
             ]
         return (parts, plain), lies_in
 
