@@ -24,7 +24,7 @@ from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._stage_cut import cut_line
 from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
-from nsysx.judging.other_work import others_of_gpu
+from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
@@ -74,7 +74,7 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
     why = "the longest stage sets the pace; layers are not cut exactly evenly"
     saving = Saving(
         likely,
-        f"{why}; ranks share a GPU, and one computes faster while the other waits" if shared else why,
+        f"{why}; {FASTER_ALONE}" if shared else why,
         bound=shared,
         error_ns=max(round((most - least) / 2), round(UNEVEN_CUT_SHARE * likely)),
         source="time",

@@ -86,13 +86,22 @@ def few_rows(profile: Profile, most_share: float) -> FewRows | None:
     )
 
 
-def reduced_whole(case: Case) -> RankTables | None:
-    """Return the tables whose gradients are most of what backward reduces over the ranks, where their transfer is notable; else None."""
-    settings, tables = settings_of(case.profile), few_rows(case.profile, LOOKED_UP_SHARE)
+def most_of_optimizers(profile: Profile, most_share: float) -> tuple[FewRows, int] | None:
+    """Return `few_rows` and how many numbers optimizers hold, if tables are most of these; None where they are not, or none is known."""
+    settings, tables = settings_of(profile), few_rows(profile, most_share)
     optimizers = (None if settings is None else settings.rows("optimizers")) or ()
     elements = sum(count_or_zero(row.get("elements")) for row in optimizers)
     if tables is None or not elements or not MOST_SHARE * elements <= tables.elements <= elements:
         return None
+    return tables, elements
+
+
+def reduced_whole(case: Case) -> RankTables | None:
+    """Return the tables whose gradients are most of what backward reduces over the ranks, where their transfer is notable; else None."""
+    most = most_of_optimizers(case.profile, LOOKED_UP_SHARE)
+    if most is None:
+        return None
+    tables, elements = most
     comm, share = communication(case), tables.elements / elements
     backward = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
     backward = backward & ~sent_by_nodes(case.profile, comm)

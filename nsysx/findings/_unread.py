@@ -173,12 +173,16 @@ def _work(case: Case) -> pl.DataFrame:
     return kernels.filter(pl.Series(wanted, dtype=pl.Boolean)).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
+def backwards_of_program(case: Case) -> tuple[I64, I64]:
+    """Return when each backward of the program begins and ends."""
+    chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
+    backwards = case.profile.ranges.ranges.filter(chosen).select("start_ns", "end_ns").sort("start_ns")
+    return backwards["start_ns"].to_numpy(), backwards["end_ns"].to_numpy()
+
+
 def numbered_backwards(case: Case, called_ns: I64) -> tuple[I64, I64]:
     """Return in which backward of the program each call is made, and which one of its step that is, from 0; -1 outside of all."""
-    ranges = case.profile.ranges.ranges
-    chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
-    backwards = ranges.filter(chosen).select("start_ns", "end_ns").sort("start_ns")
-    start, end = (backwards[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, end = backwards_of_program(case)
     step = np.searchsorted(steady_steps(case.profile)["start_ns"].to_numpy(), start, side="right")
     nth = np.arange(len(start)) - np.searchsorted(step, step)
     row = interval_of(called_ns, start, end)

@@ -35,10 +35,9 @@ from nsysx.findings._finding_bounds import (
     WEIGHT_GRADIENTS_SHARE,
 )
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread import PRODUCTS, can_tell, network_names, unheld_parameters
+from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, network_names, unheld_parameters
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import Edit, ScaleOps
@@ -246,7 +245,7 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
     if not network.parts or not all(_inside(path, [part]).any() for part in network.trained):
         return _BackwardWork(work.clear(), work, 1 - network.share, sent.clear(), sent.clear(), anywhere=True)
     lost, kept = (_inside(path, parts) for parts in (network.parts, network.trained))
-    begins, called = _backwards(case), computed["call_start_ns"].to_numpy()
+    (begins, _), called = backwards_of_program(case), computed["call_start_ns"].to_numpy()
     which = np.searchsorted(begins, called, side="right")
     last = np.full(len(begins) + 1, -1, np.int64)
     np.maximum.at(last, which[kept], called[kept])
@@ -265,13 +264,6 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
         for each, (a, b) in zip((work, sent), flags, strict=True)
     )
     return _BackwardWork(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
-
-
-def _backwards(case: Case) -> I64:
-    """Return when each backward of the program begins."""
-    chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
-    begins: I64 = case.profile.ranges.ranges.filter(chosen)["start_ns"].sort().to_numpy()
-    return begins
 
 
 def _within(module: str, root: str) -> str:

@@ -42,7 +42,7 @@ from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.findings._uneven_tables import placed_by_cost
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
-from nsysx.judging.other_work import others_of_gpu
+from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.model import Finding, Row, Table
 from nsysx.replay import peers
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -74,7 +74,7 @@ def _beside_each_other(case: Case, late: Finding) -> Finding:
     row = straggler_of(case)
     if row is None or row["even_ns"] is None or late.saving.likely_ns is None or not others_of_gpu(case.profile):
         return late
-    why = f"ranks share a GPU, and one computes faster while the other waits; {late.saving.confidence}"
+    why = f"{FASTER_ALONE}; {late.saving.confidence}"
     return replace(late, saving=replace(late.saving, bound=True, confidence=why))
 
 

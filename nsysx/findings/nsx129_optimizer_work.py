@@ -31,14 +31,12 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _same_updates
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
-from nsysx.findings._tables_of_ranks import FewRows, few_rows
+from nsysx.findings._tables_of_ranks import FewRows, most_of_optimizers
 from nsysx.findings._work_bounds import (
     FUSED_UPDATE_LEFT,
     MOSTLY_TABLES_TIMES,
@@ -50,7 +48,6 @@ from nsysx.findings._work_bounds import (
 )
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
-from nsysx.records import count_or_zero
 from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
 
 RULE = Rule(
@@ -140,10 +137,8 @@ def _dense_embeddings(case: Case) -> bool:
 
 def _mostly_tables(case: Case) -> FewRows | None:
     """Return the tables of which a step looks up few rows, if they are most of what optimizers hold; None where that is not known."""
-    settings, tables = settings_of(case.profile), few_rows(case.profile, SPARSE_ROWS_SHARE)
-    optimizers = (None if settings is None else settings.rows("optimizers")) or ()
-    elements = sum(count_or_zero(row.get("elements")) for row in optimizers)
-    return tables if tables is not None and MOST_SHARE * elements <= tables.elements <= elements else None
+    most = most_of_optimizers(case.profile, SPARSE_ROWS_SHARE)
+    return None if most is None else most[0]
 
 
 def _less_tables(case: Case, worth: Saving, left: float) -> Saving:

@@ -43,6 +43,10 @@ def other_gpus(profile: Profile) -> OtherWork:
     return profile.once(_other_gpus)
 
 
+#: Why evening out the work of ranks saves less on a GPU that they share.
+FASTER_ALONE = "ranks share a GPU, and one computes faster while the other waits"
+
+
 def _other_gpus(profile: Profile) -> OtherWork:
     process, shown = profile.process, profile.device
     return _work_at(

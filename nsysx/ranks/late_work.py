@@ -80,11 +80,9 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
     )
     source, kept = lines.texts(profile), dict[WorkPlace, float]()
     for number, (family, row, total) in enumerate(sums.iter_rows()):
+        row = row if number < MOST_KEPT_WORK_PLACES else -1
         file, line = (None, None) if code is None or row < 0 else code.places.row(row)[:2]
-        if number >= MOST_KEPT_WORK_PLACES or not file or line is None:
-            file = line = None
-        text = (lines.text_of(source, file, line) or "").partition("  #")[0]
-        site = WorkPlace(family, file, line, text)
+        site = _site(source, family, file, line)
         kept[site] = kept.get(site, 0.0) + profile.scope.per_step(int(total))
     return kept
 
@@ -114,9 +112,15 @@ def compute_outside(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
     for (family, row), ns in sorted(below.items(), key=lambda each: (-each[1], each[0]))[:MOST_KEPT_WORK_PLACES]:
         file, line = code.places.row(row)[:2]
         if file and line is not None:
-            text = (lines.text_of(source, file, line) or "").partition("  #")[0]
-            kept[WorkPlace(family, file, line, text)] = profile.scope.per_step(ns)
+            kept[_site(source, family, file, line)] = profile.scope.per_step(ns)
     return kept
+
+
+def _site(source: Mapping[str, Any], family: str, file: str | None, line: int | None) -> WorkPlace:
+    """Return a kind of work at a line with what stands there, at none where file or line is not known."""
+    if not file or line is None:
+        return WorkPlace(family, None, None, "")
+    return WorkPlace(family, file, line, (lines.text_of(source, file, line) or "").partition("  #")[0])
 
 
 def _by_family(work: Mapping[WorkPlace, float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.findings import nsx129_optimizer_work
+from nsysx.findings import _tables_of_ranks
 from nsysx.findings._tables_of_ranks import FewRows
 from nsysx.model import Finding
 from tests.findings import Program
@@ -101,7 +101,7 @@ def test_tables_beside_as_many_products_are_known_by_what_is_looked_up(
 
     tables = FewRows(64_000_000, 100_000, looked_up, {"file": "/job/train.py", "line": 47})
     few = SimpleNamespace(rows=lambda profile, most_share: tables if tables.share <= most_share else None)
-    monkeypatch.setattr(nsx129_optimizer_work, "few_rows", few.rows)
+    monkeypatch.setattr(_tables_of_ranks, "few_rows", few.rows)
     finding = found(tmp_path, {"class": "Adagrad", "fused": None, "elements": held}, body)
     if left is None:
         assert finding.verdict == "clear" and "has no fused form" in finding.detail

@@ -11,16 +11,10 @@ import pytest
 from nsysx.model import Finding
 from tests.findings import Program
 from tests.findings.test_nsx127_costly_settings import CLEAN, alone, changed
+from tests.findings.test_untrained import DDP
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 NAME = "gradients of weights that nothing reads"
-DDP = {
-    "kind": "DDP",
-    "count": 1,
-    "find_unused_parameters": False,
-    "unused_parameter_bytes": 0,
-    "bucket_bytes": "2000, 2000",
-}
 WRAPPED = {"wrappers": [DDP, DDP], "unread_weights": {"Critic": [1]}}
 
 

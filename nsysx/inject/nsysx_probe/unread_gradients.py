@@ -40,7 +40,6 @@ class UnreadGradients:
         self._resets: dict[int, list[_Touched]] | None = None  # before the last reset
         self._written: dict[int, list[int]] = {}  # backwards that wrote gradients which nothing has read so far
         self._lost: dict[int, list[int]] = {}
-        self._ever: set[int] = set()  # their gradients were written in the step
         self._read: set[int] = set()  # an optimizer has stepped by gradients of the step
         self._stepped: set[int] = set()  # an optimizer has stepped by what the step before has left
         self.backwards = 0
@@ -72,7 +71,6 @@ class UnreadGradients:
         """A backward has ended."""
         for key, state in self._states().items():
             if state != self._before.get(key):
-                self._ever.add(key)
                 self._written.setdefault(key, []).append(self.backwards)
                 self._after[key] = state
                 if key not in self._elsewhere and self._has_other_readers(key):
@@ -89,7 +87,7 @@ class UnreadGradients:
         self._look_for_reset()
         now = self._states()
         for key in self._held_by(optimizer):
-            (self._read if key in self._ever else self._stepped).add(key)
+            (self._read if key in self._after else self._stepped).add(key)
             if self._written.pop(key, None) and now[key] != self._after.get(key):
                 self._elsewhere.add(key)  # scaled, clipped, or put together from several backwards
 
