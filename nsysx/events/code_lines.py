@@ -25,8 +25,8 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.catalogue import DeviceActivity
+from nsysx.events import calls_between, thread_roles
 from nsysx.events import sampled_stacks as stacks_room
-from nsysx.events import thread_roles
 from nsysx.events.attribute import Attributed, capture_calls
 from nsysx.events.layers import Layer, layer_of
 from nsysx.events.nvtx_ranges import Flags, Ranges
@@ -135,33 +135,13 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     _backward(xray, ranges, attributed, call)
     like = np.arange(calls.height) if ranges.repeats is None else ranges.repeats.like
     noted_call, call = call, np.where(call >= 0, call, call[like])
-    _between(xray, thread, like, noted_call, call)
+    stands_for = calls_between.fill(xray, attributed, like, noted_call, call)
     _without_new_messages(xray, attributed, noted_call, call)
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, xray, attributed)
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
-    return replace(xray, call=call, op=op, of=like)
-
-
-def _between(xray: CodeLines, thread: I64, like: I64, noted_call: I64, call: I64) -> None:
-    """Fill in ``call`` for calls that correspond to none, where those around them correspond to calls of one run of one line.
-
-    How many calls a line makes may depend on its data (a metric that goes through classes, boxes that are matched), so no step has the
-    launches of another. ``noted_call``: the stacks that the X-ray noted. A run are calls of a thread, one behind the other, with the same
-    line of the program's own; between two calls of one run the X-ray saw nothing else.
-    """
-    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
-    line = innermost[noted_call]
-    run = np.cumsum(np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1])))[: len(line)]
-    rows, there = np.arange(len(call)), (call >= 0) & (noted_call[like] >= 0)
-    before = np.maximum.accumulate(np.where(there, rows, -1)) if len(rows) else rows
-    after = np.minimum.accumulate(np.where(there, rows, len(rows))[::-1])[::-1] if len(rows) else rows
-    free = np.flatnonzero((call < 0) & (before >= 0) & (after < len(rows)))
-    first, last = before[free], after[free]
-    within = (thread[first] == thread[free]) & (thread[last] == thread[free])
-    within &= (run[like[first]] == run[like[last]]) & (like[first] < like[last])
-    call[free[within]] = line[like[first[within]]]
+    return replace(xray, call=call, op=op, of=np.where(call >= 0, stands_for, like))
 
 
 def _without_new_messages(xray: CodeLines, attributed: Attributed, noted_call: I64, call: I64) -> None:

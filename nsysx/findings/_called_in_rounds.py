@@ -34,7 +34,7 @@ def with_called(case: Case, code: CodeLines, rows: Rows, every: Mapping[int, flo
         (key, line)
         for key, group in kinds.items()
         for line in group
-        if line.looping and not line.aside and line.fix == _line_remedies.BATCHED
+        if line.looping and not line.aside and line.fix in _line_remedies.IN_ONE
     ]
     # What an inner loop calls, the outer one calls as well.
     for key, loop in sorted(loops, key=lambda each: len(code.chain(int(np.argmax(code.place == each[1].place))))):
@@ -68,7 +68,7 @@ def calling(called: Sequence[CostlyLine]) -> str:
 
 def _goes_along(line: CostlyLine) -> bool:
     """Return whether nothing but fewer launches is to be done about a line."""
-    fixes = (_line_remedies.BATCHED, _line_remedies.PREALLOCATED)
+    fixes = (*_line_remedies.IN_ONE, _line_remedies.PREALLOCATED)
     return bool(line.looping) and not line.aside and line.cause is None and line.fix in fixes and line.part == 1.0
 
 

@@ -6,10 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from nsysx.analyses import lines
+from nsysx.events import line_runs
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.line_shares import driver
 from nsysx.findings import _line_causes, _line_remedies
 from nsysx.findings._case import Case, Fix
+from nsysx.findings._finding_bounds import FEWEST_CALLING_ROUNDS
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
 _MEETS = ("collective-rarely", "counted-apart", "logged-apart", "tensors-gathered", "values-at-once")
@@ -79,6 +84,8 @@ class Beside:
             return self._that_put_together()
         if kind == "drawn-by-weight":
             return self._that_weigh()
+        if self._group[0].fix in _line_remedies.IN_ONE and self._group[0].looping and not self._group[0].aside:
+            return self._that_call_between()
         looped = any(line.cause is not None and line.cause.looped for line in self._group)
         return self._of_loops() if looped else []
 
@@ -137,6 +144,29 @@ class Beside:
                 chosen.append((line_row, row))
                 made |= {assigns[1]}
         return [self._line(line_row, row, self._group[0].fix) for line_row, row in chosen]
+
+    def _that_call_between(self) -> list[CostlyLine]:
+        """Return those that make calls between the rounds of the loop, such as reads of sizes: one operation needs none of them."""
+        runs, thread = self._case.profile.once(line_runs.of_lines), driver(self._case.profile)
+        if thread is None:
+            return []
+        of_loop = [line_runs.begins(self._case.profile, line.place, thread) for line in self._group]
+        rounds = np.sort(np.concatenate(of_loop))
+
+        def wanted(line_row: int, row: lines.CodeLineRow) -> bool:
+            if not self._in_function(row) or runs.rounds[line_row] < FEWEST_CALLING_ROUNDS:
+                return False
+            begins = np.searchsorted(rounds, line_runs.begins(self._case.profile, line_row, thread))
+            # One behind the other, a loop of its own would lie between two rounds, or outside of all.
+            return len(np.unique(begins)) >= min(len(begins), FEWEST_CALLING_ROUNDS)
+
+        made = []
+        for line_row, row in self._others(wanted):
+            calls = self._code.made_at(self._case.calls, [line_row])["call"]
+            if len(calls):
+                line = self._line(line_row, row, self._group[0].fix)
+                made.append(line._replace(looping=frozenset(calls.to_list())))
+        return made
 
     def _of_loops(self) -> list[CostlyLine]:
         """Return those that run in the same loops over single items, and launch nothing: short ones do not hold the CPU by themselves."""

@@ -42,6 +42,12 @@ _RECURRENCE = (
     r"(?!.*(?:\w\((?:[^()]|\([^()]*\))*\b(?P=kept)\b|\b(?P=kept)\s*[.\[(]|\b(?P=kept)\b[^()]*\)\s*(?:\.|\*\*)))"
     r"(?=.*(?<![.\w])\w+\[\s*(?:[^\[\]]*,\s*)?[a-z]\w?\s*(?:[-+]\s*\d+\s*)?(?:,[^\[\]]*)?\](?!\())"
 )
+#: A part of a tensor, whose bounds are variables, is set to one value.
+_FILLS = (
+    r"[\w\])]\[(?:[^\[\]]|\[[^\[\]]*\])*(?:[A-Za-z_]\w*\s*:(?!:)|:\s*[A-Za-z_])(?:[^\[\]]|\[[^\[\]]*\])*\]\s*"
+    r"(?:=\s*(?:-?[\d.]+(?:e-?\d+)?|True|False|float\([^()]*\)|-?(?:math|np|torch)\.inf|[\w.]*(?:pad|fill|mask)\w*)\s*$|"
+    r"\.(?:zero_|fill_)\()"
+)
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 #: A draw with replacement in which items have weights of their own, and what comes before these.
 _WEIGHTED = (
@@ -141,6 +147,7 @@ _KINDS = tuple(
         ("scan-at-once", _RECURRENCE, False, True),
         # The gradients of all parameters are clipped in one call unless foreach=False.
         ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
+        ("filled-by-mask", _FILLS, False, True),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("kept-constant", r"\b(tril|triu|arange|linspace|meshgrid|eye|ones|zeros|full)\(.*\.(to|cuda)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
@@ -154,6 +161,10 @@ _KINDS = tuple(
 
 #: What is said about a loop of which nothing better is known.
 BATCHED = Fix.by_name("batched-operation")
+#: What is said about a loop that sets parts of a tensor to one value.
+FILLED = Fix.by_name("filled-by-mask")
+#: With these one operation takes the place of all rounds of a loop.
+IN_ONE = (BATCHED, FILLED)
 #: What is said about a loop that puts tensors together.
 PREALLOCATED = Fix.by_name("preallocated")
 

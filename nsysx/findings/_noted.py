@@ -50,7 +50,7 @@ _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
 _FOR_WEIGHTS = ("backward", "zero_grad", "clip")
 #: What is done about lines that launch much as a loop, whatever it is.
-_OF_LOOPS = (_line_remedies.BATCHED, _line_remedies.PREALLOCATED)
+_OF_LOOPS = (*_line_remedies.IN_ONE, _line_remedies.PREALLOCATED)
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
@@ -272,6 +272,11 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
     edits += [Fuse(calls | between)]
     worth = case.worth(*edits, cause=(*rule.cause, StepPart.WORK))
     worth = _rounds_by_group.worth(case, code, group, worth, edits)
+    if waits.height and worth.likely_ns is not None:
+        # Where nothing of it waits the CPU runs ahead: at best no launch of the step comes late, and the kernels of the loop are one.
+        theirs = case.ops.filter(pl.col("call").is_in(list(calls | between)))
+        all_idle = idle + case.per_step(float((theirs["end_ns"] - theirs["start_ns"]).sum()))
+        worth = replace(worth, most_ns=max(worth.likely_ns, worth.most_ns or 0, min(all_idle, case.step_ns)))
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))

@@ -545,6 +545,13 @@ def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text:
         ("y = net(x)", 1, 3, "no-kernel-built-in-a-step"),
         ("y = net(x)", 0, 3, None),
         ("rows.append(x[batch == g].mean(0))", 0, 20, "segments-at-once"),
+        ("feats[i, lo:lo + w, :] = 0.0", 0, 20, "filled-by-mask"),
+        ("feats[i, lo:lo + w, :] = 0.0", 0, 3, None),
+        ("mask[b, n:] = True", 0, 20, "filled-by-mask"),
+        ("tokens[b, : lengths[b]].fill_(self.pad_id)", 0, 20, "filled-by-mask"),
+        ("scores[i, :, k:] = float('-inf')", 0, 20, "filled-by-mask"),
+        ("out[i, lo:hi] = 2 * x[i]", 0, 20, "batched-operation"),  # values of its own
+        ("buf[:] = 0", 0, 20, "batched-operation"),  # all of it
         ("acc = delta[t] + decay[t] * acc", 0, 20, "scan-at-once"),
         ("h = h * a[:, t] + b[:, t]", 0, 20, "scan-at-once"),
         ("h = torch.tanh(x[t] @ w + h @ u)", 0, 20, "batched-operation"),  # no scan: the rounds are not linear

@@ -270,6 +270,14 @@ UNTRIED = (
         "sums = x.new_zeros(groups, x.shape[1]).index_add_(0, group, x)  # all groups at once", untried=_OWN_CODE,
     ),
     Remedy(
+        "filled-by-mask",
+        "Fill all parts in one call, by a mask made of their bounds: here each part of each row is filled alone",
+        "at = torch.arange(x.shape[1], device=x.device)\n"
+        "mask = ((at >= first[..., None]) & (at < last[..., None])).any(1)  # [rows, parts]\n"
+        "x.masked_fill_(mask[:, :, None], 0.0)  # x: [rows, length, width]",
+        "The bounds are tensors on the GPU, drawn there or copied in one call; no size is read back.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "evaluated-rarely",
         "Evaluate more rarely, on fewer samples, or faster (larger batches, autocast as in training, sums that stay on the GPU; of several "
         "ranks each a part): the loop waits for it",
