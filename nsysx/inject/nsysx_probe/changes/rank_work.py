@@ -169,8 +169,10 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
-        "own-part-of-data", "Let each rank read its own part of the data: what one rank reads and sends, all wait for",
-        "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)", untried=_ALL_RANKS,
+        "own-part-of-data", "Let each rank read the data that it needs: what one rank reads and sends, all wait for",
+        "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)",
+        "Ranks that share a network (tensor, context or pipeline parallelism) all need the same batch: they read it by one seed and order, "
+        "without the sampler.", untried=_ALL_RANKS,
     ),
     Remedy(
         "own-samples", "Let each rank load only its own samples",
