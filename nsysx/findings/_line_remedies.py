@@ -250,6 +250,11 @@ def defines(text: str) -> bool:
 _INTERCEPTS = re.compile(r"(^|\.)__torch_(function|dispatch)__$")
 
 
+def unnamed(function: str, launches: float) -> Fix:
+    """Return what is said about a line of which nothing better is known, by its function, and how many launches it makes in a step."""
+    return FORWARD if launches >= 1 and "forward" in function.split(".") else ANY
+
+
 def intercepts(function: str) -> bool:
     """Return whether operators of torch pass through a function of the program: what its lines cost is that they do."""
     return _INTERCEPTS.search(function) is not None
@@ -259,6 +264,10 @@ def intercepts(function: str) -> bool:
 PLAIN = Fix.by_name("plain-tensors")
 #: What is said about a line of which nothing better is known.
 ANY = Fix.by_name("out-of-the-loop")
+#: The same where it is a network's forward, which has to run where it is.
+FORWARD = Fix.by_name("forward-compiled")
+#: Nothing is known about what such lines do.
+NOT_KNOWN = (ANY, FORWARD)
 #: What of the time goes by these depends on what stands elsewhere: no more than a bound is known.
 CALLBACKS = Fix.by_name("callbacks-rarely")
 DELIVERED = Fix.by_name("delivered-sooner")

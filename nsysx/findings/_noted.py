@@ -233,7 +233,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         worth=worth,
         cost_ns=cost,
         where=where,
-        fix=fix or _line_remedies.ANY,
+        fix=fix or _line_remedies.unnamed(str(first.row["function"]), launches),
         takes=takes,
         evidence=evidence,
     ).as_finding(case)

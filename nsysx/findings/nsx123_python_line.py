@@ -162,7 +162,7 @@ def check(case: Case) -> list[Finding]:
     if case.profile.code() is not None:
         others, lines = _other_threads.findings_of(case, RULE), _noted.found(case, RULE)
         if others:  # why a line of which nothing else is known is slow
-            lines = [f for f in lines if f.remedies != _line_remedies.ANY.ways]
+            lines = [f for f in lines if f.remedies not in [fix.ways for fix in _line_remedies.NOT_KNOWN]]
         built = (
             []
             if any(_built_kernels.SAME.intersection(f.remedies) for f in lines)

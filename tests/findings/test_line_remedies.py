@@ -647,3 +647,17 @@ def test_the_pasted_scan_is_the_recurrence() -> None:
     exec(paste, names)
     assert paste.count("\n") < 3  # all of it is on the terminal: half of a loop would never end
     np.testing.assert_allclose(names["b"], wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "launches", "remedy"),
+    [
+        ("Attention.forward", 4, "forward-compiled"),
+        ("Attention.forward.<locals>.<genexpr>", 4, "forward-compiled"),  # its projections, one by one
+        ("Attention.forward", 0, "out-of-the-loop"),  # it prepares something on the CPU
+        ("Trainer.step", 4, "out-of-the-loop"),
+        ("forward_all", 4, "out-of-the-loop"),
+    ],
+)
+def test_a_network_s_forward_cannot_leave_the_loop(function: str, launches: float, remedy: str) -> None:
+    assert [way.name for way in _line_remedies.unnamed(function, launches).ways] == [remedy]

@@ -350,5 +350,11 @@ UNTRIED = (
         "x = x.as_subclass(torch.Tensor)  # before the network; wrap its result again where the class is needed",
         "The network may not need what the class adds.", untried=_OWN_CODE,
     ),
+    Remedy(
+        "forward-compiled",
+        "Let less Python run in this forward: torch.compile of its module (operators of DTensor, hooks and subclasses pass through Python "
+        "one by one), or fewer, larger operators in it",
+        untried="which modules are compiled, the program says", for_anything=True,
+    ),
     Remedy("out-of-the-loop", "Move this work out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
