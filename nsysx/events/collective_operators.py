@@ -15,7 +15,10 @@ WAITS = "_c10d_functional::wait_tensor"
 
 
 class CollectiveOperator(NamedTuple):
-    """A collective: its times, ``name`` and ``number`` (None: not noted), the sizes of its arguments, and what made each (-1: no name)."""
+    """A collective: its times, ``name`` and ``number`` (None: not noted), the sizes of its arguments, and what made each (-1: no name).
+
+    ``which``: of each argument which of that one's results it is.
+    """
 
     start_ns: int
     end_ns: int
@@ -23,6 +26,7 @@ class CollectiveOperator(NamedTuple):
     number: int | None
     sizes: list[Size]
     given: list[int]
+    which: list[int]
 
 
 def collective_operators(flow: OperatorFlow, profile: Profile) -> list[CollectiveOperator]:
@@ -44,6 +48,7 @@ def collective_operators(flow: OperatorFlow, profile: Profile) -> list[Collectiv
             number,
             sizes_of(listed or ""),
             [made if which >= 0 else -1 for made, which in results_in(makers or "")],
+            [which for _, which in results_in(makers or "")],
         )
         for start, end, name, number, listed, makers in zip(
             ops["start_ns"], ops["end_ns"], ops["name"].cast(pl.String), *columns, strict=True

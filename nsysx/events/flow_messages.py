@@ -34,6 +34,12 @@ class FlowMessage(NamedTuple):
     results: frozenset[int]
 
 
+def place_of_sent(name: str) -> int | None:
+    """Return which argument of an operator of collectives is what it sends, None for other operators."""
+    second = bool(_SECOND.match(name))
+    return int(second) if second or _FIRST.match(name) else None
+
+
 def messages_in(flow: OperatorFlow, profile: Profile) -> list[FlowMessage]:
     """Return the collectives on the flow's thread in the flow's step, in the order of time."""
     return list(_messages(flow, profile))
@@ -44,9 +50,9 @@ def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
     waited = {
         each.given[0]: each.number for each in named if each.name == WAITS and each.given and each.number is not None
     }
-    for start, end, name, number, sizes, these in named:
-        second = bool(_SECOND.match(name))
-        if number is None or len(these) <= second or not (second or _FIRST.match(name)):
+    for start, end, name, number, sizes, these, _ in named:
+        second = place_of_sent(name)
+        if number is None or second is None or len(these) <= second:
             continue
         results = {waited.get(number, number)}
         if (second or _IN_PLACE.match(name)) and these[0] >= 0:
