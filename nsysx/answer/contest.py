@@ -19,7 +19,7 @@ from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
 #: Remedies that divide the whole program among its ranks in another way, at best: what a line saves for sure is done first.
-_DIVIDES_ANEW = ("data-parallel",)
+_DIVIDES_ANEW = ("data-parallel", "replicated")
 #: What evens out the work of ranks that wait for one of them.
 _EVENS_OUT = "even-stages"
 
@@ -32,6 +32,10 @@ def for_anything(finding: Finding) -> bool:
 def _unmeant(finding: Finding) -> bool:
     """Return whether nobody meant what a finding tells (`Costly.oversight`)."""
     return any(row.get("oversight") for row in finding.evidence)
+
+
+def _divides_anew(finding: Finding) -> bool:
+    return any(remedy.name in _DIVIDES_ANEW for remedy in finding.remedies)
 
 
 def _line(finding: Finding) -> tuple[object, object]:
@@ -81,13 +85,19 @@ class Contest:
         """Return what nobody meant (`Costly.oversight`), before a change of the whole network that is no line's, such as its layout.
 
         It goes before communication that is exposed at its own line, too, and before the most that the same messages may cost at the line
-        that sends them: what is wrong there is known.
+        that sends them: what is wrong there is known. Where its saving is known, it goes before the most that fewer launches of everything
+        may save, or another way to divide the program.
         """
         at_line = bool(self.best.where.get("line"))
         if rule_of(self.best.code).leads or (at_line and about(self.best) != StepLimit.COMM):
             return None
         much = max(LEAST_LEADING_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
         unmeant = [f for f in self._worth if _unmeant(f) and self._saves_ns(f) >= much]
+        if not at_line and self.best.saving.bound and (for_anything(self.best) or _divides_anew(self.best)):
+            enough = NOTABLE_BEFORE_SHARE * self._step
+            unmeant += [
+                f for f in self._worth if _unmeant(f) and not is_bound(self._summary, f) and self._saves_ns(f) >= enough
+            ]
         if at_line:
             same = self.best.overlaps if self.best.saving.bound else ()
             about_same = {id(f) for n, f in enumerate(self._summary.findings or ()) if n in same}
@@ -123,7 +133,7 @@ class Contest:
             return None
         causes = shows_likely_saving(self.best)
         much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES)
-        if any(remedy.name in _DIVIDES_ANEW for remedy in self.best.remedies):
+        if _divides_anew(self.best):
             much = NOTABLE_BEFORE_SHARE * self._step
         priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
         exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ def file_and_line(noted: Any) -> Row:
     return {"file": file, "line": int(line)} if file and line.isdigit() else {}
 
 
+#: What people call groups of ranks that share a network or a sequence, and must be given the same.
+_OF_ONE_NETWORK = re.compile(
+    r"(?i)(?<![a-z])(tp|cp|sp|pp|ep|tensor|context|sequence|seq|pipe|pipeline|stage|expert|model)(?![a-z])"
+)
 #: Bytes of numbers by their kind.
 BYTES_OF_KIND = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
@@ -105,6 +110,11 @@ class RecordedSettings:
         """Return the ranks of each process group that has several, as far as they are known."""
         ranks = (row.get("ranks") for row in self.rows("groups") or ())
         return [each for each in ranks if isinstance(each, list) and len(each) > 1]
+
+    def divides_network(self) -> bool:
+        """Return whether a group of ranks is, by its name, one that shares a network or a sequence."""
+        names = (str(row.get(name) or "") for row in self.rows("groups") or () for name in ("dimension", "description"))
+        return any(_OF_ONE_NETWORK.search(name) for name in names)
 
     def trained_bytes(self, kind: str = "") -> int:
         """Return the bytes of all parameters of the optimizers, as numbers of a kind ("": as they are); 0 where that is not known."""

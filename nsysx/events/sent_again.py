@@ -109,13 +109,13 @@ class _Step:
 
     def tensors(self) -> Iterator[SentTensor]:
         """Yield the tensors that are sent several times."""
-        same: dict[tuple[object, ...], list[CollectiveOperator]] = defaultdict(list)
+        same: dict[tuple[int, tuple[object, ...]], list[CollectiveOperator]] = defaultdict(list)
         for each in self._collectives():
             source, ranks = self._source(each), self._ranks(each)
             if source is not None and ranks is not None:
-                same[(source, each.name, _size(each), ranks, self._phase(each.start_ns))].append(each)
-        for (source, *_), theirs in same.items():
-            made = source[0] if isinstance(source, tuple) else -1
+                made, *path = source
+                same[made, (*path, each.name, _size(each), ranks, self._phase(each.start_ns))].append(each)
+        for (made, _), theirs in same.items():
             for unchanged in self._without_writes(made, theirs) if len(theirs) > 1 else ():
                 yield from self._of_functions(unchanged)
 
@@ -125,7 +125,7 @@ class _Step:
         outer = (every[row] for row in outermost_rows(start, end))
         return [each for each in outer if not _OF_ONE_RANK.search(each.name) and _size(each)]
 
-    def _source(self, each: CollectiveOperator) -> tuple[object, ...] | None:
+    def _source(self, each: CollectiveOperator) -> tuple[int, int, tuple[tuple[str, str], ...]] | None:
         """Return what tells the tensor that is sent from others: what made it, and what hands it on; None for what has no name."""
         flow, argument = self.flow, place_of_sent(each.name) or 0
         if len(each.given) <= argument or each.given[argument] < 0:
@@ -162,7 +162,9 @@ class _Step:
         ranges = self._profile.ranges.ranges
         return ranges.filter((ranges["thread"] == self.flow.thread) & (ranges["kind"] == "phase"))
 
-    def _without_writes(self, made: int, theirs: Sequence[CollectiveOperator]) -> Iterator[Sequence[CollectiveOperator]]:
+    def _without_writes(
+        self, made: int, theirs: Sequence[CollectiveOperator]
+    ) -> Iterator[Sequence[CollectiveOperator]]:
         """Yield the collectives in runs between which nothing writes into the tensor (its number), nor into what they brought."""
         first = 0
         for n in range(1, len(theirs) + 1):
@@ -174,7 +176,9 @@ class _Step:
         """Return whether something writes into a tensor (its number), or into the result of the first, between two collectives."""
         begin, end = before.end_ns, behind.start_ns
         first, last = np.searchsorted(self.flow.start_ns, [begin, end]).tolist()
-        theirs = {made, -2 if before.number is None else before.number, *before.given[: place_of_sent(before.name)]} - {-1}
+        theirs = {made, -2 if before.number is None else before.number, *before.given[: place_of_sent(before.name)]} - {
+            -1
+        }
         written = list[int]()
         for row in range(first, last):
             name, given = self.flow.names[row], self.flow.made[row]
@@ -202,9 +206,7 @@ class _Step:
             whole[sent.function] = size
         for function, members in of_function.items():
             if len(members) > 1:
-                yield SentTensor(
-                    theirs[0].name, self.flow.thread, _size(theirs[0]), whole[function], tuple(members)
-                )
+                yield SentTensor(theirs[0].name, self.flow.thread, _size(theirs[0]), whole[function], tuple(members))
 
     def _sent(self, each: CollectiveOperator) -> tuple[Sent, Size]:
         """Return a collective with the function of autograd in which it is made, and what size that is given."""

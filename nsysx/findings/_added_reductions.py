@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.events.added_reductions import AddedReductions, added_reductions
-from nsysx.events.code_lines import CodeLines
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
+from nsysx.findings._parting_lines import parting_line
 from nsysx.model import Row
 from nsysx.replay.engine import RemoveOps
 
@@ -51,6 +48,11 @@ def _counts(case: Case, added: AddedReductions) -> str:
     return f"{units.several(whole, 'reduction')} of a step, up to {most} at a time, are only added up: {units.count(whole - less)} would do"
 
 
+def _place(case: Case, *, back: bool) -> Row:
+    """Return the line at which the reductions of most groups part."""
+    return parting_line(case, [[(e.thread, e.start_ns) for e in group] for group in _added(case, back=back).groups])
+
+
 # ---- forward ---------------------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +74,7 @@ def of_added(case: Case) -> Takes:
 
 def place_of_added(case: Case) -> Row:
     """Return the line that makes most of them."""
-    return _place(case, _added(case, back=False))
+    return _place(case, back=False)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def of_apart(case: Case) -> Takes:
 
 def place_of_apart(case: Case) -> Row:
     """Return the line of forward from which most of these layers are called."""
-    return _place(case, _added(case, back=True))
+    return _place(case, back=True)
 
 
 #: What DTensor makes the input of a layer one of its own with.
@@ -130,40 +132,3 @@ _PREPARED = (
     '    "attn.wq": ColwiseParallel(), "attn.wk": ColwiseParallel(), "attn.wv": ColwiseParallel(),\n'
     "})"
 )
-
-
-# ---- places ----------------------------------------------------------------------------------------------------------------
-
-
-def _place(case: Case, added: AddedReductions) -> Row:
-    """Return the line at which the reductions of most groups part."""
-    code, places = case.profile.code(), Counter[int]()
-    if code is None:
-        return {}
-    for group in added.groups:
-        stacks = [int(code.at(each.thread, np.array([each.start_ns]))[0]) for each in group]
-        places.update({_parting(code, [_own_chain(code, stack) for stack in stacks]): len(group)})
-    del places[-1]
-    return code.where(max(places, key=lambda line: places[line])) if places else {}
-
-
-def _own_chain(code: CodeLines, stack: int) -> list[int]:
-    """Return the lines of the program in a stack, outermost first."""
-    chain = list[int]()
-    while stack >= 0 and (within := int(code.own[stack])) >= 0:
-        chain.append(int(code.place[within]))
-        stack = int(code.parent[within])
-    return chain[::-1]
-
-
-def _parting(code: CodeLines, chains: Sequence[Sequence[int]]) -> int:
-    """Return the line of the innermost function that all chains of lines pass: the one in which most do, -1 without one."""
-    parting = -1
-    for lines in zip(*chains, strict=False):
-        if len({code.places.row(line)[::2] for line in lines}) > 1:  # file and function
-            break
-        often = Counter(lines)
-        parting = max(often, key=lambda line: (often[line], -line))
-        if len(often) > 1:
-            break
-    return parting

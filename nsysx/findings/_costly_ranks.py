@@ -18,6 +18,7 @@ from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
 from nsysx.findings import _same_samples as same
+from nsysx.findings import _sent_again as sent_again
 from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _summed_gathers as summed_gathers
 from nsysx.findings import _synchronized_norms as norms
@@ -318,6 +319,18 @@ OF_RANKS = (
         phase="backward",
         at=added.place_of_apart,
         worded=added.in_words_of_function,
+    ),
+    Costly(
+        "sent again",
+        sent_again.again_sent,
+        "One tensor is gathered again for each layer that reads it",
+        way("input-gathered-once"),
+        worth=sent_again.sent_once,
+        seen=sent_again.again_sent,
+        takes=sent_again.of_again,
+        oversight=True,
+        at=sent_again.place_of_again,
+        worded=sent_again.in_words_of_function,
     ),
     Costly(
         "collectives through the CPU",

@@ -347,3 +347,6 @@ FEWEST_LABELS, SHARED_LABELS = 12, 0.95
 FEWEST_NUMBERS, SHARED_NUMBERS = 32, 0.5
 #: Lines of a function that run this share as often are of one loop. Chosen: a parameter without a gradient is left out.
 SAME_LOOP_SHARE = 0.8
+# ---- _sent_again ----------------------------------------------------------------------------------------------------
+#: Most modules, and most layers of each, that are named in a sentence.
+MOST_NAMED_LAYERS = 4

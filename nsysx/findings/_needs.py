@@ -283,7 +283,13 @@ _SCATTERED, GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDev
 
 
 def shards(case: Case) -> bool:
-    """Return whether the ranks gather parameters and scatter gradients, as those of a sharded model do."""
+    """Return whether the ranks gather parameters and scatter gradients, as those of a sharded model do.
+
+    Layers that are split over the ranks without a wrapper gather what they compute.
+    """
+    settings = settings_of(case.profile)
+    if settings is not None and settings.rows("wrappers") == () and settings.divides_network():
+        return False
     return all(lookup.matching(case.ops["name"], kind).any() for kind in (_SCATTERED, GATHERED))
 
 

@@ -11,7 +11,6 @@ single call, which may be of one whole graph; and of what runs behind every step
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -48,10 +47,6 @@ _SUMS = (
 )
 _AS_MANY_CALLS = " Ranks must make as many calls, because the wrapper exchanges in each: DistributedSampler repeats samples for that."
 
-#: What people call groups of ranks that must be given the same.
-_OF_ONE_NETWORK = re.compile(
-    r"(?i)(?<![a-z])(tp|cp|sp|pp|ep|tensor|context|sequence|seq|pipe|pipeline|stage|expert|model)(?![a-z])"
-)
 
 #: Of a call: the class of the network and the line. What is compared of it: the number of calls, the checksums, and that of the weights.
 _Call = tuple[object, object]
@@ -131,7 +126,7 @@ def same_evaluation(case: Case) -> SameEvaluation | None:
         len(every) < 2
         or not together
         or any(len(ranks) != len(every) for ranks in together)
-        or _divides_network(settings)
+        or settings.divides_network()
     ):
         return None
     wrappers = settings.rows("wrappers") or ()
@@ -158,12 +153,6 @@ def same_evaluation(case: Case) -> SameEvaluation | None:
         bool(row.get("loader")),
         any(row.get("kind") != "DDP" or row.get("buffers") != 0 for row in wrappers),
     )
-
-
-def _divides_network(settings: RecordedSettings) -> bool:
-    """Return whether a group of ranks is, by its name, one that shares a network or a sequence."""
-    names = (str(row.get(name) or "") for row in settings.rows("groups") or () for name in ("dimension", "description"))
-    return any(_OF_ONE_NETWORK.search(name) for name in names)
 
 
 def _noted(settings: RecordedSettings, *, divided: bool) -> dict[int, dict[_Call, _Given]]:

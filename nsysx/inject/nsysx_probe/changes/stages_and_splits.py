@@ -57,6 +57,13 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "input-gathered-once",
+        "Gather it once for all layers that read it",
+        "x = gather(x)  # once, before all layers that are given x",
+        "Nothing may write into what came while others read it; it is held until the last of them has.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "data-parallel",
         "Give each GPU the whole network and its part of the batch: layers that are this small send each other more than they compute, and "
         "gradients are reduced beside backward",

@@ -1,0 +1,254 @@
+"""What is sent once for each layer that reads it, although it stays the same: what goes with all but the first time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.analyses.helpers.module_names import folded
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.events.sent_again import SentTensor, Span, tensors_sent_again
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import MOST_NAMED_LAYERS
+from nsysx.findings._once import Takes
+from nsysx.findings._parting_lines import parting_line
+from nsysx.findings._rank_rows import rank_rows
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+from nsysx.replay import peers
+from nsysx.replay.edits import Edit, RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
+from nsysx.replay.engine import replay_of
+
+
+class _Gone(NamedTuple):
+    """What goes of the steady steps if each tensor is sent once: API ``calls`` and the GPU ``ops`` that they launch.
+
+    ``entered``: so many of the first calls of each time that the host code in front of them is as long as what goes of it in front of the
+    first call and behind the last one of all times. ``every``: all GPU work of sending these tensors.
+    """
+
+    calls: frozenset[int]
+    entered: frozenset[int]
+    ops: frozenset[int]
+    every: frozenset[int]
+
+
+def _gone(profile: Profile) -> _Gone:
+    tensors = tensors_sent_again(profile)
+    calls, repeats = profile.attributed.api_calls, profile.ranges.repeats
+    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    rows = {span: _rows_in(thread, start, span) for span in _spans(tensors, 0)}
+    again = [(span, rows[span]) for span in _spans(tensors, 1) if len(rows[span])]
+    entered, owed = list[int](), 0
+    for span, (first, *_, last) in ((span, these if len(these) > 1 else (*these, *these)) for span, these in again):
+        before = int(end[first - 1]) if first and thread[first - 1] == span.thread else span.begin_ns
+        gap = int(start[first]) - before
+        owed += max(int(start[first]) - max(span.begin_ns, before), 0) + max(span.end_ns - int(end[last]), 0)
+        if owed >= gap:
+            owed -= gap
+            entered.append(first)
+    like = np.arange(calls.height) if repeats is None else repeats.like
+    steady, ops = profile.steady_calls["call"].to_numpy(), profile.steady_ops.select("op", "call").drop_nulls()
+    of_op = like[ops["call"].to_numpy()]
+
+    def launched(chosen: Iterable[I64]) -> frozenset[int]:
+        return frozenset(ops["op"].to_numpy()[np.isin(of_op, np.concatenate([*chosen, _NONE]))].tolist())
+
+    going = np.concatenate([*(these for _, these in again), _NONE])
+    return _Gone(
+        frozenset(steady[np.isin(like[steady], going)].tolist()),
+        frozenset(steady[np.isin(like[steady], entered)].tolist()),
+        launched([going]),
+        launched(rows.values()),
+    )
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _spans(tensors: Sequence[SentTensor], first: int) -> list[Span]:
+    """Return when what is sent again runs, from this time on that it is sent."""
+    return [span for tensor in tensors for sent in tensor.members[first:] for span in sent.spans]
+
+
+def _rows_in(thread: I64, start_ns: I64, span: Span) -> I64:
+    """Return the API calls (sorted by thread and time) that begin in a span."""
+    a, b = np.searchsorted(thread, [span.thread, span.thread + 1])
+    first, last = a + np.searchsorted(start_ns[a:b], [span.begin_ns, span.end_ns])
+    return np.arange(first, last)
+
+
+def _edits(profile: Profile) -> list[Edit]:
+    gone = profile.once(_gone)
+    calls: list[Edit] = [RemoveWaits(gone.calls), RemoveCalls(gone.calls, between=True), RemoveHost(gone.entered)]
+    return [*calls, RemoveOps(gone.ops)]
+
+
+def _of_pace(case: Case) -> Case:
+    """Return the case of the rank of this report that waits least for others: it sets the pace, and what it saves the job does."""
+    waits = {
+        r["process"]: (r["exposed_wait_ns"] or 0) / max(r["steps"], 1)
+        for r in rank_rows(case)
+        if r["exposed_wait_ns"] is not None
+    }
+    least = min(waits, key=lambda process: waits[process], default=case.process)
+    other = next((p for p in peers.others(case.profile) if p.process == least), None) if least != case.process else None
+    return case if other is None else replace(case, profile=other, replay=replay_of(other))
+
+
+def sent_once(case: Case, settings: RecordedSettings | None = None) -> Saving:
+    """Return what it saves if each tensor is sent once: the collectives and copies that go, with the host code of these."""
+    at_pace = _of_pace(case)
+    return at_pace.worth(*_edits(at_pace.profile))
+
+
+def _tensors(case: Case) -> list[SentTensor]:
+    """Return the tensors of all X-ray steps; none of a compiled program, of which it is not seen what reads what."""
+    return [] if case.program.compiled else tensors_sent_again(case.profile)
+
+
+def again_sent(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that one tensor is sent several times, where that costs anything."""
+    tensors = _tensors(case)
+    if not tensors or not case.notable(sent_once(case).likely_ns or 0):
+        return ""
+    tensor, gone = max(tensors, key=lambda t: (math.prod(t.size), len(t.members))), case.profile.once(_gone)
+    comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
+    whole, less = (round(int(comm.is_in(list(ops)).sum()) / case.steps) for ops in (gone.every, gone.ops))
+    back = any(len(sent.spans) > 1 for tensor in tensors for sent in tensor.members)
+    often = max(len(t.members) for t in tensors)
+    return (
+        f"{_readers(tensors)} {_KINDS[_kind(tensor)].each} the same tensor ({' x '.join(map(str, tensor.size))} on each rank) again, up to "
+        f"{often} times in a step, and nothing changes it in between{_BACK if back else ''}: {units.several(whole, 'collective')} of a "
+        f"step, and {units.count(whole - less)} would do"
+    )
+
+
+#: What a function of autograd does in backward.
+_BACK = "; in backward its gradient is sent back once for each, and added up then"
+
+
+def _readers(tensors: Sequence[SentTensor]) -> str:
+    """Return the layers that send: "wq, wk and wv of layers.*.attn, w1 and w3 of layers.*.ffn"."""
+    named = []
+    for parent, children in _siblings(tensors).items():
+        listed = children[:MOST_NAMED_LAYERS]
+        of = f" of {parent}" if parent else ""
+        named.append(f"{', '.join(listed[:-1])} and {listed[-1]}{of}" if len(listed) > 1 else f"{listed[0]}{of}")
+    return ", ".join(named[:MOST_NAMED_LAYERS]) or "Several readers"
+
+
+def _siblings(tensors: Sequence[SentTensor]) -> dict[str, list[str]]:
+    """Return of each module the parts of it that send one tensor, in their order; paths with their numbers folded."""
+    siblings: dict[str, list[str]] = {}
+    for tensor in tensors:
+        paths = list(dict.fromkeys(sent.module for sent in tensor.members))
+        split = [path.rpartition(".") for path in paths]
+        if len(paths) > 1 and len({parent for parent, _, _ in split}) == 1:
+            siblings.setdefault(folded(split[0][0]), [name for _, _, name in split])
+    return siblings
+
+
+class _Kind(NamedTuple):
+    """A kind of collective: what each reader does, what is done, and lines that do it once for all."""
+
+    each: str
+    done: str
+    once: str
+
+
+_KINDS = {
+    "gather": _Kind(
+        "gather",
+        "gathered",
+        "whole = torch.empty(world * x.shape[0], *x.shape[1:], dtype=x.dtype, device=x.device)\n"
+        "dist.all_gather_into_tensor(whole, x)  # once; all that read it are given whole",
+    ),
+    "scatter": _Kind(
+        "reduce and scatter",
+        "reduced",
+        "part = torch.empty(x.shape[0] // world, *x.shape[1:], dtype=x.dtype, device=x.device)\n"
+        "dist.reduce_scatter_tensor(part, x)  # once; all that read it are given part",
+    ),
+    "to_all": _Kind(
+        "exchange",
+        "exchanged",
+        "came = torch.empty_like(x)\ndist.all_to_all_single(came, x)  # once; all that read it are given came",
+    ),
+    "reduce": _Kind(
+        "reduce",
+        "reduced",
+        "total = x.clone()\ndist.all_reduce(total)  # once; all that read it are given total",
+    ),
+}
+
+
+def _kind(tensor: SentTensor) -> str:
+    name = tensor.name.replace("_", "")
+    return next((kind for kind in ("gather", "scatter", "toall") if kind in name), "reduce").replace("toall", "to_all")
+
+
+#: The function with which DTensor makes other parts of a tensor.
+_OF_DTENSOR = "Redistribute"
+
+
+def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy for the collective that is made, and with the function that makes it, where the capture names it."""
+    tensors = _tensors(case)
+    if not tensors:
+        return title, remedy
+    kind = _KINDS[_kind(tensors[0])]
+    function = tensors[0].members[0].function
+    title, remedy = (
+        title.replace("gathered", kind.done),
+        replace(remedy, text=remedy.text.replace("Gather", kind.each.capitalize())),
+    )
+    siblings, split = _siblings(tensors), _split_in(tensors[0])
+    if function == _OF_DTENSOR and siblings and split is not None:
+        text = f"{remedy.text}: PrepareModuleInput of the block that holds these layers, and no input_layouts in theirs"
+        return title, replace(remedy, text=text, paste=_prepared(siblings, split))
+    if function == _OF_DTENSOR:
+        paste = "x = x.redistribute(placements=[Replicate()])  # once, before all layers that are given x"
+    elif function and not function.startswith("_"):
+        paste = f"x = {function}.apply(x)  # once, before all that read x\nreturn F.linear(x, self.weight)  # in them, without {function}"
+    else:
+        paste = kind.once
+    return title, replace(remedy, paste=paste)
+
+
+def _split_in(tensor: SentTensor) -> int | None:
+    """Return the dimension in which a DTensor is split over the ranks, None where that is not known."""
+    apart = [d for d, (part, whole) in enumerate(zip(tensor.size, tensor.whole, strict=False)) if part != whole]
+    return apart[0] if len(apart) == 1 and len(tensor.size) == len(tensor.whole) else None
+
+
+def _prepared(siblings: Mapping[str, Sequence[str]], split: int) -> str:
+    """Return the plan of the layers whose input is gathered once for each block of them."""
+    lines = list[str]()
+    for parent, children in siblings.items():
+        block = parent.rpartition(".")[2]
+        lines += [
+            f'    "{block}": PrepareModuleInput(input_layouts=(Shard({split}),), desired_input_layouts=(Replicate(),)),',
+            "    " + " ".join(f'"{block}.{child}": ColwiseParallel(),' for child in children),
+        ]
+    return "\n".join(
+        ("parallelize_module(layer, mesh, {  # (Shard, None), (Replicate, None) where forward takes two", *lines, "})")
+    )
+
+
+def of_again(case: Case) -> Takes:
+    """Return all that is done to send these tensors."""
+    return Takes(case.profile.once(_gone).every)
+
+
+def place_of_again(case: Case) -> Row:
+    """Return the line at which most of the readers of one tensor part."""
+    return parting_line(case, [[(t.thread, sent.start_ns) for sent in t.members] for t in _tensors(case)])
