@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,6 +13,7 @@ import numpy as np
 
 from nsysx import units
 from nsysx.advice import Alternative
+from nsysx.analyses import lines
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
@@ -124,11 +127,11 @@ def again_sent(case: Case, settings: RecordedSettings | None = None) -> str:
     comm = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
     whole, less = (round(int(comm.is_in(list(ops)).sum()) / case.steps) for ops in (gone.every, gone.ops))
     back = any(len(sent.spans) > 1 for tensor in tensors for sent in tensor.members)
-    often = max(len(t.members) for t in tensors)
+    often, size = max(len(t.members) for t in tensors), " x ".join(map(str, tensor.size))
     return (
-        f"{_readers(tensors)} {_KINDS[_kind(tensor)].each} the same tensor ({' x '.join(map(str, tensor.size))} on each rank) again, up to "
-        f"{often} times in a step, and nothing changes it in between{_BACK if back else ''}: {units.several(whole, 'collective')} of a "
-        f"step, and {units.count(whole - less)} would do"
+        f"{_readers(tensors)} each {_KINDS[_kind(tensor)].each} one tensor ({size} on each rank), up to {often} "
+        f"times in a step, and nothing changes it in between{_BACK if back else ''}: {units.several(whole, 'collective')} of a step, and "
+        f"{units.count(whole - less)} would do"
     )
 
 
@@ -137,13 +140,13 @@ _BACK = "; in backward its gradient is sent back once for each, and added up the
 
 
 def _readers(tensors: Sequence[SentTensor]) -> str:
-    """Return the layers that send: "wq, wk and wv of layers.*.attn, w1 and w3 of layers.*.ffn"."""
+    """Return the layers that send: "layers wq, wk and wv of layers.*.attn, w1 and w3 of layers.*.ffn"."""
     named = []
     for parent, children in _siblings(tensors).items():
         listed = children[:MOST_NAMED_LAYERS]
         of = f" of {parent}" if parent else ""
         named.append(f"{', '.join(listed[:-1])} and {listed[-1]}{of}" if len(listed) > 1 else f"{listed[0]}{of}")
-    return ", ".join(named[:MOST_NAMED_LAYERS]) or "Several readers"
+    return f"layers {', '.join(named[:MOST_NAMED_LAYERS])}" if named else "several readers"
 
 
 def _siblings(tensors: Sequence[SentTensor]) -> dict[str, list[str]]:
@@ -212,9 +215,9 @@ def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[s
         replace(remedy, text=remedy.text.replace("Gather", kind.each.capitalize())),
     )
     siblings, split = _siblings(tensors), _split_in(tensors[0])
-    if function == _OF_DTENSOR and siblings and split is not None:
+    if function == _OF_DTENSOR and siblings and all(siblings) and split is not None:
         text = f"{remedy.text}: PrepareModuleInput of the block that holds these layers, and no input_layouts in theirs"
-        return title, replace(remedy, text=text, paste=_prepared(siblings, split))
+        return title, replace(remedy, text=text, paste=_prepared(case, siblings, split))
     if function == _OF_DTENSOR:
         paste = "x = x.redistribute(placements=[Replicate()])  # once, before all layers that are given x"
     elif function and not function.startswith("_"):
@@ -230,18 +233,37 @@ def _split_in(tensor: SentTensor) -> int | None:
     return apart[0] if len(apart) == 1 and len(tensor.size) == len(tensor.whole) else None
 
 
-def _prepared(siblings: Mapping[str, Sequence[str]], split: int) -> str:
+#: The last name of a path, with its number where it is of a list.
+_NUMBERED = re.compile(r"[^.]*(\.\*)*$")
+
+
+def _prepared(case: Case, siblings: Mapping[str, Sequence[str]], split: int) -> str:
     """Return the plan of the layers whose input is gathered once for each block of them."""
-    lines = list[str]()
+    source, paste = lines.texts(case.profile), list[str]()
+    texts = [str(text) for of_file in source.values() for text in of_file.values()]
     for parent, children in siblings.items():
-        block = parent.rpartition(".")[2]
-        lines += [
-            f'    "{block}": PrepareModuleInput(input_layouts=(Shard({split}),), desired_input_layouts=(Replicate(),)),',
-            "    " + " ".join(f'"{block}.{child}": ColwiseParallel(),' for child in children),
+        block = (_NUMBERED.search(parent) or ["*"])[0]
+        others = (
+            ", None" * (inputs - 1)
+            if (inputs := max((_inputs_of(block, text) for text in texts), default=1)) > 1
+            else ","
+        )
+        paste += [
+            f'plan["{block}"] = PrepareModuleInput(input_layouts=(Shard({split}){others}),',
+            f"    desired_input_layouts=(Replicate(){others}))",
+            " = ".join([*(f'plan["{block}.{child}"]' for child in children), "ColwiseParallel()"]),
         ]
-    return "\n".join(
-        ("parallelize_module(layer, mesh, {  # (Shard, None), (Replicate, None) where forward takes two", *lines, "})")
-    )
+    return "\n".join((*paste, "parallelize_module(layer, mesh, plan)"))
+
+
+def _inputs_of(block: str, text: str) -> int:
+    """Return how many tensors, or other positional inputs, a line of the program gives a module; 1 where it does not call it."""
+    try:
+        tree = ast.parse(text.strip().rstrip(":"))
+    except SyntaxError:
+        return 1
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return max((len(call.args) for call in calls if getattr(call.func, "attr", "") == block), default=1)
 
 
 def of_again(case: Case) -> Takes:
