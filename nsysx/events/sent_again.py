@@ -47,7 +47,7 @@ _BESIDE = re.compile(
 _FUNCTIONS = r"^[^:]*[^:\d]$"
 
 
-class Span(NamedTuple):
+class SpanOfThread(NamedTuple):
     """A time on a thread."""
 
     thread: int
@@ -55,7 +55,7 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class Sent(NamedTuple):
+class SendingLayer(NamedTuple):
     """A collective of an X-ray step: the program asks for it at an instant, in a ``module`` (its path, "" for none).
 
     ``function``: the function of autograd that does nothing else, "" without one. ``spans``: when that, or the collective, runs, and when
@@ -65,7 +65,7 @@ class Sent(NamedTuple):
     start_ns: int
     module: str
     function: str
-    spans: tuple[Span, ...]
+    spans: tuple[SpanOfThread, ...]
 
 
 class SentTensor(NamedTuple):
@@ -78,7 +78,7 @@ class SentTensor(NamedTuple):
     thread: int
     size: Size
     whole: Size
-    members: tuple[Sent, ...]
+    members: tuple[SendingLayer, ...]
 
 
 def tensors_sent_again(profile: Profile) -> list[SentTensor]:
@@ -91,15 +91,15 @@ def tensors_sent_again(profile: Profile) -> list[SentTensor]:
 def _find(profile: Profile) -> list[SentTensor]:
     if profile.trace.nccl is None or profile.ranges.repeats is None:
         return []
-    found = list[SentTensor]()
+    tensors = list[SentTensor]()
     for flow in flows_of(profile):
-        found += _Step(flow, profile).tensors()
-        if not found:
+        tensors += _StepSends(flow, profile).tensors()
+        if not tensors:
             break
-    return found
+    return tensors
 
 
-class _Step:
+class _StepSends:
     """The collectives of the flow of one X-ray step, and who makes what they send."""
 
     def __init__(self, flow: OperatorFlow, profile: Profile) -> None:
@@ -198,7 +198,7 @@ class _Step:
 
     def _of_functions(self, theirs: Sequence[CollectiveOperator]) -> Iterator[SentTensor]:
         """Yield those that the same function sends, or none does."""
-        of_function: dict[str, list[Sent]] = defaultdict(list)
+        of_function: dict[str, list[SendingLayer]] = defaultdict(list)
         whole: dict[str, Size] = {}
         for each in theirs:
             sent, size = self._sent(each)
@@ -208,7 +208,7 @@ class _Step:
             if len(members) > 1:
                 yield SentTensor(theirs[0].name, self.flow.thread, _size(theirs[0]), whole[function], tuple(members))
 
-    def _sent(self, each: CollectiveOperator) -> tuple[Sent, Size]:
+    def _sent(self, each: CollectiveOperator) -> tuple[SendingLayer, Size]:
         """Return a collective with the function of autograd in which it is made, and what size that is given."""
         thread = self.flow.thread
         around = [call for call in self.flow.calls if call.start_ns <= each.start_ns and call.end_ns >= each.end_ns]
@@ -220,10 +220,10 @@ class _Step:
             _, begin, end, number, name, label = functions.row(-1)
             if self._only_sends(begin, end):
                 nodes = self._nodes.filter(pl.col("number") == number).select("thread", "start_ns", "end_ns")
-                spans = (Span(thread, begin, end), *(Span(*row) for row in nodes.iter_rows()))
+                spans = (SpanOfThread(thread, begin, end), *(SpanOfThread(*row) for row in nodes.iter_rows()))
                 listed = pl.Series([str(label)]).str.extract(SIZES, 1)[0]
-                return Sent(each.start_ns, module, name, spans), next(iter(sizes_of(listed or "")), ())
-        return Sent(each.start_ns, module, "", (Span(thread, each.start_ns, each.end_ns),)), ()
+                return SendingLayer(each.start_ns, module, name, spans), next(iter(sizes_of(listed or "")), ())
+        return SendingLayer(each.start_ns, module, "", (SpanOfThread(thread, each.start_ns, each.end_ns),)), ()
 
     def _only_sends(self, begin_ns: int, end_ns: int) -> bool:
         """Return whether what runs between two instants sends, and only hands on besides."""

@@ -13,6 +13,7 @@ from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
+from nsysx.findings._sent_again import again_sent, of_again
 from nsysx.model import Row
 from nsysx.replay.engine import RemoveOps
 
@@ -81,9 +82,12 @@ def place_of_added(case: Case) -> Row:
 
 
 def gradients_apart(case: Case, settings: RecordedSettings | None = None) -> str:
-    """Return that gradients of one input are reduced once for each of several layers that are given it."""
+    """Return that gradients of one input are reduced once for each of several layers that are given it.
+
+    Where each of these gathers that input, too, it is told with that.
+    """
     added = _added(case, back=True)
-    if not case.notable(_saved_ns(case, added)):
+    if not case.notable(_saved_ns(case, added)) or (added.ops <= of_again(case).ops and again_sent(case)):
         return ""
     return (
         f"{_counts(case, added)}. Each of several layers that are given one input (query, key, value) reduces the gradient of that by "

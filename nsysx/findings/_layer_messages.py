@@ -30,6 +30,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._layer_exchanges import gathers_columns
 from nsysx.findings._needs import GATHERED, shards
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._sent_again import again_sent
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 
@@ -120,7 +121,7 @@ def split_for_little(case: Case, finding: Finding) -> Finding | None:
     if any(isinstance(n := row.get("rows"), int) and n < len(rows) for row in inputs):
         return None
     # What is sent more often than it need be is mended in the layers as they are: how they are divided is asked behind that.
-    if added_up(case) or gradients_apart(case):
+    if added_up(case) or gradients_apart(case) or again_sent(case):
         return None
     total, peak = memory.get("total_bytes"), memory.get("reserved_peak_bytes")
     if not isinstance(total, int) or not isinstance(peak, int) or len(rows) * peak > (1 - SPARE_MEMORY_SHARE) * total:

@@ -18,8 +18,9 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.events.sent_again import SentTensor, Span, tensors_sent_again
+from nsysx.events.sent_again import SentTensor, SpanOfThread, tensors_sent_again
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import MOST_NAMED_LAYERS
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
@@ -31,7 +32,7 @@ from nsysx.replay.edits import Edit, RemoveCalls, RemoveHost, RemoveOps, RemoveW
 from nsysx.replay.engine import replay_of
 
 
-class _Gone(NamedTuple):
+class _SentInVain(NamedTuple):
     """What goes of the steady steps if each tensor is sent once: API ``calls`` and the GPU ``ops`` that they launch.
 
     ``entered``: so many of the first calls of each time that the host code in front of them is as long as what goes of it in front of the
@@ -44,7 +45,7 @@ class _Gone(NamedTuple):
     every: frozenset[int]
 
 
-def _gone(profile: Profile) -> _Gone:
+def _gone(profile: Profile) -> _SentInVain:
     tensors = tensors_sent_again(profile)
     calls, repeats = profile.attributed.api_calls, profile.ranges.repeats
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
@@ -66,7 +67,7 @@ def _gone(profile: Profile) -> _Gone:
         return frozenset(ops["op"].to_numpy()[np.isin(of_op, np.concatenate([*chosen, _NONE]))].tolist())
 
     going = np.concatenate([*(these for _, these in again), _NONE])
-    return _Gone(
+    return _SentInVain(
         frozenset(steady[np.isin(like[steady], going)].tolist()),
         frozenset(steady[np.isin(like[steady], entered)].tolist()),
         launched([going]),
@@ -77,12 +78,12 @@ def _gone(profile: Profile) -> _Gone:
 _NONE = np.empty(0, np.int64)
 
 
-def _spans(tensors: Sequence[SentTensor], first: int) -> list[Span]:
+def _spans(tensors: Sequence[SentTensor], first: int) -> list[SpanOfThread]:
     """Return when what is sent again runs, from this time on that it is sent."""
     return [span for tensor in tensors for sent in tensor.members[first:] for span in sent.spans]
 
 
-def _rows_in(thread: I64, start_ns: I64, span: Span) -> I64:
+def _rows_in(thread: I64, start_ns: I64, span: SpanOfThread) -> I64:
     """Return the API calls (sorted by thread and time) that begin in a span."""
     a, b = np.searchsorted(thread, [span.thread, span.thread + 1])
     first, last = a + np.searchsorted(start_ns[a:b], [span.begin_ns, span.end_ns])
@@ -95,22 +96,38 @@ def _edits(profile: Profile) -> list[Edit]:
     return [*calls, RemoveOps(gone.ops)]
 
 
-def _of_pace(case: Case) -> Case:
-    """Return the case of the rank of this report that waits least for others: it sets the pace, and what it saves the job does."""
+def _other_ranks(profile: Profile) -> list[Profile]:
+    return list(peers.others(profile))
+
+
+def _pace(case: Case) -> int | None:
+    """Return the process of the rank that waits least for others, None where ranks cannot be compared."""
     waits = {
         r["process"]: (r["exposed_wait_ns"] or 0) / max(r["steps"], 1)
         for r in rank_rows(case)
         if r["exposed_wait_ns"] is not None
     }
-    least = min(waits, key=lambda process: waits[process], default=case.process)
-    other = next((p for p in peers.others(case.profile) if p.process == least), None) if least != case.process else None
-    return case if other is None else replace(case, profile=other, replay=replay_of(other))
+    return min(waits, key=lambda process: waits[process], default=None)
 
 
 def sent_once(case: Case, settings: RecordedSettings | None = None) -> Saving:
-    """Return what it saves if each tensor is sent once: the collectives and copies that go, with the host code of these."""
-    at_pace = _of_pace(case)
-    return at_pace.worth(*_edits(at_pace.profile))
+    """Return what it saves if each tensor is sent once: the collectives and copies that go, with the host code of these.
+
+    What the rank saves that sets the pace, the job does. Where another rank waits less, this one's collectives hold what it waits for that.
+    """
+    pace = _pace(case)
+    if pace is None:
+        return case.worth(*_edits(case.profile), bound=True)
+    if pace == case.process:
+        return case.worth(*_edits(case.profile))
+    other = next((p for p in case.profile.once(_other_ranks) if p.process == pace), None)
+    if other is not None and other.once(_gone).calls:
+        return replace(case, profile=other, replay=replay_of(other)).worth(*_edits(other))
+    worth = case.worth(*_edits(case.profile))
+    if worth.likely_ns is None:
+        return worth
+    transfer = transfer_of_ops_ns(case, case.profile.once(_gone).ops)
+    return replace(worth, likely_ns=min(worth.likely_ns, transfer))
 
 
 def _tensors(case: Case) -> list[SentTensor]:
@@ -144,8 +161,7 @@ def _readers(tensors: Sequence[SentTensor]) -> str:
     named = []
     for parent, children in _siblings(tensors).items():
         listed = children[:MOST_NAMED_LAYERS]
-        of = f" of {parent}" if parent else ""
-        named.append(f"{', '.join(listed[:-1])} and {listed[-1]}{of}" if len(listed) > 1 else f"{listed[0]}{of}")
+        named.append(f"{', '.join(listed[:-1])} and {listed[-1]}{f' of {parent}' if parent else ''}")
     return f"layers {', '.join(named[:MOST_NAMED_LAYERS])}" if named else "several readers"
 
 
@@ -160,7 +176,7 @@ def _siblings(tensors: Sequence[SentTensor]) -> dict[str, list[str]]:
     return siblings
 
 
-class _Kind(NamedTuple):
+class _CollectiveWords(NamedTuple):
     """A kind of collective: what each reader does, what is done, and lines that do it once for all."""
 
     each: str
@@ -169,24 +185,24 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "gather": _Kind(
+    "gather": _CollectiveWords(
         "gather",
         "gathered",
         "whole = torch.empty(world * x.shape[0], *x.shape[1:], dtype=x.dtype, device=x.device)\n"
         "dist.all_gather_into_tensor(whole, x)  # once; all that read it are given whole",
     ),
-    "scatter": _Kind(
+    "scatter": _CollectiveWords(
         "reduce and scatter",
         "reduced",
         "part = torch.empty(x.shape[0] // world, *x.shape[1:], dtype=x.dtype, device=x.device)\n"
         "dist.reduce_scatter_tensor(part, x)  # once; all that read it are given part",
     ),
-    "to_all": _Kind(
+    "to_all": _CollectiveWords(
         "exchange",
         "exchanged",
         "came = torch.empty_like(x)\ndist.all_to_all_single(came, x)  # once; all that read it are given came",
     ),
-    "reduce": _Kind(
+    "reduce": _CollectiveWords(
         "reduce",
         "reduced",
         "total = x.clone()\ndist.all_reduce(total)  # once; all that read it are given total",
@@ -214,12 +230,13 @@ def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[s
         title.replace("gathered", kind.done),
         replace(remedy, text=remedy.text.replace("Gather", kind.each.capitalize())),
     )
-    siblings, split = _siblings(tensors), _split_in(tensors[0])
-    if function == _OF_DTENSOR and siblings and all(siblings) and split is not None:
+    siblings, split, gathers = _siblings(tensors), _split_in(tensors[0]), kind is _KINDS["gather"]
+    if function == _OF_DTENSOR and gathers and siblings and all(siblings) and split is not None:
         text = f"{remedy.text}: PrepareModuleInput of the block that holds these layers, and no input_layouts in theirs"
         return title, replace(remedy, text=text, paste=_prepared(case, siblings, split))
     if function == _OF_DTENSOR:
-        paste = "x = x.redistribute(placements=[Replicate()])  # once, before all layers that are given x"
+        placements = "[Replicate()]" if gathers else "placements"
+        paste = f"x = x.redistribute(placements={placements})  # once, before all layers that are given x"
     elif function and not function.startswith("_"):
         paste = f"x = {function}.apply(x)  # once, before all that read x\nreturn F.linear(x, self.weight)  # in them, without {function}"
     else:
@@ -243,11 +260,8 @@ def _prepared(case: Case, siblings: Mapping[str, Sequence[str]], split: int) -> 
     texts = [str(text) for of_file in source.values() for text in of_file.values()]
     for parent, children in siblings.items():
         block = (_NUMBERED.search(parent) or ["*"])[0]
-        others = (
-            ", None" * (inputs - 1)
-            if (inputs := max((_inputs_of(block, text) for text in texts), default=1)) > 1
-            else ","
-        )
+        inputs = max((_inputs_of(block, text) for text in texts), default=1)
+        others = ", None" * (inputs - 1) if inputs > 1 else ","
         paste += [
             f'plan["{block}"] = PrepareModuleInput(input_layouts=(Shard({split}){others}),',
             f"    desired_input_layouts=(Replicate(){others}))",
@@ -268,7 +282,7 @@ def _inputs_of(block: str, text: str) -> int:
 
 def of_again(case: Case) -> Takes:
     """Return all that is done to send these tensors."""
-    return Takes(case.profile.once(_gone).every)
+    return Takes(case.profile.once(_gone).every if _tensors(case) else frozenset())
 
 
 def place_of_again(case: Case) -> Row:

@@ -744,6 +744,7 @@ OF_JOBS = {
     "outputs cut apart again",
     "reductions added up",
     "gradients of one input",
+    "sent again",
     "ranks on one GPU",
     "float32 messages",
     "exchanges in a loop",
