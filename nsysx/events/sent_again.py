@@ -22,7 +22,7 @@ from nsysx.events.collective_operators import CollectiveOperator, collective_ope
 from nsysx.events.flow_messages import place_of_sent
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size, sizes_of
-from nsysx.events.operator_flow import SIZES, OperatorFlow, flows_of, in_place, is_view, outermost_rows
+from nsysx.events.operator_flow import SIZES, OperatorFlow, flows_of, in_place, is_view, outermost_rows, results_given
 from nsysx.events.profile import Profile
 
 #: Collectives that write into what they send: a second one sends something else.
@@ -43,8 +43,9 @@ _BESIDE = re.compile(
     r"^(aten::(as_strided|(new_)?empty\w*|copy_|chunk|(unsafe_)?(tensor_)?split\w*|narrow|slice|select|unbind|cat|concat\w*|stack|"
     r"constant_pad_nd|pad|resize_|set_)|_?c10d\w*::\w+|[^:]+)$"
 )
-#: Functions of autograd that Python defines; torch's own have the names of libraries.
-_FUNCTIONS = r"^[^:]*[^:\d]$"
+#: Functions of autograd that Python defines; torch's own have the names of libraries. Within its operators that have a gradient of Python's
+#: there is one with such a name, and its node.
+_FUNCTIONS, _TORCHS_OWN = r"^[^:]*[^:\d]$", "GeneratedBackwardFor_"
 
 
 class SpanOfThread(NamedTuple):
@@ -186,6 +187,8 @@ class _StepSends:
         for each in self._every:
             if begin <= each.start_ns < end and _OVERWRITE.match(each.name):
                 written += each.given[:1]
+        between = self._others.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+        written += [number for number, _ in results_given(between["label"])]
         return any(self._base(number) in theirs for number in written)
 
     def _base(self, number: int) -> int:
@@ -213,17 +216,29 @@ class _StepSends:
         thread = self.flow.thread
         around = [call for call in self.flow.calls if call.start_ns <= each.start_ns and call.end_ns >= each.end_ns]
         module = around[-1].path if around else ""
+        own = SpanOfThread(thread, each.start_ns, each.end_ns)
         functions = self._functions.filter(
             (pl.col("start_ns") <= each.start_ns) & (pl.col("end_ns") >= each.end_ns) & (pl.col("thread") == thread)
         )
         if functions.height:
             _, begin, end, number, name, label = functions.row(-1)
             if self._only_sends(begin, end):
-                nodes = self._nodes.filter(pl.col("number") == number).select("thread", "start_ns", "end_ns")
-                spans = (SpanOfThread(thread, begin, end), *(SpanOfThread(*row) for row in nodes.iter_rows()))
                 listed = pl.Series([str(label)]).str.extract(SIZES, 1)[0]
+                spans = (SpanOfThread(thread, begin, end), *self._nodes_of(number))
                 return SendingLayer(each.start_ns, module, name, spans), next(iter(sizes_of(listed or "")), ())
-        return SendingLayer(each.start_ns, module, "", (SpanOfThread(thread, each.start_ns, each.end_ns),)), ()
+        inside = self._numbered.filter(
+            (pl.col("start_ns") >= each.start_ns) & (pl.col("end_ns") <= each.end_ns) & (pl.col("thread") == thread)
+        )
+        own_nodes = (
+            inside.filter(pl.col("name").cast(pl.String).str.starts_with(_TORCHS_OWN))["number"].unique().to_list()
+        )
+        behind = [node for number in own_nodes for node in self._nodes_of(number) if node.begin_ns >= each.end_ns]
+        return SendingLayer(each.start_ns, module, "", (own, *behind)), ()
+
+    def _nodes_of(self, number: int) -> list[SpanOfThread]:
+        """Return when the node of a function is at work in backward."""
+        nodes = self._nodes.filter(pl.col("number") == number).select("thread", "start_ns", "end_ns")
+        return [SpanOfThread(*row) for row in nodes.iter_rows()]
 
     def _only_sends(self, begin_ns: int, end_ns: int) -> bool:
         """Return whether what runs between two instants sends, and only hands on besides."""
@@ -239,6 +254,13 @@ class _StepSends:
         return ranges.filter(
             (ranges["process"] == self._profile.process) & (ranges["kind"] == "op") & ~ranges["repeated"]
         ).sort("start_ns")
+
+    @cached_property
+    def _others(self) -> pl.DataFrame:
+        """Operators of other libraries on the flow's thread: what they write into is not known."""
+        name = pl.col("name").cast(pl.String)
+        mine = self._operators.filter(pl.col("thread") == self.flow.thread)
+        return mine.filter(name.str.contains("::") & ~name.str.contains(r"^(aten|prim|profiler|autograd|_?c10d\w*)::"))
 
     @cached_property
     def _numbered(self) -> pl.DataFrame:

@@ -177,11 +177,12 @@ def _siblings(tensors: Sequence[SentTensor]) -> dict[str, list[str]]:
 
 
 class _CollectiveWords(NamedTuple):
-    """A kind of collective: what each reader does, what is done, and lines that do it once for all."""
+    """A kind of collective: what each reader does, what is done, and lines that do it once for all, also of those that are functional."""
 
     each: str
     done: str
     once: str
+    functional: str
 
 
 _KINDS = {
@@ -190,22 +191,26 @@ _KINDS = {
         "gathered",
         "whole = torch.empty(world * x.shape[0], *x.shape[1:], dtype=x.dtype, device=x.device)\n"
         "dist.all_gather_into_tensor(whole, x)  # once; all that read it are given whole",
+        "whole = funcol.all_gather_tensor_autograd(x, 0, group)  # once; all that read it are given whole",
     ),
     "scatter": _CollectiveWords(
         "reduce and scatter",
         "reduced",
         "part = torch.empty(x.shape[0] // world, *x.shape[1:], dtype=x.dtype, device=x.device)\n"
         "dist.reduce_scatter_tensor(part, x)  # once; all that read it are given part",
+        'part = funcol.reduce_scatter_tensor_autograd(x, "sum", 0, group)  # once; all that read it are given part',
     ),
     "to_all": _CollectiveWords(
         "exchange",
         "exchanged",
         "came = torch.empty_like(x)\ndist.all_to_all_single(came, x)  # once; all that read it are given came",
+        "came = funcol.all_to_all_single_autograd(x, None, None, group)  # once; all that read it are given came",
     ),
     "reduce": _CollectiveWords(
         "reduce",
         "reduced",
         "total = x.clone()\ndist.all_reduce(total)  # once; all that read it are given total",
+        'total = funcol.all_reduce(x, "sum", group)  # once; all that read it are given total',
     ),
 }
 
@@ -237,10 +242,12 @@ def in_words_of_function(case: Case, title: str, remedy: Alternative) -> tuple[s
     if function == _OF_DTENSOR:
         placements = "[Replicate()]" if gathers else "placements"
         paste = f"x = x.redistribute(placements={placements})  # once, before all layers that are given x"
-    elif function and not function.startswith("_"):
+    elif function.startswith("_"):
+        paste = f"whole = {kind.each.partition(' ')[0]}(x)  # once, as each of them does now; all that read it are given whole"
+    elif function:
         paste = f"x = {function}.apply(x)  # once, before all that read x\nreturn F.linear(x, self.weight)  # in them, without {function}"
     else:
-        paste = kind.once
+        paste = kind.functional if tensors[0].name.startswith("_c10d_functional") else kind.once
     return title, replace(remedy, paste=paste)
 
 
