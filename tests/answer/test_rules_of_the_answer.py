@@ -438,6 +438,26 @@ def test_what_nobody_meant_goes_before_what_is_exposed_at_its_line(
 
 
 @pytest.mark.parametrize(
+    ("oversight", "ms", "bound", "remedy", "first"),
+    [
+        (True, 2.1, False, "compile", "NSX127"),
+        (True, 2.1, False, "replicated", "NSX127"),
+        (True, 2.1, False, "data-parallel", "NSX127"),
+        (True, 1.9, False, "replicated", "NSX110"),  # less than a tenth of the step
+        (True, 2.1, True, "replicated", "NSX110"),  # no more is known of it
+        (True, 2.1, False, "even-stages", "NSX110"),  # a change of what was found
+    ],
+)
+def test_what_nobody_meant_goes_before_the_most_that_another_whole_program_may_save(
+    oversight: bool, ms: float, bound: bool, remedy: str, first: str
+) -> None:
+    evidence = ({"leads": False, "oversight": oversight},)
+    setting = found("NSX127", ms, evidence=evidence, bound=bound, where={"file": "net.py", "line": 7})
+    exposed = found("NSX110", 14, bound=True, remedies=(Alternative(remedy, "", ""),))
+    assert led(StepLimit.COMM, exposed, setting) == first
+
+
+@pytest.mark.parametrize(
     ("oversight", "remedy", "first"),
     [
         (True, "compile-function", "NSX127"),

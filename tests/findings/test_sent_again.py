@@ -19,6 +19,7 @@ LAYERS = ("wq", "wk", "wv")
 GATHER_NS, COPY_NS, SCATTER_NS = 200_000, 30_000, 250_000
 #: Kinds of programs that send by a function of autograd, and its name.
 FUNCTIONS = {"DTensor": "Redistribute", "by hand": "Entered", "multiplies": "Entered"}
+NODES = FUNCTIONS | {"functional": "GeneratedBackwardFor__c10d_functional_all_gather_into_tensor_default"}
 
 
 def sent(program: Both, at: int, given: str, kind: str, layer: int) -> int:
@@ -33,6 +34,9 @@ def sent(program: Both, at: int, given: str, kind: str, layer: int) -> int:
     noted(program.main, "ncclAllGather", start, program.t, comm=comm, size=BYTES)
     if kind == "broadcast":
         name = "c10d::broadcast_"
+    if kind == "functional":  # torch makes its gradient, within the operator
+        text = f"{NODES[kind]}, seq = {at}, op_id = {at + 4}, sizes = [{PART}, []], input_op_ids = []"
+        program.node(text, start + 1)
     program.node(f"{name}, op_id = {at + 1}, sizes = [{PART}, []], input_op_ids = [{given}, (0,-1)]", start)
     program.host(2)
     program.node(
@@ -58,6 +62,10 @@ def given_to(program: Both, at: int, kind: str, layer: int) -> str:
     if kind == "written" and layer == 1:
         operator(program, "view", number + 50, [at, -1], f"{PART}, []")
         operator(program, "add_", number + 51, [number + 50, -1], f"{PART}, []", 5, "add")
+    if kind == "read by a library":
+        begin = program.t
+        program.launch(5, "rotary_kernel")
+        program.node(f"flash_attn::rotary, op_id = {number + 50}, sizes = [{PART}], input_op_ids = [({at},0)]", begin)
     if kind in ("copied", "reduced as a copy"):
         operator(program, "clone", number + 50, [at, -1], f"{PART}, []", 5, "copy")
         return f"({number + 50},0)"
@@ -97,13 +105,13 @@ def step(program: Both, number: int, kind: str) -> None:
         for layer in range(3):
             mine = at + 100 * (layer + 1)
             operator(program, "mm", mine + 20, [-1, -1], f"{WHOLE}, {WHOLE}", 100)
-            if kind in FUNCTIONS:
+            if kind in NODES:
                 begin = program.t
                 program.host(5)
                 start = program.t
                 program.launch(SCATTER_NS / 1000, SCATTER)
                 noted(program.main, "ncclReduceScatter", start, program.t, comm=5, size=BYTES)
-                program.node(f"{FUNCTIONS[kind]}Backward, seq = {mine}, op_id = {mine + 21}, sizes = [{WHOLE}]", begin)
+                program.node(f"{NODES[kind]}Backward, seq = {mine}, op_id = {mine + 21}, sizes = [{WHOLE}]", begin)
     program.sync()
 
 
@@ -121,6 +129,7 @@ def finding(folder: Path, kind: str) -> Finding | None:
         ("by hand", 2 * (GATHER_NS + COPY_NS + SCATTER_NS)),
         ("multiplies", 2 * GATHER_NS),  # only what the collective itself takes is known to go
         ("without gradients", 2 * GATHER_NS),
+        ("functional", 2 * (GATHER_NS + SCATTER_NS)),
         ("copied", 2 * GATHER_NS),
         ("viewed", 2 * GATHER_NS),
         ("reduced as a copy", 2 * GATHER_NS),
@@ -148,6 +157,7 @@ def test_the_plan_of_a_dtensor_names_its_layers_and_how_it_is_split(tmp_path: Pa
         "once",
         "of its own",  # of one size: queries of one tensor, keys of another
         "other results",  # values and numbers of the largest
+        "read by a library",  # which may have written into it
         "in backward",
         "reduced in place",
         "broadcast",  # by one rank after the other
