@@ -216,7 +216,6 @@ class _StepSends:
         thread = self.flow.thread
         around = [call for call in self.flow.calls if call.start_ns <= each.start_ns and call.end_ns >= each.end_ns]
         module = around[-1].path if around else ""
-        own = SpanOfThread(thread, each.start_ns, each.end_ns)
         functions = self._functions.filter(
             (pl.col("start_ns") <= each.start_ns) & (pl.col("end_ns") >= each.end_ns) & (pl.col("thread") == thread)
         )
@@ -233,7 +232,7 @@ class _StepSends:
             inside.filter(pl.col("name").cast(pl.String).str.starts_with(_TORCHS_OWN))["number"].unique().to_list()
         )
         behind = [node for number in own_nodes for node in self._nodes_of(number) if node.begin_ns >= each.end_ns]
-        return SendingLayer(each.start_ns, module, "", (own, *behind)), ()
+        return SendingLayer(each.start_ns, module, "", (SpanOfThread(thread, each.start_ns, each.end_ns), *behind)), ()
 
     def _nodes_of(self, number: int) -> list[SpanOfThread]:
         """Return when the node of a function is at work in backward."""
@@ -259,8 +258,9 @@ class _StepSends:
     def _others(self) -> pl.DataFrame:
         """Operators of other libraries on the flow's thread: what they write into is not known."""
         name = pl.col("name").cast(pl.String)
-        mine = self._operators.filter(pl.col("thread") == self.flow.thread)
-        return mine.filter(name.str.contains("::") & ~name.str.contains(r"^(aten|prim|profiler|autograd|_?c10d\w*)::"))
+        return self._operators.filter(pl.col("thread") == self.flow.thread).filter(
+            name.str.contains("::") & ~name.str.contains(r"^(aten|prim|profiler|autograd|_?c10d\w*)::")
+        )
 
     @cached_property
     def _numbered(self) -> pl.DataFrame:

@@ -222,6 +222,7 @@ GB = 1 << 30
         ({"elements": 4 << 20}, False),  # they take longer than the whole computation
         ({"added": True}, False),  # layers send more than they need
         ({"inputs": [{"rows": 2}]}, True),
+        ({"again": True}, False),  # one tensor is sent for each of the layers
         ({"inputs": [{"rows": 1}]}, False),  # one sequence has no part for each of two ranks
     ],
 )
@@ -238,6 +239,7 @@ def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
         "count": 8,
         "elements": 0,
         "added": False,
+        "again": False,
         "inputs": None,
     }
     kind = SimpleNamespace(**{**usual, **changed})
@@ -255,6 +257,7 @@ def test_small_layers_that_fit_whole_on_each_gpu_need_no_messages(
     }
     monkeypatch.setattr(_layer_messages, "settings_of", lambda profile: RecordedSettings(settings))
     monkeypatch.setattr(_layer_messages, "gradients_apart", lambda case: "they are" if kind.added else "")
+    monkeypatch.setattr(_layer_messages, "again_sent", lambda case: "they are" if kind.again else "")
     monkeypatch.setattr(_layer_messages, "added_up", lambda case: "")
     monkeypatch.setattr(_layer_messages, "exposed_share", lambda case, ops: 1.0)
     case = SimpleNamespace(
