@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nsysx.findings import _sent_again
+from nsysx.findings._case import Saving
 from nsysx.model import Finding
 from tests.findings.lined import FILE
 from tests.findings.test_added_reductions import BYTES, FIRST, SECOND, Both
@@ -16,9 +19,9 @@ from tests.ranks.test_rank_table import ALL_REDUCE, noted
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 PART, WHOLE, JOINED = "[4, 64, 128]", "[4, 128, 128]", "[8, 64, 128]"
 LAYERS = ("wq", "wk", "wv")
-GATHER_NS, COPY_NS, SCATTER_NS = 200_000, 30_000, 250_000
+GATHER_NS, COPY_NS, SCATTER_NS, HOST_NS = 200_000, 30_000, 250_000, 700_000
 #: Kinds of programs that send by a function of autograd, and its name.
-FUNCTIONS = {"DTensor": "Redistribute", "by hand": "Entered", "multiplies": "Entered"}
+FUNCTIONS = {"DTensor": "Redistribute", "by hand": "Entered", "multiplies": "Entered", "slow host": "Redistribute"}
 NODES = FUNCTIONS | {"functional": "GeneratedBackwardFor__c10d_functional_all_gather_into_tensor_default"}
 
 
@@ -29,7 +32,7 @@ def sent(program: Both, at: int, given: str, kind: str, layer: int) -> int:
     start = program.t
     if kind in ("reduced in place", "reduced as a copy"):
         name, kernel = "c10d::allreduce_", ALL_REDUCE
-    program.launch(GATHER_NS / 1000, kernel)
+    program.launch(2 if kind == "slow host" else GATHER_NS / 1000, kernel)
     comm = 6 if (kind, layer) == ("other ranks", 1) else 5
     noted(program.main, "ncclAllGather", start, program.t, comm=comm, size=BYTES)
     if kind == "broadcast":
@@ -38,14 +41,22 @@ def sent(program: Both, at: int, given: str, kind: str, layer: int) -> int:
         text = f"{NODES[kind]}, seq = {at}, op_id = {at + 4}, sizes = [{PART}, []], input_op_ids = []"
         program.node(text, start + 1)
     program.node(f"{name}, op_id = {at + 1}, sizes = [{PART}, []], input_op_ids = [{given}, (0,-1)]", start)
-    program.host(2)
+    program.host(HOST_NS / 1000 if kind == "slow host" else 2)
     program.node(
         f"_c10d_functional::wait_tensor, op_id = {at + 2}, sizes = [{JOINED}], input_op_ids = [({at + 1},0)]",
         program.t - 1000,
     )
     if kind == "multiplies":
         operator(program, "mm", at + 9, [at + 2, -1], f"{JOINED}, {JOINED}", 20)
-    operator(program, "cat", at + 3, [at + 2, at + 2, -1], f"{PART}, {PART}, []", COPY_NS / 1000, "CatArrayBatchedCopy")
+    operator(
+        program,
+        "cat",
+        at + 3,
+        [at + 2, at + 2, -1],
+        f"{PART}, {PART}, []",
+        2 if kind == "slow host" else COPY_NS / 1000,
+        "CatArrayBatchedCopy",
+    )
     if kind in FUNCTIONS:
         program.node(
             f"{FUNCTIONS[kind]}, seq = {at}, op_id = {at + 4}, sizes = [{WHOLE}, []], input_op_ids = []", begin
@@ -173,3 +184,33 @@ def test_only_two_of_three_are_alike(kind: str, tmp_path: Path) -> None:
     found = finding(tmp_path, kind)
     assert found is not None and "up to 2 times in a step" in found.detail
     assert found.saving_ns_per_step == pytest.approx(GATHER_NS, rel=0.05)
+
+
+def test_the_host_code_of_what_goes_goes_too(tmp_path: Path) -> None:
+    """Kernels of 2 us are waited for, and 700 us of the host's between two of them are DTensor's."""
+    found = finding(tmp_path, "slow host")
+    assert found is not None and found.saving_ns_per_step == pytest.approx(2 * (HOST_NS + SCATTER_NS), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("pace", "transfer_ns", "saved_ns", "bound"),
+    [
+        (None, 0, 900, True),  # waits for other ranks are not told from transfers
+        (7, 0, 900, False),
+        (8, 300, 300, False),  # another rank of another report: what waits for it stays
+        (8, 2000, 900, False),
+    ],
+)
+def test_a_rank_that_waits_for_others_saves_its_transfers_alone(
+    pace: int | None, transfer_ns: int, saved_ns: int, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = _sent_again._SentInVain(frozenset({1}), frozenset(), frozenset({1}), frozenset({1}))
+    case = SimpleNamespace(
+        process=7,
+        profile=SimpleNamespace(once=lambda make: [] if make is _sent_again._other_ranks else gone),
+        worth=lambda *edits, bound=False: Saving(900, "replay", bound),
+    )
+    monkeypatch.setattr(_sent_again, "_pace", lambda case: pace)
+    monkeypatch.setattr(_sent_again, "transfer_of_ops_ns", lambda case, ops: transfer_ns)
+    worth = _sent_again.sent_once(case)  # type: ignore[arg-type]
+    assert (worth.likely_ns, worth.bound) == (saved_ns, bound)
