@@ -70,7 +70,8 @@ MOST_SAVED_SHARE = 0.99
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
 #: so many times as much.
 EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
-#: Before a program is divided among its ranks in another way, what saves this share of the step for sure is done as it is (chosen).
+#: Before a program is divided among its ranks in another way, what saves this share of the step for sure is done as it is; what nobody
+#: meant is done before all of it is compiled, too (chosen).
 NOTABLE_BEFORE_SHARE = 0.1
 #: A compiler that fuses what it can has to promise more than so many times what work saves that was recorded (`Rule.direct`).
 COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2

@@ -145,7 +145,7 @@ class _StepSends:
         """Return the communicator of a collective; None where no note says among whom it is, or it makes more than one message."""
         starts, communicators = self._messages
         first, last = bisect_left(starts, each.start_ns), bisect_right(starts, each.end_ns)
-        return communicators[first] if last - first == 1 else None
+        return (communicators[first] or None) if last - first == 1 else None
 
     @cached_property
     def _messages(self) -> tuple[list[int], list[str | None]]:
