@@ -7,6 +7,7 @@ nothing else, its node in backward sends the gradient back, again for each.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -174,21 +175,28 @@ class _StepSends:
                 first = n
 
     def _is_written(self, made: int, before: CollectiveOperator, behind: CollectiveOperator) -> bool:
-        """Return whether something writes into a tensor (its number), or into the result of the first, between two collectives."""
-        begin, end = before.end_ns, behind.start_ns
+        """Return whether something writes into a tensor (its number), or into the result of the first, between two collectives.
+
+        What has no name and is as large may be another view of it.
+        """
+        begin, end, large = before.end_ns, behind.start_ns, math.prod(_size(before))
         first, last = np.searchsorted(self.flow.start_ns, [begin, end]).tolist()
-        theirs = {made, -2 if before.number is None else before.number, *before.given[: place_of_sent(before.name)]} - {
-            -1
-        }
         written = list[int]()
         for row in range(first, last):
             name, given = self.flow.names[row], self.flow.made[row]
             written += given if _OF_LISTS.match(name) else given[:1] if in_place(name) else ()
+            sizes = sizes_of(self.flow.size[row]) if in_place(name) and given[:1] == (-1,) else []
+            if sizes and math.prod(sizes[0]) == large:
+                return True
         for each in self._every:
-            if begin <= each.start_ns < end and _OVERWRITE.match(each.name):
-                written += each.given[:1]
+            if begin <= each.start_ns < end and (_OVERWRITE.match(each.name) or place_of_sent(each.name)):
+                written += each.given[:1]  # what it sends, or what it receives into
         between = self._others.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
         written += [number for number, _ in results_given(between["label"])]
+        received = [
+            number for number in (before.number, *before.given[: place_of_sent(before.name)]) if number is not None
+        ]
+        theirs = {made, self._base(made), *received} - {-1}
         return any(self._base(number) in theirs for number in written)
 
     def _base(self, number: int) -> int:

@@ -77,6 +77,15 @@ def given_to(program: Both, at: int, kind: str, layer: int) -> str:
         begin = program.t
         program.launch(5, "rotary_kernel")
         program.node(f"flash_attn::rotary, op_id = {number + 50}, sizes = [{PART}], input_op_ids = [({at},0)]", begin)
+    if kind == "written by another name":  # as by x.data
+        operator(program, "mul_", number + 50, [-1, -1], f"{PART}, []", 5, "mul")
+    if kind == "a buffer":  # of which another collective makes something new each time
+        begin = program.t
+        program.launch(5, GATHER)
+        text = (
+            f"c10d::_allgather_base_, op_id = {number + 50}, sizes = [{PART}, [64]], input_op_ids = [({at},0), (0,-1)]"
+        )
+        program.node(text, begin)
     if kind in ("copied", "reduced as a copy"):
         operator(program, "clone", number + 50, [at, -1], f"{PART}, []", 5, "copy")
         return f"({number + 50},0)"
@@ -169,6 +178,8 @@ def test_the_plan_of_a_dtensor_names_its_layers_and_how_it_is_split(tmp_path: Pa
         "of its own",  # of one size: queries of one tensor, keys of another
         "other results",  # values and numbers of the largest
         "read by a library",  # which may have written into it
+        "written by another name",
+        "a buffer",
         "in backward",
         "reduced in place",
         "broadcast",  # by one rank after the other
