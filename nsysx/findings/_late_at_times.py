@@ -10,6 +10,7 @@ from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.events import bare, trend
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._dealt_at_times import dealt_at_times
 from nsysx.findings._finding_bounds import MOST_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
@@ -41,15 +42,21 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if not case.notable(cost):
         return []
     each = _which(case, at_times, timed if more_ns else None)
-    line = line_of_long_steps(case)
     who, label = f"rank {late['rank']}", Late.named(at_times["cause"]).label
     recorded = f"{at_times['late_steps']} of {units.several(at_times['steps'], 'step')}"
     detail = (
         f"In {recorded} it takes {units.duration(at_times['ns'])} longer than its peers without waiting, mostly {label}; in the others "
         f"it is as fast as they are. That is {units.duration(cost)} of each step."
     )
-    worth = Saving(cost, "from step lengths: these steps would take the usual time", bound=True, source="steps")
-    fix = line.fix("run-rarely") if line is not None else _find(who, each)
+    evidence = [{"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}]
+    dealt = dealt_at_times(case, late, each, cost / at_times["ns"])
+    if dealt is not None:
+        detail, worth, fix, where = f"{detail} {dealt.detail}", dealt.saving, dealt.fix, dealt.where
+        evidence.append(dealt.evidence)
+    else:
+        line = line_of_long_steps(case, late["process"])
+        worth = Saving(cost, "from step lengths: these steps would take the usual time", bound=True, source="steps")
+        fix, where = (_find(who, each), {}) if line is None else (line.fix("run-rarely"), line.where)
     return [
         Found(
             rule,
@@ -58,8 +65,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
             worth=worth,
             cost_ns=cost,
             fix=fix,
-            where={"near": who, **(line.where if line is not None else {})},
-            evidence=[{"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}],
+            where={"near": who, **where},
+            evidence=evidence,
         ).as_finding(case)
     ]
 
@@ -75,7 +82,7 @@ def in_its_steps(case: Case, finding: Finding) -> Finding:
     at_times: Row = late["late_at_times"]
     if late["late_cause"] not in _BY_HOST or at_times["cost_ns"] < MOST_SHARE * late["late_ns"]:
         return finding
-    line = line_of_long_steps(case)
+    line = line_of_long_steps(case, late["process"])
     fix = _find(f"rank {late['rank']}", _which(case, at_times, None)) if line is None else line.fix("run-rarely")
     return fix.into(replace(finding, where={**finding.where, **(line.where if line is not None else {})}))
 

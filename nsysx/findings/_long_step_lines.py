@@ -83,11 +83,14 @@ class LongStepLine(NamedTuple):
         return spoken(self.file, self.line, self.function)
 
 
-def line_of_long_steps(case: Case) -> LongStepLine | None:
+def line_of_long_steps(case: Case, late: int | None = None) -> LongStepLine | None:
     """Return where a process spends its long steps, None where that is not known.
 
-    Of a job it is the rank that runs something else there: the others, at lines of usual steps, may wait for it.
+    Of a job it is the rank that runs something else there: the others, at lines of usual steps, may wait for it. ``late``: the process
+    that is known to be late then.
     """
+    if late is not None:
+        return max(_lines(case, late), key=lambda line: (not line.usual, not line.enters, line.share), default=None)
     processes = peers.first_of_ranks(case.profile, case.process)
     lines = [line for process in processes for line in _lines(case, process)]
     if len(processes) > 1:

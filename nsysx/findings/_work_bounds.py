@@ -194,3 +194,7 @@ FEWEST_NORMALIZED_SAMPLES = 16
 # ---- _numbers_of_lines ---------------------------------------------------------------------------------------------
 #: ``x[:, 0] += 1`` takes its part twice.
 PART_TAKEN_TIMES = 2
+
+# ---- _dealt_at_times ----------------------------------------------------------------------------------------------
+#: Ranks have as many pieces of work by number if their kernels are as many up to this share. Chosen.
+ALIKE_PIECES_SHARE = 0.2

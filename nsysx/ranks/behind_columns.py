@@ -55,7 +55,8 @@ def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> 
 
 def in_some_steps(compared: JobCompared) -> list[dict[str, object]]:
     """Return the columns about work that ranks have at times: in turn, between steps, or in a few steps; null where it is not so."""
-    in_turn, few = work_in_turn.of_each(compared), late_at_times.of_each(compared)
+    few = late_at_times.of_each(compared)
+    in_turn = work_in_turn.of_each(compared, {r for r, late in few.items() if late.cause == Late.COMPUTE})
     alone = lone_work.of_each(compared.aligned)
     return [
         {

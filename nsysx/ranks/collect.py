@@ -21,7 +21,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.model import UNKNOWN_GPU
-from nsysx.ranks import host_meetings, process_groups, usual_work
+from nsysx.ranks import host_meetings, process_groups, usual_work, work_at_times
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
 from nsysx.ranks.rank_places import Place
 from nsysx.ranks.rank_record import LEDGER, CollectiveSeries, LedgerTiles, Rank
@@ -100,7 +100,7 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
 
 def _compute_kernels(ops: pl.DataFrame) -> pl.DataFrame:
     compute = (ops["cls"] == DeviceActivity.COMPUTE.value) & (ops["op_kind"] == "kernel")
-    return ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(compute)
+    return ops.select("process", "device", "family", "name", "grid", "block", "start_ns", "end_ns").filter(compute)
 
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.CommunicatorMember]) -> int | None:
@@ -169,8 +169,10 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     for process, device, start, end in windows:
         key = process, device
         figures, tiles = _ledger(profile, work.steps.get(key, profile.steps.gpu.clear()), key, (start, end))
-        if tiles is not None and key in work.kernels and others_of_gpu(profile, key):
-            tiles = replace(tiles, usual_ns=usual_work.usual_ns(work.kernels[key], tiles))
+        if tiles is not None and key in work.kernels:
+            tiles = work_at_times.with_work(work.kernels[key], tiles)
+            if others_of_gpu(profile, key):
+                tiles = replace(tiles, usual_ns=usual_work.usual_ns(work.kernels[key], tiles))
         members = communicators.get(process, {})
         communication = work.communication.get(key, work.no_communication)
         series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)

@@ -6,8 +6,9 @@ step it shows: in some of them a rank takes far longer without waiting than the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from nsysx.events import trend
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
-from nsysx.ranks import straggler
+from nsysx.ranks import straggler, work_at_times
 from nsysx.ranks.behind import behind_peers
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.rank_bounds import (
@@ -32,7 +33,8 @@ from nsysx.ranks.rank_record import Rank
 class LateAtTimes(NamedTuple):
     """A rank is late by ``ns`` in so many of ``steps``, ``cost_ns`` of each of all; ``every``: they come in a period, None without one.
 
-    ``cause``: what is longer in them than in its usual steps, a code of ``Late``.
+    ``cause``: what is longer in them than in its usual steps, a code of ``Late``. ``even_ns``: by how much its late steps are shorter if
+    all ranks take as long in them. ``dealt``: the work of which it has more then, where its peers have a part of that, else None.
     """
 
     late_steps: int
@@ -41,6 +43,8 @@ class LateAtTimes(NamedTuple):
     ns: int
     cost_ns: int
     cause: str
+    even_ns: int
+    dealt: Mapping[str, Any] | None
 
 
 def of_each(compared: JobCompared) -> dict[int, LateAtTimes]:
@@ -52,14 +56,19 @@ def of_each(compared: JobCompared) -> dict[int, LateAtTimes]:
         if of_one is not None and own_ns is not None:
             member, late, ns = of_one
             rank, count = compared.ranks[group[member]], own_ns.shape[1]
+            others = [compared.ranks[r] for r in group if r != group[member]]
             rhythm = trend.period(ns, float(np.median(own_ns)) * LATE_STEP_TIMES)
+            cause, then_ns = _cause(rank, late), own_ns[:, late]
+            work = work_at_times.dealt(rank, others, late) if cause is Late.COMPUTE else None
             told[group[member]] = LateAtTimes(
                 int(late.sum()),
                 count,
                 None if rhythm is None else rhythm.every,
                 round(float(ns[late].mean())),
                 round(float(ns[late].sum()) / count),
-                _cause(rank, late).value,
+                cause.value,
+                round(float((then_ns[member] - then_ns.mean(axis=0)).mean())),
+                None if work is None else work._asdict(),
             )
     return told
 

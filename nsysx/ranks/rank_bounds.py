@@ -71,6 +71,13 @@ MOST_LATE_STEPS_SHARE = 0.5
 #: Of all that ranks are late by in single steps it makes this share, and this share of all steps: a note of less is of no use. Chosen.
 ALONE_AT_TIMES_SHARE, LATE_AT_TIMES_SHARE = 0.8, 0.05
 
+# ---- work_at_times ----------------------------------------------------------------------------------------------
+#: In late steps peers have a part of what a rank computes then if it is this share of the rank's: one of 20 items of equal cost. What
+#: usual steps hold varies by less.
+LEAST_PART_SHARE = 0.05
+#: The kind of work that is told holds this share of what the rank has more of. Chosen.
+ONE_KIND_AT_TIMES_SHARE = 0.5
+
 # ---- match ------------------------------------------------------------------------------------------------------
 #: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
 COLLECTIVES_TOGETHER_SHARE = 0.8

@@ -66,7 +66,8 @@ class HostCalls:
 class LedgerTiles:
     """The ledger of adjacent stretches of a device's time: its steady steps, in order.
 
-    ``usual_ns``: what each usually computes, by its kernels (``usual_work``); None where no other process shares its GPU.
+    ``usual_ns``: what each usually computes, by its kernels (``usual_work``); None where no other process shares its GPU. ``work``: how
+    long the compute kernels of each kind (family) run in each stretch (ns), and ``kernels``: how many; empty for a rank without peers.
     """
 
     start_ns: I64
@@ -74,12 +75,15 @@ class LedgerTiles:
     parts: Mapping[str, I64]
     idle_causes: Mapping[str, I64]
     usual_ns: I64 | None = None
+    work: Mapping[str, I64] = field(default_factory=dict)
+    kernels: Mapping[str, I64] = field(default_factory=dict)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> LedgerTiles:
         """Return the chosen stretches."""
-        parts, causes = ({k: ns[chosen] for k, ns in x.items()} for x in (self.parts, self.idle_causes))
+        columns = self.parts, self.idle_causes, self.work, self.kernels
+        parts, causes, work, kernels = ({k: values[chosen] for k, values in x.items()} for x in columns)
         usual = None if self.usual_ns is None else self.usual_ns[chosen]
-        return LedgerTiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes, usual)
+        return LedgerTiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes, usual, work, kernels)
 
     def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
         """Return the fields of a Rank that cover the chosen stretches together, by name."""

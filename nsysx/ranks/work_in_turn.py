@@ -6,7 +6,7 @@ step: the rank with less of it waits for as long as another one computes more. W
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +27,17 @@ class WorkInTurn(NamedTuple):
     even_ns: int
 
 
-def of_each(compared: JobCompared) -> dict[int, WorkInTurn]:
-    """Return the place of a rank -> its work in turn, for the ranks of groups that wait for each other's work, none of them always last."""
+def of_each(compared: JobCompared, at_times: Collection[int] = ()) -> dict[int, WorkInTurn]:
+    """Return the place of a rank -> its work in turn, for the ranks of groups that wait for each other's work, none of them always last.
+
+    ``at_times``: the places of ranks for whose GPU work alone their groups wait in a few steps.
+    """
     if compared.late is not None and compared.late.named:
         return {}
     in_turn: dict[int, WorkInTurn] = {}
     for group in straggler.groups(compared.costs):
+        if not set(group).isdisjoint(at_times):
+            continue
         per_step = _work_and_waits(compared, group)
         if per_step is None:
             continue

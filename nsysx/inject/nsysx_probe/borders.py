@@ -264,7 +264,8 @@ class Borders:
         self.window.open(self.torch)
         self.window.opened = self._settings_due = True
         self.out.recording = True
-        self.marking.start(self.window.steps, next_long(self.clock.periods, self.steps.index))
+        long = next_long(self.clock.periods, self.steps.index, self.clock.by_device())
+        self.marking.start(self.window.steps, long)
         self.xray.start()
         self.status.hello()
         self.calls.turn(self.marking.on)

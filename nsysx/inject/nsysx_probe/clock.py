@@ -161,7 +161,7 @@ class StepClock:
                 raise
             self._events.clear()
 
-    def _by_device(self) -> dict[int, int]:
+    def by_device(self) -> dict[int, int]:
         """Return number -> length (ns) of each step whose block's first event and whose successor's the device has reached.
 
         In a block of several steps each has their mean. A block in which a step has no length of its own, because something else
@@ -179,7 +179,7 @@ class StepClock:
 
     def _timed(self, steps: list[TimedStep], least: int) -> tuple[list[TimedStep], str]:
         """Return the steps with their lengths by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
-        device = self._by_device()
+        device = self.by_device()
         free = [p._replace(ns=device[p.number]) for p in steps if p.number in device]
         return (free, "gpu") if len(free) >= least else (steps, "cpu")
 
