@@ -21,11 +21,11 @@ class DealtAtTimes(NamedTuple):
     saving: Saving
     fix: Fix
     where: Row
-    evidence: Row
+    evidence: tuple[Row, ...]
 
 
 def dealt_at_times(case: Case, late: Row, each: str, often: float) -> DealtAtTimes | None:
-    """Return what is said of a rank that is late at times by work that all ranks do then; None where its peers do none.
+    """Return what is said of a rank that is late at times by work of which its peers do a part then; None where they do none.
 
     ``late`` is its row in the table of ranks, ``each`` its late steps in words, ``often`` which share of all steps they are.
     """
@@ -34,27 +34,25 @@ def dealt_at_times(case: Case, late: Row, each: str, often: float) -> DealtAtTim
         return None
     line = None if work["file"] else line_of_long_steps(case, late["process"])
     where = {name: work[name] for name in ("file", "line")} if work["file"] else {} if line is None else line.where
-    kind, here, there = (
-        late_kinds.of_family(work),
-        units.duration(work["ns"]),
-        units.duration(work["others_ns"]),
-    )
+    here, there = units.duration(work["ns"]), units.duration(work["others_ns"])
     alike = work["others_kernels"] >= (1 - ALIKE_PIECES_SHARE) * work["kernels"]
-    counted = f", in {'about as many' if alike else 'fewer'} kernels" if work["kernels"] else ""
+    shares = f"rank {late['rank']} {here}, its peers {there}, in {'about as many' if alike else 'fewer'} kernels"
     detail = (
-        f"All ranks compute something in {each} that others do not hold, mostly {kind}: rank {late['rank']} {here} of it, its peers "
-        f"{there}{counted}. {_place_in_words(work, line)}"
+        f"All ranks compute something then that other steps do not hold, mostly {late_kinds.of_family(work)}: {shares}."
     )
+    even_ns = min(at_times["even_ns"], work["ns"] - work["mean_ns"])
+    ranks = rank_rows(case)
+    waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in ranks)
+    for_it = len(ranks) * even_ns * at_times["late_steps"] / at_times["steps"]
     return DealtAtTimes(
-        detail.rstrip(),
-        _saving(case, at_times, often),
-        _fix(
-            line,
-            f"in {each.replace('every', 'each', 1)}",
-            f"rank {late['rank']} has {here} of it, its peers {there}{counted}",
-        ),
+        f"{detail} {_place_in_words(work, line)}".rstrip(),
+        _saving(case, round(even_ns * often), round(work["mean_ns"] * often)),
+        _fix(line, each.replace("every", "each", 1), shares),
         where,
-        {"work": kind, "then_ns": work["ns"], "on its peers then_ns": work["others_ns"]},
+        (
+            {"work": late_kinds.of_family(work), "then_ns": work["ns"], "on its peers then_ns": work["others_ns"]},
+            {"turn_wait_ns": round(min(for_it, waited)), "waited_ns": round(waited)},
+        ),
     )
 
 
@@ -64,28 +62,25 @@ def _place_in_words(work: Row, line: LongStepLine | None) -> str:
         return f"It lies below {late_kinds.of_row(work).rpartition(', ')[2]}."
     if line is None:
         return ""
-    return f"No such step was X-rayed: {units.share(line.share, 1)} of looks at its host in such steps found it in {line.in_words}."
+    return f"No such step was X-rayed: its host is in {line.in_words} in {units.share(line.share, 1)} of the looks at such steps."
 
 
-def _fix(line: LongStepLine | None, then: str, who: str) -> Fix:
+def _fix(line: LongStepLine | None, each: str, shares: str) -> Fix:
     """Return what to do about it: an evaluation is shared, anything else is dealt out by cost."""
     if line is not None and line.evaluates:
-        return Fix.by_name(
-            "mixed-shares",
-            text=f"Share evenly what the ranks evaluate {then}, every n-th item or a random share: {who}",
-        )
-    return Fix.by_name("dealt-by-cost", text=f"Deal out by cost, not by number, what each rank computes {then}: {who}")
+        evenly = f"Share evenly what the ranks evaluate in {each}, every n-th item or a random share: {shares}"
+        return Fix.by_name("mixed-shares", text=evenly)
+    what = f"{line.function} computes on each rank" if line is not None and not line.enters else "each rank computes"
+    return Fix.by_name("dealt-by-cost", text=f"Deal out by cost, not by number, what {what} in {each}: {shares}")
 
 
-def _saving(case: Case, at_times: Row, often: float) -> Saving:
-    """Return what a step saves on average if all ranks take as long in the late ones.
+def _saving(case: Case, even_ns: int, share_ns: int) -> Saving:
+    """Return what a step saves on average, ``even_ns`` at best; ``share_ns``: an even share of the work of a step, likewise on average.
 
-    What is dealt out goes whole, each piece to one rank: the longest first, each to the rank that has least, no rank has more than 4/3 of
-    an even share (1/3 of it less for n = 1, ...: 4/3 - 1/(3 n), Graham), where no piece is longer than that.
+    Each piece goes whole to one rank: the longest first, each to the rank that has least, none of n ranks has more than 4/3 - 1/(3 n)
+    of what it has in the best order (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969), where no piece is longer than that.
     """
-    ranks = len(rank_rows(case))
-    even_ns = round(at_times["even_ns"] * often)
-    lost = min(round(at_times["dealt"]["mean_ns"] * often * (1 - 1 / ranks) / 3), even_ns)
+    lost = min(round(share_ns * (1 - 1 / len(rank_rows(case))) / 3), even_ns)
     why = "from step lengths: in these steps all ranks take as long, as near as whole pieces can be dealt out"
     if others_of_gpu(case.profile):
         return Saving(even_ns, f"{why}; {FASTER_ALONE}", bound=True, source="steps")

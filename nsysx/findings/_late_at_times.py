@@ -48,11 +48,13 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         f"In {recorded} it takes {units.duration(at_times['ns'])} longer than its peers without waiting, mostly {label}; in the others "
         f"it is as fast as they are. That is {units.duration(cost)} of each step."
     )
-    evidence = [{"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}]
+    evidence: list[Row] = [
+        {"late in": recorded, "then_ns": at_times["ns"], "cost of each step_ns": at_times["cost_ns"]}
+    ]
     dealt = dealt_at_times(case, late, each, cost / at_times["ns"])
     if dealt is not None:
         detail, worth, fix, where = f"{detail} {dealt.detail}", dealt.saving, dealt.fix, dealt.where
-        evidence.append(dealt.evidence)
+        evidence += dealt.evidence
     else:
         line = line_of_long_steps(case, late["process"])
         worth = Saving(cost, "from step lengths: these steps would take the usual time", bound=True, source="steps")

@@ -217,7 +217,7 @@ def test_a_long_step_that_is_due_in_the_window_is_marked(monkeypatch: pytest.Mon
     """The usual step at the begin of a window says nothing of what makes every fifth one long."""
     before: list[int] = []
 
-    def due(steps: list[Any], behind: int) -> int:
+    def due(steps: list[Any], behind: int, on_device: dict[int, int]) -> int:
         before.extend(step.number for step in steps)
         return behind + 3
 
@@ -249,8 +249,35 @@ def timed(lengths: list[int], *, recorded: bool = False) -> list[Any]:
 )
 def test_long_steps_that_come_back_at_one_distance(lengths: list[int], due: int | None) -> None:
     next_long = nsysx_probe.returning_steps.next_long
-    assert next_long(timed(lengths), len(lengths)) == due
-    assert next_long(timed(lengths, recorded=True), len(lengths)) is None
+    assert next_long(timed(lengths), len(lengths), {}) == due
+    assert next_long(timed(lengths, recorded=True), len(lengths), dict(enumerate(lengths))) is None
+
+
+#: A host that runs ahead of the device: its queue is full in the step before the long one and behind it, at times that differ.
+AHEAD = [12, 98, 12, 12, 188, 15, 15, 15, 15, 15]
+
+
+@pytest.mark.parametrize(
+    ("on_device", "due"),
+    [
+        ([15, 15, 265, 15, 15, 15, 15, 15, 15, 15], 62),
+        ([30] * 10, None),  # blocks of several steps: each has their mean
+        ([], None),
+        ([15] * 10, None),
+    ],
+)
+def test_the_device_tells_which_step_is_long_where_the_host_runs_ahead_of_it(
+    on_device: list[int], due: int | None
+) -> None:
+    device = dict(enumerate(on_device * 6))
+    assert nsysx_probe.returning_steps.next_long(timed(AHEAD * 6), 60, device) == due
+
+
+def test_a_rhythm_that_only_the_host_has_counts_where_the_device_is_not_known() -> None:
+    """As on a CPU, or where the device has not reached the last events."""
+    lengths = [4, 4, 4, 4, 40] * 6
+    next_long = nsysx_probe.returning_steps.next_long
+    assert next_long(timed(lengths), 30, {}) == next_long(timed(lengths), 30, {0: 4, 1: 4}) == 34
 
 
 def test_a_window_is_chosen_once_steps_repeat() -> None:
