@@ -244,6 +244,11 @@ def timed(lengths: list[int], *, recorded: bool = False) -> list[Any]:
         ([4] * 40, None),
         ([4, 4, 4, 40] * 2, None),  # once is no rhythm
         ([4, 4, 40, 4, 4, 4, 4, 40, 40, 4, 4, 4, 4, 4, 4, 40, 4, 4, 4], None),
+        (
+            [2, 4, 2, 7, 2, 4, 5, 2, 2, 24, 2, 2, 4, 2, 2, 2, 7, 2, 9, 23] * 3,
+            69,
+        ),  # the host of a small step is late at times
+        ([4, 4, 4, 9] * 9 + [4, 4, 400, 9], 43),  # once far longer
         ([4, 4, 4, 9] * 3 + [4, 4, 4, 4] + [4, 4, 4, 9] * 9, 55),  # one is not as long
     ],
 )

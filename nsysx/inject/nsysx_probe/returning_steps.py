@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from .clock import TimedStep
 from .probe_bounds import FEWEST_RETURNS, REGULAR_SHARE, RETURNING_TIMES
@@ -28,14 +29,31 @@ def next_long(steps: Sequence[TimedStep], behind: int, on_device: Mapping[int, i
 
 
 def _next_long(bare: Sequence[TimedStep], behind: int) -> int | None:
-    """Return the number of the first of the steps behind ``behind`` that is due to be long, by the lengths of these.
+    """Return the number of the first of the steps behind ``behind`` that is due to be long, by the lengths of these."""
+    if len(bare) <= FEWEST_RETURNS:
+        return None
+    long = _longer(bare, RETURNING_TIMES * statistics.median(step.ns for step in bare))
+    # Where a host is late now and then, that lies between those in which most of the time of long steps is.
+    far = _longer(long, _middle_ns(long) / 2)
+    due = _due([step.number for step in far], behind)
+    return _due([step.number for step in long], behind) if due is None else due
+
+
+def _longer(steps: Sequence[TimedStep], ns: float) -> list[TimedStep]:
+    return [step for step in steps if step.ns > ns]
+
+
+def _middle_ns(steps: Sequence[TimedStep]) -> int:
+    """Return the length (ns) up to which steps take half of the time of all of them; 0 without any."""
+    lengths = sorted(step.ns for step in steps)
+    return next((ns for ns, sum_ns in zip(lengths, accumulate(lengths)) if 2 * sum_ns >= sum(lengths)), 0)  # noqa: B905
+
+
+def _due(long: Sequence[int], behind: int) -> int | None:
+    """Return the number of the first step behind ``behind`` that comes at the distance of these, None where most have no such distance.
 
     A probe that rests may count a step more or less, so that a distance or two differ: the last long step counts.
     """
-    if len(bare) <= FEWEST_RETURNS:
-        return None
-    usual_ns = statistics.median(step.ns for step in bare)
-    long = [step.number for step in bare if step.ns > RETURNING_TIMES * usual_ns]
     distances = Counter(b - a for a, b in zip(long, long[1:]))  # noqa: B905, RUF007 - Python 3.9 has neither
     if not distances:
         return None
