@@ -90,7 +90,8 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
 def compute_outside(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
     """Return how long compute kernels of each kind run in one step of the shown process below each of its lines, callers too (ns).
 
-    Of work outside of forward and backward alone: what an optimizer computes for each parameter, or a step for each item.
+    Of work outside of forward and backward alone: what an optimizer computes for each parameter, or a step for each item. Of lines below
+    which as much runs the inner ones come first.
     """
     code = profile.code()
     if not profile.scope.steps or code is None:
@@ -105,11 +106,15 @@ def compute_outside(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
     )
     sums = sums.filter(~pl.col("inside") & (pl.col("stack") >= 0)).group_by("family", "stack").agg(pl.col("ns").sum())
     below: dict[tuple[str, int], int] = {}
+    depth: dict[tuple[str, int], int] = {}
     for family, stack, ns in sums.sort("family", "stack").iter_rows():
-        for row in set(code.own_chain(stack)):
+        chain = code.own_chain(stack)
+        for row in set(chain):
             below[family, row] = below.get((family, row), 0) + ns
+            depth[family, row] = min(depth.get((family, row), len(chain)), chain.index(row))
     source, kept = lines.texts(profile), dict[WorkPlace, float]()
-    for (family, row), ns in sorted(below.items(), key=lambda each: (-each[1], each[0]))[:MOST_KEPT_WORK_PLACES]:
+    ordered = sorted(below.items(), key=lambda each: (-each[1], depth[each[0]], each[0]))
+    for (family, row), ns in ordered[:MOST_KEPT_WORK_PLACES]:
         file, line = code.places.row(row)[:2]
         if file and line is not None:
             kept[_site(source, family, file, line)] = profile.scope.per_step(ns)
@@ -168,7 +173,7 @@ def _dealt_out(rank: Rank, others: Sequence[Rank], kind: LongerKind) -> WorkPlac
         for site in sites
         if there[site] > 0 and rank.compute_outside[site] - there[site] >= ONE_KIND_SHARE * kind.more > 0
     ]
-    innermost = min(holding, key=lambda site: (rank.compute_outside[site], site), default=None)
+    innermost = min(holding, key=lambda site: rank.compute_outside[site], default=None)  # the first of several
     if innermost is None or rank.compute_outside[innermost] > MOST_DEALT_SHARE * kind.ns:
         return None
     return innermost

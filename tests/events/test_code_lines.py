@@ -169,6 +169,7 @@ def test_what_runs_outside_of_networks_counts_at_each_line_that_calls_it(tmp_pat
     outside = late_work.compute_outside(profile, profile.device)
     family = next(iter(late_work.compute_by_place(profile, profile.device))).family
     assert {(work.family, work.line): ns for work, ns in outside.items()} == {(family, 15): 60, (family, 10): 60}
+    assert [work.line for work in outside] == [15, 10]  # the inner one first
 
 
 def test_code_of_the_program_that_a_node_runs_has_its_own_line(tmp_path: Path) -> None:
