@@ -143,11 +143,21 @@ def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
 
 
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
-    """Return the verdict of a rank that mostly waits for others, which launch or get their data later or compute longer, with that said."""
+    """Return the verdict of a rank that mostly waits for others, which launch or get their data later or compute longer, with that said.
+
+    Where one of them is late in a few steps alone, it is named.
+    """
     work, data = wait_for_work(rows), wait_for_data(rows)
-    if shown is None or verdict.code != StepLimit.COMM or not (work or data or wait_for_hosts(rows)):
+    at_times = next((row for row in rows if row.get("late_at_times") and row is not shown), None)
+    if shown is None or verdict.code != StepLimit.COMM or not (work or data or at_times or wait_for_hosts(rows)):
         return verdict
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
+    if at_times is not None:
+        for_it = sum(part["ns"] for part in shown["waits_for"] or () if part["rank"] == at_times["rank"])
+        if for_it <= RANKS_WAIT_MOSTLY_SHARE * alone:
+            return verdict
+        more = f" {units.share(for_it, alone)} of the exposed communication is waiting for rank {at_times['rank']}."
+        return replace(verdict, sentence=verdict.sentence + more)
     if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
     others = [f"the input data of rank {row['rank']}" for row in data if row is not shown]

@@ -225,7 +225,7 @@ class RankRow(TypedDict):
     late_at_times: Annotated[
         Mapping[str, Any] | None,
         Of(
-            "late alone in late_steps of steps: every (or null), ns then, cost_ns of each of all, cause, even_ns, dealt (or null); null if not"
+            "late alone in late_steps of steps: every (or null), ns then, cost_ns of each, cause, even_ns, dealt (or null); null if not"
         ),
     ]
     bubble_ns: Annotated[
