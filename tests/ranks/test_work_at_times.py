@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsysx.catalogue import DeviceActivity
+from nsysx.catalogue import DeviceActivity, StepLimit
 from nsysx.findings import _dealt_at_times
+from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from nsysx.ranks import work_at_times
@@ -115,6 +116,17 @@ def test_work_that_is_dealt_out_by_number_in_each_tenth_step_is_dealt_out_by_cos
     cause = answer.certainty.parts[0]
     assert "of the waiting is for a rank with more work in the same step" in cause.reason
     assert not any(row["turn_even_ns"] for row in summary.rows("ranks"))
+
+
+def test_a_rank_that_mostly_waits_for_one_that_is_late_at_times_says_for_which(tmp_path: Path) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", refresh(WIDE, NARROW))])
+    assert summary.verdict is not None
+    rows, waits = summary.rows("ranks"), replace(summary.verdict, code=StepLimit.COMM)
+    said = rank_verdict._in_turn(waits, rows, rows[1]).sentence.removeprefix(waits.sentence)
+    assert said.endswith("of the exposed communication is waiting for rank 0.")
+    assert rank_verdict._in_turn(waits, rows, rows[0]) == waits  # it waits for none
+    others = [{**rows[1], "waits_for": [{**part, "rank": 2} for part in rows[1]["waits_for"]]}]
+    assert rank_verdict._in_turn(waits, rows, others[0]) == waits
 
 
 def test_of_more_ranks_the_mean_is_what_each_would_have(tmp_path: Path) -> None:
