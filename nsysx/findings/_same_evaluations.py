@@ -25,6 +25,7 @@ from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import BUSY_BETWEEN_SHARE, SHARED_EVALUATION_STAYS
 from nsysx.findings._fix import way
 from nsysx.findings._flow_work import in_short
+from nsysx.findings._made_between import is_unread
 from nsysx.findings._ranks_apart import evaluates_alone
 from nsysx.findings._same_samples import settings_of_rank
 from nsysx.frames import intervals
@@ -64,7 +65,8 @@ class SavedEvaluation(NamedTuple):
 class SameEvaluation(NamedTuple):
     """What ``ranks`` ranks all evaluate: ``calls`` of a network of class ``network`` at ``line`` with tensors of ``rows`` rows.
 
-    ``loaded``: the batches come from a loader. ``wrapped``: a wrapper exchanges in the forward.
+    ``loaded``: the batches come from a loader. ``wrapped``: a wrapper exchanges in the forward. ``made``: it is no evaluation, but what the
+    steps work with: an index, features, labels.
     """
 
     ranks: int
@@ -74,6 +76,7 @@ class SameEvaluation(NamedTuple):
     line: Row
     loaded: bool
     wrapped: bool
+    made: bool = False
 
     @property
     def everyone(self) -> str:
@@ -85,10 +88,16 @@ class SameEvaluation(NamedTuple):
         there = f" at {in_short(self.line)}" if self.line else ""
         rows = f", {units.count(self.rows)} rows each" if self.rows else ""
         calls = f"{units.count(self.calls)} calls of {self.network}{there}{rows}"
-        return f"{units.capitalized(self.everyone)} evaluate the same samples, with the same weights: {calls}."
+        do = "compute between steps what nobody reads there, each all of it, of" if self.made else "evaluate"
+        return f"{units.capitalized(self.everyone)} {do} the same samples, with the same weights: {calls}."
 
     def fix(self) -> Fix:
-        """Return the advice to share the evaluation."""
+        """Return the advice to share the evaluation, or what is made."""
+        if self.made:
+            fix = Fix.by_name("shared-making")
+            return fix.but(
+                text=f"{fix.text}: {self.everyone} compute the same of the same samples, with the same weights"
+            )
         of_loader = _SAMPLER if self.wrapped else _SUBSET
         text = f"Give each rank its own part of the evaluation: {self.everyone} evaluate the same samples, with the same weights"
         paste = (of_loader if self.loaded else _ROWS) + _REDUCED
@@ -152,6 +161,7 @@ def same_evaluation(case: Case) -> SameEvaluation | None:
         file_and_line(row.get("place")),
         bool(row.get("loader")),
         any(row.get("kind") != "DDP" or row.get("buffers") != 0 for row in wrappers),
+        is_unread(case.profile),
     )
 
 

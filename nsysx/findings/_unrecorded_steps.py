@@ -15,6 +15,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, MOST_SHARE, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
+from nsysx.findings._measured_loop import told_of_loop
 from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
@@ -38,7 +39,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     such steps take less than 5 % of the mean step.
     """
     ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
-    if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS:
+    if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS or told_of_loop(case):
         return []
     loading = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
     cost = (
@@ -85,7 +86,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         error = max(error, round(line.share_error * inside))
         saving = Saving(round(line.share * inside), why, error_ns=error, most_ns=inside, source="steps")
         fix, where = line.fix("run-rarely"), line.where
-        if line.evaluates and (same := same_evaluation(case)) is not None:
+        same = same_evaluation(case)
+        if same is not None and (line.evaluates or same.made):
             detail += f" {same.sentence()}"
             saved = same.saved_ns(line.share * inside, inside, works=False)  # none of them was recorded
             saving = replace(

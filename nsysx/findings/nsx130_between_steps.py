@@ -48,10 +48,12 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._made_between import rollout_of
+from nsysx.findings._measured_loop import measured_loop
 from nsysx.findings._passes_over_batches import made_between_steps
 from nsysx.findings._same_evaluations import gpu_works, same_evaluation
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import Withheld, unprofiled_of
+from nsysx.replay.engine import Withheld
 
 RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
 REQUIRES = ("steps",)
@@ -59,11 +61,13 @@ _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
 _ROUNDS = Fix.by_name("policy-at-once")
 _ROLLOUT = Fix.by_name("rollout-graphed")
+#: Of a rollout in which the GPU works.
+_WORKS = "not known: the GPU works for most of it"
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where what runs between steps takes 10 % of the loop or more; its cost is per step."""
-    real = unprofiled_of(case.profile)
+    real = measured_loop(case)
     covered = case.profile.steps.coverage
     if isinstance(real, Withheld) or covered is None:
         return case.cannot_tell(RULE, "how long the loop is without the profiler is not known", "nsysx run -- CMD")
@@ -80,10 +84,16 @@ def check(case: Case) -> list[Finding]:
     named = line is not None and line.evaluates
     rounds = _rounds(case, recorded) if evaluates and not named else 0
     made = not rounds and (evaluates or named) and made_between_steps(settings_of(case.profile))
-    evaluates = (evaluates or named) and not made
+    rollout = rollout_of(case) if evaluates and not (named or rounds or made) else None
+    evaluates = (evaluates or named) and not made and rollout is None
+    # What all ranks compute alike needs no evaluation: an index, features, labels.
+    same = same_evaluation(case) if (evaluates or forwards) and not (rounds or made or rollout) else None
+    shared = same is not None and same.made and not named
+    evaluates = evaluates and not shared
     code = "other code" if line is None or line.enters else line.function
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
-    what = f"a loop of {rounds} calls of a network" if rounds else "what makes the next batch" if made else what
+    what = f"a loop of {rounds} calls of a network" if rounds else "a rollout" if made or rollout else what
+    what = "what every rank computes alike" if shared else what
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
@@ -98,7 +108,7 @@ def check(case: Case) -> list[Finding]:
         "a loop between steps"
         if rounds
         else "a rollout between steps"
-        if made
+        if made or rollout
         else "evaluation between steps"
         if evaluates
         else "between steps"
@@ -125,11 +135,19 @@ def check(case: Case) -> list[Finding]:
         detail += f" There the network is called {rounds} times, and each time the host reads the result before it makes the next input."
         fix = _ROUNDS
     elif made:
-        detail += " It makes what the steps behind it are given, and is part of the loop."
+        detail += " It is a rollout: it makes what the steps behind it are given, and is part of the loop."
         fix = _ROLLOUT
-    elif evaluates and (same := same_evaluation(case)) is not None:
+    elif rollout is not None:
+        detail += f" {rollout.sentence()}"
+        fix = rollout.fix(between)
+        least = rollout.goes_ns(between)
+        worth = Saving(
+            None, f"up to {_loop_worth.in_words(real, least)}" if rollout.waits_for_launches(between) else _WORKS
+        )
+        evidence[0] = {**evidence[0], **(_loop_worth.of_loop(real, least) or {})}
+    elif same is not None and (evaluates or shared):
         detail += f" {same.sentence()}"
-        share = seen[0] / sum(seen) if any(seen) else 1.0
+        share = seen[0] / sum(seen) if seen[0] else 1.0
         sampled = line.share if named and line is not None else share  # of the time in which the line was looked at
         works = gpu_works(case, recorded)
         saved = same.saved_ns(min(share, sampled) * between, max(share, sampled) * between, works=works)
@@ -137,7 +155,7 @@ def check(case: Case) -> list[Finding]:
         evidence[0] = {**evidence[0], **of_loop, "evaluating_ranks": same.ranks}
         worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))
         fix = same.fix()
-        where |= same.line
+        where |= {} if shared and line is not None else same.line
     elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)

@@ -11,7 +11,8 @@ from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
 from nsysx.events import coverage
-from nsysx.model import Summary
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
@@ -54,14 +55,29 @@ def _covered(summary: Summary) -> list[str]:
         parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
-    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
+    told = _told_of_loop(summary)
+    near = (
+        str(told.where.get("near"))
+        if told is not None and "rollout" in str(told.where.get("near"))
+        else coverage.EVALUATION
+    )
+    names = {coverage.EVALUATION: near}  # what a network does between steps need be no evaluation
+    named = [f"{names.get(what, what)} {units.share(ns, loop)}" for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
     real = summary.step.estimate
     more = None if real is None or (real.loop_ns or 0) < (1 + MEAN_LONGER) * real.step_ns else real.loop_ns
+    if real is None and told is not None:  # it was measured, and only no replay comes near the recorded steps
+        more = next((row["loop_ns"] for row in told.evidence if row.get("loop_ns")), None)
     whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
     if not named:
         return [whole] if whole else []
     share = units.share(covered["steady_ns"], loop)
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
+
+
+def _told_of_loop(summary: Summary) -> Finding | None:
+    """Return the finding about what runs between the steps, None where there is none."""
+    found = (f for f in summary.findings or () if f.verdict == "found" and rule_of(f.code).about == "loop")
+    return next(found, None)
 
 
 #: What repeats need not be what the program calls a step.

@@ -291,6 +291,13 @@ UNTRIED = (
         "A graph needs the same shapes and addresses in each call.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rollout-compiled",
+        "Launch the rollout's forwards as CUDA graphs (compile the policy), or step more environments in each round: the rollout is a part "
+        "of the loop, and waits for launches",
+        'policy = torch.compile(net, mode="reduce-overhead")  # once, before the loop; the first calls record it',
+        "A graph needs the same shapes in each call, and its outputs live until the next one: copy what is kept.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "policy-at-once",
         "Call the network for more inputs in each round (more environments at once), keep the loop on the GPU, or run a copy of a small "
         "network on the CPU: each round waits for the launches, the result and the next input",

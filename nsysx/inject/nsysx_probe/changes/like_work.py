@@ -80,4 +80,15 @@ UNTRIED = (
         "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
         "Sums and counts add up over the ranks; a metric of all predictions at once has to be gathered.", untried=_ALL_RANKS,
     ),
+    Remedy(
+        "shared-making",
+        "Give each rank its part of what all of them compute between the steps (an index, features, labels of a teacher), and gather the "
+        "parts once",
+        "part = encode(rows.chunk(dist.get_world_size())[dist.get_rank()])  # as now, of this rank's rows\n"
+        "every = part.new_empty(len(rows), *part.shape[1:])\n"
+        "dist.all_gather_into_tensor(every, part.contiguous())  # in place of encode(rows)",
+        "The rows must divide by the ranks, else fill them up. What is made of a row must depend on no other row (batch statistics), and "
+        "all ranks must come here together.",
+        untried=_ALL_RANKS,
+    ),
 )  # fmt: skip
