@@ -31,7 +31,7 @@ _DDP = re.compile(r"DDP|DistributedDataParallel")
 _WORKING = "Compile the policy's forward for the rollout, or run it in 16 bits: the rollout is a part of the loop, and the GPU works in it"
 
 
-class _Stretch(NamedTuple):
+class _BetweenTwo(NamedTuple):
     """What was recorded between two steps: the step of the capture before it, its time (ns), that in which a network runs and in which the
     GPU works, and how often a network is called, numbers are drawn outside of it, and something is copied to the host.
     """
@@ -110,7 +110,7 @@ def rollout_of(case: Case) -> Rollout | None:
         return None
     wraps = () if settings is None else settings.rows("wrappers") or ()
     wrapped = any(_DDP.search(str(row.get("kind"))) for row in wraps)
-    busy, each_calls = (float(np.median([getattr(each, of) for each in ours])) for of in ("busy_ns", "calls"))
+    busy, each_calls = (float(np.median([getattr(each, column) for each in ours])) for column in ("busy_ns", "calls"))
     forwards = sum(each.forward_ns for each in ours) / max(sum(each.ns for each in ours), 1)
     return Rollout(round(each_calls), rhythm, round(busy), forwards, True, wrapped)
 
@@ -124,31 +124,31 @@ def is_unread(profile: Profile) -> bool:
     return bool(every) and sum(each.read > 0 for each in every) <= STRETCHES_READ_SHARE * len(every)
 
 
-def _rhythm(stretches: list[_Stretch]) -> int:
+def _rhythm(stretches: list[_BetweenTwo]) -> int:
     """Return after how many steps they come back, 0 where that differs; where two windows meet, it is not known of one."""
     apart = np.diff([each.step for each in stretches])
     every = int(np.median(apart)) if len(apart) else 0
     return every if every > 0 and (apart == every).sum() >= max(len(apart) - 1, 1) else 0
 
 
-def _by_rank(profile: Profile) -> dict[int, list[_Stretch]]:
+def _by_rank(profile: Profile) -> dict[int, list[_BetweenTwo]]:
     """Return the recorded stretches between steps in which a network is called without gradients, of each process."""
     return profile.once(_stretches)
 
 
-def _stretches(profile: Profile) -> dict[int, list[_Stretch]]:
-    of_process: dict[int, list[_Stretch]] = {}
+def _stretches(profile: Profile) -> dict[int, list[_BetweenTwo]]:
+    of_process: dict[int, list[_BetweenTwo]] = {}
     between = profile.steps.between.filter("evaluation").sort("start_ns")
     ops = profile.attributed.gpu_ops.filter(pl.col("call_start_ns").is_not_null())
     spans = profile.attributed.phase_spans.filter(pl.col("phase").cast(pl.String) == "evaluation")
     for (process,), rows in between.group_by("process", maintain_order=True):
         start, end = rows["cpu_start_ns"].to_numpy(), rows["cpu_end_ns"].to_numpy()
-        own = ops.filter(pl.col("process") == process)
-        held = interval_of(own["call_start_ns"].to_numpy(), start, end)
-        outside = (own["phase"].cast(pl.String) != "evaluation").fill_null(value=True)
-        drawn = (own["name"].cast(pl.String).str.contains(_DRAWS) & outside).fill_null(value=False).to_numpy()
+        made = ops.filter(pl.col("process") == process)
+        held = interval_of(made["call_start_ns"].to_numpy(), start, end)
+        outside = (made["phase"].cast(pl.String) != "evaluation").fill_null(value=True)
+        drawn = (made["name"].cast(pl.String).str.contains(_DRAWS) & outside).fill_null(value=False).to_numpy()
         to_host = [kind for kind, name in schema.COPY_KINDS.items() if name == "DtoH"]
-        read = own["copy_kind"].is_in(to_host).fill_null(value=False).to_numpy()
+        read = made["copy_kind"].is_in(to_host).fill_null(value=False).to_numpy()
         threads = profile.steps.cpu.filter(pl.col("process") == process)["thread"].unique()
         calls, until = (
             spans.filter(pl.col("thread").is_in(threads.implode()))[c].to_numpy() for c in ("start_ns", "end_ns")
@@ -161,7 +161,7 @@ def _stretches(profile: Profile) -> dict[int, list[_Stretch]]:
                 here = activity.within(activity.labels > 0, rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
                 busy += np.where(rows["device"].to_numpy() == device, here, 0)
         of_process[int(str(process))] = [
-            _Stretch(
+            _BetweenTwo(
                 int(rows["index"][i]),
                 int(end[i] - start[i]),
                 int((until - calls)[within == i].sum()),

@@ -76,8 +76,8 @@ def _covered(summary: Summary) -> list[str]:
 
 def _told_of_loop(summary: Summary) -> Finding | None:
     """Return the finding about what runs between the steps, None where there is none."""
-    found = (f for f in summary.findings or () if f.verdict == "found" and rule_of(f.code).about == "loop")
-    return next(found, None)
+    findings = (f for f in summary.findings or () if f.verdict == "found" and rule_of(f.code).about == "loop")
+    return next(findings, None)
 
 
 #: What repeats need not be what the program calls a step.

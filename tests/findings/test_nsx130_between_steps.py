@@ -54,7 +54,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Find
             object.__setattr__(profile.steps, "coverage", covered)
             return replace(real, loop_ns=None if times is None else round(times * real.step_ns))
 
-        monkeypatch.setattr(rule, "unprofiled_of", with_loop)
+        monkeypatch.setattr(rule, "measured_loop", lambda case: with_loop(case.profile))
         settings = None if loader is None else {"loaders": [{**LOADER, **loader}]}
         record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
         (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
@@ -199,7 +199,7 @@ def test_a_rollout_is_part_of_the_loop(
     monkeypatch.setattr(rule, "made_between_steps", lambda _: made)
     finding = found(2.0, EVALUATION)
     assert [way.name for way in finding.remedies] == ["rollout-graphed" if made else "evaluated-rarely"]
-    assert ("what makes the next batch takes" in finding.title) is made
+    assert ("a rollout takes" in finding.title) is made
     assert finding.where["near"] == ("a rollout between steps" if made else "evaluation between steps")
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from nsysx.answer import as_if_chosen
-from nsysx.events.between_parts import BetweenSteps, Collective
+from nsysx.events.between_parts import BetweenPart, BetweenSteps, Collective
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import _ranks_apart, _same_evaluations
 from nsysx.findings import nsx130_between_steps as rule
@@ -59,7 +59,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Findi
             object.__setattr__(profile.steps, "coverage", replace(profile.steps.coverage, parts={part: 1}))
             return replace(real, loop_ns=round(times * real.step_ns))
 
-        monkeypatch.setattr(rule, "unprofiled_of", with_loop)
+        monkeypatch.setattr(rule, "measured_loop", lambda case: with_loop(case.profile))
         monkeypatch.setattr(rule, "gpu_works", lambda *_: True)
         ranks = settings.pop("ranks", 2)
         monkeypatch.setattr(_same_evaluations, "peers", SimpleNamespace(ranks=lambda _: [100, *[101] * (ranks - 1)]))
@@ -98,6 +98,29 @@ def test_ranks_that_all_evaluate_the_same_are_told_to_share_it(told: Callable[..
         finding.saving.confidence.startswith("1.3x faster over the loop (1.27 to 1.3")
         and finding.saving.likely_ns is None
     )
+
+
+@pytest.mark.parametrize("part", [EVALUATION, BETWEEN])
+def test_what_all_ranks_compute_alike_and_nobody_reads_is_gathered(
+    told: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """An index, features, labels of a teacher: it is no evaluation, whatever it is counted as."""
+    monkeypatch.setattr(_same_evaluations, "is_unread", lambda _: True)
+    forwards = BetweenSteps(np.array([0]), np.array([10]), (BetweenPart("launches", True, 9, 9, 0),), ())
+    monkeypatch.setattr(rule, "between_steps", lambda _: forwards)
+    finding = told(SAME, part=part)
+    assert [way.name for way in finding.remedies] == ["shared-making"]
+    assert finding.title.startswith("Between steps what every rank computes alike takes")
+    assert finding.detail.endswith(
+        "Both ranks compute between steps what nobody reads there, each all of it, of the same samples, with the same weights: 30 calls of "
+        "Net at train.py:67, 96 rows each."
+    )
+    assert "all_gather_into_tensor" in finding.paste and "batch statistics" in finding.condition
+    assert "valuat" not in finding.fix + finding.paste + finding.title
+    row = finding.evidence[0]
+    assert row["loop_ns"] - row["loop_then_ns"] == pytest.approx(row["between_ns"] / 2, rel=0.01)
+    other = told(SAME, [evaluation(9, (21, 22, 23, 24)), evaluation(19, (21, 22, 23, 24))])  # each its own part
+    assert "shared-making" not in [way.name for way in other.remedies]
 
 
 def test_how_sure_it_is_rests_on_what_was_compared(told: Callable[..., Finding]) -> None:
