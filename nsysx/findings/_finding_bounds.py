@@ -335,6 +335,8 @@ POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 <<
 #: A rollout draws numbers this often for each call of its network; what is made for the steps is read in no more of the stretches than this
 #: share: the first may hold what begins with the loop. Chosen; measured: 3 draws a call, and 1 of 2 stretches.
 DRAWS_A_CALL, STRETCHES_READ_SHARE = 0.5, 0.5
+#: Of the rows of a step so many were given to a network before it if they are those of a rollout, and so few of these came before. Chosen.
+TRAINED_ROWS_SHARE, OLD_ROWS_SHARE = 0.5, 0.1
 #: Long steps hold what was recorded between steps if they are longer by half to twice of that. Chosen; measured: 486 ms of 488.
 AS_LONG_TIMES = 2.0
 # ---- _same_evaluations -----------------------------------------------------------------------------------------------

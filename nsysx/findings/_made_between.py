@@ -14,12 +14,20 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import BUSY_BETWEEN_SHARE, DRAWS_A_CALL, POLICY_CALLS, STRETCHES_READ_SHARE
+from nsysx.findings._finding_bounds import (
+    BUSY_BETWEEN_SHARE,
+    DRAWS_A_CALL,
+    OLD_ROWS_SHARE,
+    POLICY_CALLS,
+    STRETCHES_READ_SHARE,
+    TRAINED_ROWS_SHARE,
+)
 from nsysx.findings._fix import way
 from nsysx.frames.intervals import interval_of
 from nsysx.reading import schema
+from nsysx.records import whole_number
 
 #: Kernels that draw numbers: of torch's own distributions, and of multinomial.
 _DRAWS = r"(?i)distribution_|multinomial"
@@ -103,16 +111,30 @@ def rollout_of(case: Case) -> Rollout | None:
     rows = () if settings is None else settings.rows("evaluations") or ()
     if calls < POLICY_CALLS or not rhythm or any(row.get("loader") for row in rows):
         return None
-    draws = all(
-        each.drawn >= DRAWS_A_CALL * each.calls and not each.read for of_rank in every.values() for each in of_rank
-    )
-    if not draws:
+    every_one = [each for of_rank in every.values() for each in of_rank]
+    draws = all(each.drawn >= DRAWS_A_CALL * each.calls and not each.read for each in every_one)
+    if not draws and not _trained_on(settings):
         return None
     wraps = () if settings is None else settings.rows("wrappers") or ()
     wrapped = any(_DDP.search(str(row.get("kind"))) for row in wraps)
     busy, each_calls = (float(np.median([getattr(each, column) for each in ours])) for column in ("busy_ns", "calls"))
     forwards = sum(each.forward_ns for each in ours) / max(sum(each.ns for each in ours), 1)
-    return Rollout(round(each_calls), rhythm, round(busy), forwards, True, wrapped)
+    return Rollout(round(each_calls), rhythm, round(busy), forwards, draws, wrapped)
+
+
+def _trained_on(settings: RecordedSettings | None) -> bool:
+    """Return whether a step was given the rows that networks had been given before it, and that were new then."""
+    rows = (settings.rows("given_rows") if settings is not None else None) or ()
+    told = [
+        (row.get("share"), row.get("again")) for row in rows if (whole_number(row.get("calls")) or 0) >= POLICY_CALLS
+    ]
+    return any(
+        isinstance(share, float)
+        and isinstance(again, float)
+        and share >= TRAINED_ROWS_SHARE
+        and again <= OLD_ROWS_SHARE
+        for share, again in told
+    )
 
 
 def is_unread(profile: Profile) -> bool:

@@ -47,7 +47,7 @@ def rolling(
     """Return a program of 20 steps, behind some of which a network is called many times in a row."""
     report = Report()
     report.gpu(0, pids=[(100, 0), (101, 0)])
-    thread, peer = ((made := report.process(pid)).thread(pid, "python3") for pid in (100, 101))
+    thread, peer = (report.process(pid).thread(pid, "python3") for pid in (100, 101))
     for each in (thread, peer):
         each.process.context()
     at = MS
@@ -110,6 +110,24 @@ def test_evaluations_are_none(changed: dict[str, Any], tmp_path: Path) -> None:
 def test_samples_of_a_loader_are_an_evaluation(tmp_path: Path) -> None:
     row = {"step": 3, "class": "Policy", "calls": 16, "sums": [], "loader": "train.py:9"}
     assert rollout_of(case_of(tmp_path, rolling(), evaluations=[row])) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"calls": 16, "share": 0.9, "again": 0.0}, True),
+        ({"calls": 16, "share": 1.0, "again": 1.0}, False),  # samples of a training set
+        ({"calls": 16, "share": 0.1, "again": 0.0}, False),  # other samples
+        ({"calls": 2, "share": 1.0, "again": 0.0}, False),
+        ({"calls": 16, "share": None, "again": 0.0}, False),
+    ],
+)
+def test_rows_that_the_steps_train_on_tell_a_rollout_that_is_read(
+    row: dict[str, Any], told: bool, tmp_path: Path
+) -> None:
+    rollout = rollout_of(case_of(tmp_path, rolling(drawn=False, read=True), given_rows=[row]))
+    assert (rollout is not None) is told
+    assert rollout is None or "what its calls are given is what the steps behind it train on" in rollout.sentence()
 
 
 def test_where_the_gpu_works_less_goes_and_no_launches_are_blamed() -> None:

@@ -54,6 +54,11 @@ class NetworkInputs:
         """Whether anything looks at what networks are given now."""
         return self.holds or self.again.open
 
+    @property
+    def held(self) -> list[Any]:
+        """The tensors that are held, as far as nothing has been written into them since."""
+        return [tensor for _, tensors, _ in self._held for tensor, version in tensors if tensor._version == version]
+
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
         if self.again.open:
