@@ -117,7 +117,6 @@ class Borders:
         if self._step_end is not None or self._main_open:
             self._end_open()
         self.settings.evaluations.step_begins()
-        self.settings.given_rows.step_begins()
         out, window = self.out, self.window
         if not index:
             self.later.begins(recorded=False)

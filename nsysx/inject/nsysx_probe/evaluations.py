@@ -14,6 +14,7 @@ from typing import Any
 
 from . import settings_objects
 from .changes import place
+from .given_rows import GivenRows
 from .plain_values import PLAIN, flat
 from .probe_bounds import (
     EVALUATED_NUMBERS,
@@ -58,11 +59,12 @@ class Evaluations:
     """``rows``: of each network of an evaluation, ``step``, behind which it ran, ``class``, ``place`` of its first call, the number of
     ``calls``, ``rows`` of the first tensor, and ``sums``: a checksum for each call that was looked at, None for one that does not tell.
     ``weights``: one of some trained numbers, ``loader`` the line that makes the loader that began then, each None where there is none.
-    ``loader`` returns that for a number of steps.
+    ``loader`` returns that for a number of steps. ``given_rows``: whether the steps behind are given the same, which ``held`` returns.
     """
 
-    def __init__(self, torch: Any, loader: Callable[[int], str | None]) -> None:
-        self.torch, self._loader = torch, loader
+    def __init__(self, torch: Any, loader: Callable[[int], str | None], held: Callable[[], list[Any]] = list) -> None:
+        self.torch, self._loader, self._held = torch, loader, held
+        self.given_rows = GivenRows(torch)
         self.rows: list[dict[str, Any]] = []
         self._count = 0
         self._open: dict[int, dict[str, Any]] | None = None  # of the evaluation that runs: id of a network -> its row
@@ -71,9 +73,12 @@ class Evaluations:
     def step_begins(self) -> None:
         """What was called since the last step is one evaluation."""
         self._open = None
+        self.given_rows.step_begins()
 
-    def called(self, module: Any, given: tuple[Any, ...], step: int) -> None:
+    def called(self, module: Any, given: tuple[Any, ...], step: int, *, recorded: bool = False) -> None:
         """A network is called to evaluate, not from inside another one, behind ``step``; ``given``: args and kwargs."""
+        if recorded:
+            self.given_rows.called(given)
         if self._open is None:
             if self._count >= MOST_EVALUATIONS:
                 return
@@ -99,6 +104,7 @@ class Evaluations:
 
     def window_closed(self) -> None:
         """Read what the devices have copied by now."""
+        self.given_rows.window_closed(self._held())
         waiting = []
         for copied in self._copied:
             values, index, numbers = copied

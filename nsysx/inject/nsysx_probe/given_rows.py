@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .plain_values import flat
-from .probe_bounds import COLUMNS_OF_ROWS, FEWEST_BATCH_VALUES, FIRST_EVALUATED, MOST_EVALUATED, ROWS_OF_CALL
+from .probe_bounds import EVALUATED_NUMBERS, FEWEST_BATCH_VALUES, FIRST_EVALUATED, MOST_EVALUATED
 
 
 class GivenRows:
@@ -78,8 +78,8 @@ class GivenRows:
 
 def _some_of_rows(tensor: Any) -> Any:
     """Return some columns of the first rows: the same of tensors whose rows have the same shape."""
-    rows = tensor.detach()[:ROWS_OF_CALL].flatten(1)
-    return rows[:, :: -(-rows.shape[1] // COLUMNS_OF_ROWS)]
+    rows = tensor.detach()[:EVALUATED_NUMBERS].flatten(1)
+    return rows[:, :: -(-rows.shape[1] // EVALUATED_NUMBERS)]
 
 
 def _each(parts: list[Any]) -> list[Any]:

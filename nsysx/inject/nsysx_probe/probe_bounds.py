@@ -220,12 +220,8 @@ LOOP_LINES = 16
 # ---- network_inputs -------------------------------------------------------------------------------------------------
 #: Networks of a step whose calls are looked at, calls of one in a step, and of all windows (micro-steps differ already), and steps of each.
 MOST_HELD_NETWORKS, HELD_CALLS, MOST_INPUT_SUMS, MOST_GIVEN_STEPS = 4, 4, 16, 64
-#: Evaluations, calls of a network in one of which sums are kept, of these the first ones in a row, numbers of a tensor, and weights.
+#: Evaluations, calls of a network in one of which sums are kept, of these the first ones in a row, numbers of a tensor (rows, columns), weights.
 MOST_EVALUATIONS, MOST_EVALUATED, FIRST_EVALUATED, EVALUATED_NUMBERS, EVALUATED_WEIGHTS = 3, 8, 3, 256, 4
-
-# ---- given_rows -----------------------------------------------------------------------------------------------------
-#: Rows of a call between steps that are compared with those of a step, and numbers of each.
-ROWS_OF_CALL, COLUMNS_OF_ROWS = 512, 256
 
 # ---- odometer -------------------------------------------------------------------------------------------------------
 #: So many blocks are kept; one lasts at least so long at first (ns), and twice as long whenever they are too many.

@@ -19,7 +19,6 @@ from .autocast_places import AutocastEntries
 from .batch_padding import BatchPadding
 from .changes import place
 from .evaluations import Evaluations
-from .given_rows import GivenRows
 from .interrupts import of_program
 from .loader_settings import LoaderSettings
 from .network_inputs import NetworkInputs
@@ -54,8 +53,7 @@ class SettingsReader:
         self._saves: dict[str, dict[str, int]] = {}  # of each line
         self.places = SettingPlaces(torch, out)
         self._loaders = LoaderSettings(torch, self.places)
-        self.evaluations = Evaluations(torch, self._loaders.begun_before)
-        self.given_rows = GivenRows(torch)
+        self.evaluations = Evaluations(torch, self._loaders.begun_before, lambda: self.inputs.held)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -122,8 +120,7 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        self._safely(lambda: self.given_rows.window_closed(self.inputs.held))
-        for part in (self._padding, self.masks, self.inputs, self.untrained, self._loaders, self.evaluations):
+        for part in (self._padding, self.masks, self.evaluations, self.inputs, self.untrained, self._loaders):
             self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
@@ -146,7 +143,7 @@ class SettingsReader:
             "given_again": self.inputs.again.rows,
             "untrained": self.untrained.rows,
             "evaluations": self.evaluations.record(),
-            "given_rows": self.given_rows.rows,
+            "given_rows": self.evaluations.given_rows.rows,
             "places": dict(self.places.noted),
             "numbers": dict(self.places.numbers),
         }
@@ -230,9 +227,7 @@ class SettingsReader:
     def evaluates(self, module: Any, given: tuple[Any, ...], step: int) -> None:
         """A network is called between two steps to evaluate, not from inside another one."""
         if not self._traced():
-            self._safely(lambda: self.evaluations.called(module, given, step))
-            if self.out.recording:
-                self._safely(lambda: self.given_rows.called(given))
+            self._safely(lambda: self.evaluations.called(module, given, step, recorded=self.out.recording))
 
     def _network(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._seen["unread"].inputs(module, args, kwargs)
