@@ -5,6 +5,8 @@ What it means
     that starts anew. The loop as a whole is as long as both. Where what lies between takes more than any change of the step saves,
     it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU. Where each of n ranks evaluates all samples with
     the same weights, a part for each takes about 1/n of the time, and one reduction puts the sums together.
+    What all of them compute alike for the steps (an index, features, labels of a teacher) is made in parts and gathered. A rollout is no
+    evaluation: the steps train on what it makes, so that it can be made faster, not rarer.
 
 In the trace
     Time between the end of a step and the beginning of the next, with launches or without, that belongs to no step.

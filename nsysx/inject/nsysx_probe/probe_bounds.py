@@ -220,7 +220,7 @@ LOOP_LINES = 16
 # ---- network_inputs -------------------------------------------------------------------------------------------------
 #: Networks of a step whose calls are looked at, calls of one in a step, and of all windows (micro-steps differ already), and steps of each.
 MOST_HELD_NETWORKS, HELD_CALLS, MOST_INPUT_SUMS, MOST_GIVEN_STEPS = 4, 4, 16, 64
-#: Evaluations, calls of a network in one of which sums are kept, of these the first ones in a row, numbers of a tensor (rows, columns), weights.
+#: Evaluations, calls of a network in one of which sums are kept, of these the first ones, numbers of a tensor (rows, columns), weights.
 MOST_EVALUATIONS, MOST_EVALUATED, FIRST_EVALUATED, EVALUATED_NUMBERS, EVALUATED_WEIGHTS = 3, 8, 3, 256, 4
 
 # ---- odometer -------------------------------------------------------------------------------------------------------
