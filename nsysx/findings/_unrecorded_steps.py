@@ -15,6 +15,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, MOST_SHARE, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
+from nsysx.findings._made_between import rollout_of
 from nsysx.findings._measured_loop import told_of_loop
 from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.findings.nsx106_input_starvation import of_loader
@@ -76,6 +77,21 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         )
         worth = Saving(None, "as long as first calls, which end")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_SEEN_BEFORE).as_finding(case)]
+    if (rollout := rollout_of(case)) is not None:
+        taken = min(cost, case.taken_by((StepPart.LONGER,)))
+        goes = rollout.goes_ns(taken)
+        why = "from step lengths, less the GPU's work and what runs between the calls of the network"
+        known = goes and rollout.waits_for_launches(taken)
+        saving = (
+            Saving(goes, why, bound=True, source="steps")
+            if known
+            else Saving(None, "not known: the GPU works for most of it")
+        )
+        there = {"near": "a rollout between steps", **({} if line is None else line.where)}
+        detail += f" {rollout.sentence()}"
+        return [
+            Found(rule, title, detail, worth=saving, cost_ns=cost, fix=rollout.fix(taken), where=there).as_finding(case)
+        ]
     if line is None and (rhythm is not None or not workers):
         worth = Saving(None, "what these steps do was not recorded")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]

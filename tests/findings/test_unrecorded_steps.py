@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.findings import _unrecorded_steps
+from nsysx.findings._made_between import Rollout
 from nsysx.model import Summary
 from tests.findings import Program, healthy
 
@@ -119,6 +121,23 @@ def test_the_line_of_long_steps_is_what_to_change(line: int, samples: int, known
     if known:
         assert finding.saving.likely_ns == pytest.approx(0.6 * 10 * MORE / 60, rel=0.01)
         assert found.answer is not None and found.answer.do[0].code == "NSX109"
+
+
+@pytest.mark.parametrize(("busy_us", "priced"), [(50, True), (20_000, False)], ids=["launches", "the GPU works"])
+def test_a_rollout_in_long_steps_is_made_faster_not_rarer(
+    busy_us: int, priced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Rollout(16, 6, busy_us * 1_000, 0.75, drawn=True, wrapped=False)
+    monkeypatch.setattr(_unrecorded_steps, "rollout_of", lambda _: told)
+    places = [["/job/train.py", 71, "watch", 60, False], ["/job/train.py", 12, "step", 20, True]]
+    noted = {"steps": 10, "samples": 100, "every_ns": 10 * MS, "places": places}
+    found = summary(tmp_path, workers=0, long_steps=noted, source=SOURCE)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert [way.name for way in finding.remedies] == ["rollout-compiled"] and finding.where.get("line") == 71
+    assert "It is a rollout, no evaluation" in finding.detail and "rarely" not in finding.fix
+    assert (finding.saving.likely_ns is not None and finding.saving.bound) is priced
+    if priced:
+        assert finding.saving.likely_ns == pytest.approx(0.75 * 10 * MORE / 60, rel=0.01)
 
 
 @pytest.mark.parametrize(("entered", "known"), [(60, True), (40, False)])

@@ -97,9 +97,11 @@ class Evaluations:
         sums.append(None)
         values = list(flat(given))
         tensors = [value for value in values if type(value) is self.torch.Tensor]
-        if tensors and tensors[0].dim():
-            row["rows"] = row["rows"] or int(tensors[0].shape[0])
-        if all(isinstance(value, PLAIN) or self._readable(value) for value in values):
+        with self.torch._C.DisableTorchFunction():  # a mode of the program's sees no question of ours
+            if tensors and tensors[0].dim():
+                row["rows"] = row["rows"] or int(tensors[0].shape[0])
+            readable = all(isinstance(value, PLAIN) or self._readable(value) for value in values)
+        if readable:
             self._copy(sums, tensors, repr([value for value in values if isinstance(value, PLAIN)]))
 
     def window_closed(self) -> None:
