@@ -81,10 +81,10 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         taken = min(cost, case.taken_by((StepPart.LONGER,)))
         goes = rollout.goes_ns(taken)
         why = "from step lengths, less the GPU's work and what runs between the calls of the network"
-        known = goes and rollout.waits_for_launches(taken)
+        is_priced = goes > 0 and rollout.waits_for_launches(taken)
         saving = (
             Saving(goes, why, bound=True, source="steps")
-            if known
+            if is_priced
             else Saving(None, "not known: the GPU works for most of it")
         )
         there = {"near": "a rollout between steps", **({} if line is None else line.where)}
