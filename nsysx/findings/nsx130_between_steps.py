@@ -86,7 +86,7 @@ def check(case: Case) -> list[Finding]:
     named = line is not None and line.evaluates
     rounds = _rounds(case, recorded) if evaluates and not named else 0
     made = not rounds and (evaluates or named) and made_between_steps(settings_of(case.profile))
-    rollout = rollout_of(case) if evaluates and not (named or rounds or made) else None
+    rollout = rollout_of(case) if (evaluates or named) and not (rounds or made) else None
     evaluates = (evaluates or named) and not made and rollout is None
     # What all ranks compute alike needs no evaluation: an index, features, labels.
     same = same_evaluation(case) if (evaluates or forwards) and not (rounds or made or rollout) else None
