@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -14,6 +15,7 @@ from nsysx.findings._costly_collectives import metrics_each_step, metrics_often,
 from nsysx.findings._finding_bounds import (
     BUBBLE_GAINED_SHARE,
     ENOUGH_MICRO_BATCHES_TIMES,
+    EVEN_STAGES_SAVING_SHARE,
     FEWEST_MICRO_STEPS,
     MANY_MICRO_BATCHES_TIMES,
     MORE_MICRO_BATCHES_TIMES,
@@ -28,8 +30,9 @@ from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.reading import nccl_notes
+from nsysx.replay import rank_alone
 
 
 def uneven(case: Case, times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | None:
@@ -38,7 +41,18 @@ def uneven(case: Case, times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | Non
     """
     settings, rows = settings_of(case.profile), rank_rows(case)
     spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
-    return None if spanned else uneven_stages(rows, times)
+    stages = None if spanned else uneven_stages(rows, times)
+    return None if stages is None else stages._replace(hosts_ns=hosts_of(case, stages.rows))
+
+
+def hosts_of(case: Case, rows: Sequence[Row]) -> tuple[float, ...]:
+    """Return what the host of each of these ranks takes for a step if it waits for nothing, without tracing (ns); () if one is not known.
+
+    None takes longer than the step that was measured.
+    """
+    hosts_ns = rank_alone.hosts_ns(case.profile)
+    known = [hosts_ns[row["process"]] for row in rows if row["process"] in hosts_ns]
+    return tuple(float(min(ns, case.step_ns)) for ns in known) if len(known) == len(rows) else ()
 
 
 def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
@@ -71,6 +85,8 @@ def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.D
     count, mean = len(stages.work_ns), sum(stages.work_ns) / len(stages.work_ns)
     even = f"{units.duration(round(mean))} on each of {count} if the stages are cut evenly"
     likely, shared = round((least + most) / 2), bool(others_of_gpu(case.profile))
+    if likely < EVEN_STAGES_SAVING_SHARE * case.step_ns:
+        return None
     why = "the longest stage sets the pace; layers are not cut exactly evenly"
     saving = Saving(
         likely,

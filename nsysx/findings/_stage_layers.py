@@ -38,10 +38,14 @@ _NUMBERED = re.compile(r"^((?:[A-Za-z_]\w*\.)*?)([A-Za-z_]\w*\d)(?=\.|$)")
 
 
 class _StageParts(NamedTuple):
-    """The compute of one stage in a step (ns): the layers, by name, of each class, and all else by the first part of its module's name."""
+    """The compute of one stage in a step (ns): the layers, by name, of each class, and all else by the first part of its module's name.
+
+    ``launches``: class of layers -> the kernels in them, "" -> all kernels.
+    """
 
     layers: dict[str, dict[str, float]]
     others: dict[str, float]
+    launches: dict[str, int]
 
     def beside(self, cls: str) -> dict[str, float]:
         """Return what the stage computes besides the layers of a class, by name: numbered modules of other classes by theirs (ns)."""
@@ -52,7 +56,8 @@ class _StageParts(NamedTuple):
 
 class StageLayers(NamedTuple):
     """The layers of the stages, in the order of the ranks, and of a better cut: how many each has; what one computes in a step, and what a
-    stage computes besides (ns). ``beside``: what the longest stage has besides, by name (ns), longest first.
+    stage computes besides (ns). ``beside``: what the longest stage has besides, by name (ns), longest first. ``host_layer_ns``,
+    ``host_rest_ns``: what the host of each takes for the same, () where that is not known.
     """
 
     cls: str
@@ -61,6 +66,14 @@ class StageLayers(NamedTuple):
     layer_ns: tuple[float, ...]
     rest_ns: tuple[float, ...]
     beside: tuple[tuple[str, float], ...]
+    host_layer_ns: tuple[float, ...] = ()
+    host_rest_ns: tuple[float, ...] = ()
+
+    @property
+    def hosts_ns(self) -> tuple[float, ...]:
+        """What the host of each stage takes with the better cut (ns), () where that is not known."""
+        of_stages = zip(self.host_rest_ns, self.host_layer_ns, self.better, strict=False)
+        return tuple(rest + count * layer for rest, layer, count in of_stages)
 
     def work_ns(self, layer_ns: Sequence[float], slower: Sequence[float]) -> tuple[float, ...]:
         """Return what each stage computes with the better cut, if a layer takes so long there and all else so many times as long (ns)."""
@@ -87,8 +100,8 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     layers = [each.layers[cls] for each in of_stages]
     if not _alike([ns for of_stage in layers for ns in of_stage.values()]) or not _stacked(layers):
         return None
-    counts, layer_ns, rest_ns = [], [], []
-    for work, each in zip(stages.work_ns, of_stages, strict=True):
+    counts, layer_ns, rest_ns, host_layer_ns, host_rest_ns = [], [], [], [], []
+    for work, each, host in zip(stages.work_ns, of_stages, stages.hosts_ns or [0.0] * len(of_stages), strict=True):
         ran = sum(each.layers[cls].values())
         # Kernels of several streams run beside each other: all are parts of what the stage computes.
         of_layers = ran * work / max(ran + sum(each.beside(cls).values()), 1.0)
@@ -97,10 +110,16 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
         counts.append(len(each.layers[cls]))
         layer_ns.append(of_layers / counts[-1])
         rest_ns.append(work - of_layers)
-    better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts))
+        launching = host * each.launches.get(cls, 0) / max(each.launches.get(_OUTSIDE, 0), 1)
+        host_layer_ns.append(launching / counts[-1])
+        host_rest_ns.append(host - launching)
+    better = _dealt(rest_ns, sum(layer_ns) / len(layer_ns), sum(counts), host_rest_ns, host_layer_ns)
     others = of_stages[stages.longest_at].beside(cls)
     beside = tuple(sorted(others.items(), key=lambda item: -item[1])[:NAMED_STAGE_PARTS])
-    return StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
+    made = StageLayers(cls, tuple(counts), better, tuple(layer_ns), tuple(rest_ns), beside)
+    if not stages.hosts_ns:
+        return made
+    return made._replace(host_layer_ns=tuple(host_layer_ns), host_rest_ns=tuple(host_rest_ns))
 
 
 def _in_parts(case: Case, stages: int) -> bool:
@@ -127,12 +146,25 @@ def _stacked(layers: Sequence[Mapping[str, float]]) -> bool:
     return in_list or max(map(len, layers)) >= FEWEST_NAMED_LAYERS
 
 
-def _dealt(rest_ns: Sequence[float], layer_ns: float, layers: int) -> tuple[int, ...]:
-    """Return how many layers each stage has where each goes to the one that has least to compute yet; every stage has one."""
-    counts = [1] * len(rest_ns)
-    for _ in range(layers - len(rest_ns)):
-        least = min(range(len(counts)), key=lambda i: rest_ns[i] + counts[i] * layer_ns)
-        counts[least] += 1
+def _dealt(
+    rest_ns: Sequence[float],
+    layer_ns: float,
+    layers: int,
+    host_rest_ns: Sequence[float] = (),
+    host_layer_ns: Sequence[float] = (),
+) -> tuple[int, ...]:
+    """Return how many layers each stage has where each goes to the one that has least to compute yet; every stage has one.
+
+    A stage whose host takes longer to launch than its GPU to compute has as much as that takes.
+    """
+    stages = range(len(rest_ns))
+    counts = [1] * len(stages)
+    host_rest_ns, host_layer_ns = host_rest_ns or [0.0] * len(stages), host_layer_ns or [0.0] * len(stages)
+    for _ in range(layers - len(stages)):
+        takes = [
+            max(rest_ns[i] + counts[i] * layer_ns, host_rest_ns[i] + counts[i] * host_layer_ns[i]) for i in stages
+        ]
+        counts[takes.index(min(takes))] += 1
     return tuple(counts)
 
 
@@ -142,16 +174,19 @@ def _parts(profile: Profile) -> _StageParts | None:
         return None
     ops = profile.steady_ops
     ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMPUTE.value))
-    sums = ops.group_by(pl.col("module").cast(pl.String)).agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+    sums = ops.group_by(pl.col("module").cast(pl.String)).agg(
+        (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"), pl.len().alias("count")
+    )
     class_of = _classes(profile)
-    made = _StageParts({}, {})
-    for module, ns in sums.iter_rows():
+    made = _StageParts({}, {}, {_OUTSIDE: ops.height})
+    for module, ns, count in sums.iter_rows():
         of_step = profile.scope.per_step(int(ns))
         match = _LAYER.match(module or "") or _NUMBERED.match(module or "")
         cls = class_of.get(match[0]) if match else None
         if match and cls:
             layers = made.layers.setdefault(cls, {})
             layers[match[0]] = layers.get(match[0], 0.0) + of_step
+            made.launches[cls] = made.launches.get(cls, 0) + count
         else:
             name = (module or "").partition(".")[0]
             name = _OUTSIDE if name.startswith("(") or not name else name
@@ -175,7 +210,8 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
 
     At most the layers take as long as on the longest stage. At least they take as long as where they take longest, and on a GPU that
     ranks share all else of a stage is slower, too, in proportion: there it runs beside the work of the other one for longer. What a stage
-    gains by fewer layers is never all that the step gains; of ranks that share a GPU it is near the least.
+    gains by fewer layers is never all that the step gains; of ranks that share a GPU it is near the least. Hosts launch what their stage
+    has then: the one that takes longest may set the pace (`uneven_stages` says what was measured).
     """
     if layers.better == layers.counts:
         return None
@@ -183,8 +219,8 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     slowest, longest = max(layers.layer_ns), layers.layer_ns[stages.longest_at]
     even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))
     slower = [slowest / ns for ns in layers.layer_ns] if shared else even
-    least = stages.step_ns(few) - paced_ns(layers.work_ns([slowest] * len(even), slower), few)
-    best = paced_ns(layers.work_ns([longest] * len(even), even), many)
+    least = stages.step_ns(few) - paced_ns(layers.work_ns([slowest] * len(even), slower), few, layers.hosts_ns)
+    best = paced_ns(layers.work_ns([longest] * len(even), even), many, layers.hosts_ns)
     most = max(case.step_ns * (1 - best / stages.step_ns(many)), least)
     why = "the longest stage sets the pace; layers take between as long as on it and as where they take longest"
     least, most = round(max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)), round(min(most, case.step_ns))

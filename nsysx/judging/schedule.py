@@ -36,7 +36,11 @@ def schedule_of(rows: Sequence[Row], micro_batches: int | None) -> Schedule | No
     return Schedule(len(rows), float(micro_batches or 0))
 
 
-def paced_ns(work_ns: Sequence[float], micro_batches: float) -> float:
-    """Return what a step takes of stages that compute so much in it: the longest one, and of each other one micro-batch (ns)."""
+def paced_ns(work_ns: Sequence[float], micro_batches: float, hosts_ns: Sequence[float] = ()) -> float:
+    """Return what a step takes of stages that compute so much in it: the longest one, and of each other one micro-batch (ns).
+
+    ``hosts_ns``: what the host of each takes to launch it; no step is shorter. Hosts run ahead over micro-batches and steps, so the
+    bubble adds nothing to theirs.
+    """
     longest = max(work_ns)
-    return longest + (sum(work_ns) - longest) / micro_batches
+    return max(longest + (sum(work_ns) - longest) / micro_batches, *hosts_ns, 0.0)

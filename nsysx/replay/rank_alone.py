@@ -1,7 +1,8 @@
-"""The model of one rank that knows nothing of the others, and its step by how much of its communication is left."""
+"""The model of one rank that knows nothing of the others, its step by how much of its communication is left, and what its host takes alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nsysx.events.other_ranks import Modelled
@@ -18,6 +19,23 @@ def by_itself(profile: Profile) -> unprofiled.Model | None:
 def _by_itself(profile: Profile) -> unprofiled.Model | None:
     window = choose(profile)
     return None if isinstance(window, Withheld) else unprofiled.Model(profile, window, peers.unknown(profile))
+
+
+def hosts_ns(profile: Profile) -> Mapping[int, int]:
+    """Return process -> how long the host of that rank takes for a step if it waits for nothing, made once; of those that can be replayed.
+
+    That is without tracing (ns): no work of the GPU, no other rank, and as many launches as were recorded.
+    """
+    return profile.once(_hosts_ns)
+
+
+def _hosts_ns(profile: Profile) -> Mapping[int, int]:
+    models = {each.process: by_itself(each) for each in (profile, *peers.others(profile))}
+    return {
+        process: model.step(1.0, 1.0, 0.0, 0.0, near=model.added.near)
+        for process, model in models.items()
+        if model is not None
+    }
 
 
 #: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.
