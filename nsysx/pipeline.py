@@ -40,6 +40,7 @@ from nsysx.ranks import (
 )
 from nsysx.ranks.chosen_work import chosen_work, one_process
 from nsysx.reading import as_sqlite, load, opening, table_rows
+from nsysx.replay import rank_alone
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
 
@@ -263,7 +264,10 @@ def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequen
     if given.steps.source == "capture":
         result = findings.of_experiment(result, judged)
     settings = settings_of(given)
-    result = rank_verdict.of_ranks(result, ranks, job.shown, None if settings is None else settings.micro_batches())
+    micro_batches = None if settings is None else settings.micro_batches()
+    staged = micro_batches is not None and result.step_ns is not None
+    hosts_ns = rank_alone.hosts_ns(given, result.step_ns or 0) if staged else {}
+    result = rank_verdict.of_ranks(result, ranks, job.shown, micro_batches, hosts_ns)
     late = rank_table.sentence(ranks.rows or ())
     return replace(result, evidence=(*result.evidence, late)) if late else result
 

@@ -14,12 +14,16 @@ from nsysx.findings import _needs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._finding_bounds import FUSION_LEADS_TIMES, LAUNCH_BOUND_SHARE, SEVERAL_MODEL_CALLS
 from nsysx.findings._names import networks_called
+from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._recurrent_cells import recurrent_cell
 from nsysx.findings.nsx112_fusion import fusible_ns
 
 _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
 #: A model that is called several times a step overwrites its last output.
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
+#: A schedule of micro-batches calls it again before the backward of the last call: a mark in between would free what that needs.
+_MARK_OF_SCHEDULE = "torch.compiler.cudagraph_mark_step_begin()  # once a step, before schedule.step(...)"
+_IN_FLIGHT = "The model is called {count:.0f} times a step: each call has a graph and memory of its own."
 _KEPT = "The model is called {count:.0f} times a step: clone each output that is still needed after the next call."
 _COMPILED = 'model = torch.compile(model, mode="reduce-overhead")  # where it is compiled'
 _DDP = "DistributedDataParallel"
@@ -78,8 +82,10 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         text = f"{text}; fused=True for the optimizer"
         ways = _with_fused(case, ways)
     if count >= SEVERAL_MODEL_CALLS:
-        first, kept = ways[0], _KEPT.format(count=count)
-        ways[0] = replace(first, paste=f"{first.paste}\n{_MARK}", condition=f"{first.condition} {kept}")
+        staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))
+        mark, kept = (_MARK_OF_SCHEDULE, _IN_FLIGHT) if staged else (_MARK, _KEPT)
+        first, told = ways[0], kept.format(count=count)
+        ways[0] = replace(first, paste=f"{first.paste}\n{mark}", condition=f"{first.condition} {told}")
     return Fix.by_name(*ways, text=text, needs=_needs.GRAPH)
 
 

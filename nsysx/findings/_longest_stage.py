@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import units
 from nsysx.findings._case import Case, Rule, Saving
 from nsysx.findings._found import Found
-from nsysx.findings._pipeline_stages import cut_evenly, in_whole_layers, uneven
+from nsysx.findings._pipeline_stages import cut_evenly, held_by_hosts, in_whole_layers, uneven
 from nsysx.judging.judging_bounds import UNLIKE_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.uneven_stages import UnevenStages
@@ -35,6 +35,7 @@ def of_longest(case: Case, rule: Rule, kernels: pl.DataFrame, where: Row) -> Fin
     )
     finding, stages = longest_stage.as_finding(case), uneven(case)
     told = in_whole_layers(case, finding, kernels) if stages is None else cut_evenly(case, finding, stages, kernels)
+    told = told or held_by_hosts(case, finding, kernels)
     return None if told is None else replace(told, cost_ns_per_step=told.saving.most_ns or told.saving.likely_ns)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -28,9 +27,9 @@ from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.judging.rank_waiting import per_step
-from nsysx.judging.schedule import Schedule
+from nsysx.judging.schedule import Schedule, paced_ns
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
-from nsysx.model import Finding, Row
+from nsysx.model import Finding
 from nsysx.reading import nccl_notes
 from nsysx.replay import rank_alone
 
@@ -41,18 +40,9 @@ def uneven(case: Case, times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | Non
     """
     settings, rows = settings_of(case.profile), rank_rows(case)
     spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
-    stages = None if spanned else uneven_stages(rows, times)
-    return None if stages is None else stages._replace(hosts_ns=hosts_of(case, stages.rows))
-
-
-def hosts_of(case: Case, rows: Sequence[Row]) -> tuple[float, ...]:
-    """Return what the host of each of these ranks takes for a step if it waits for nothing, without tracing (ns); () if one is not known.
-
-    None takes longer than the step that was measured.
-    """
-    hosts_ns = rank_alone.hosts_ns(case.profile)
-    known = [hosts_ns[row["process"]] for row in rows if row["process"] in hosts_ns]
-    return tuple(float(min(ns, case.step_ns)) for ns in known) if len(known) == len(rows) else ()
+    if spanned or uneven_stages(rows, times) is None:
+        return None
+    return uneven_stages(rows, times, rank_alone.hosts_ns(case.profile, case.step_ns))
 
 
 def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
@@ -69,6 +59,57 @@ def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Find
         return None
     fix = Fix.by_name("even-stages", text=text_of(stages, layers), paste=paste_of(layers))
     return fix.into(_of_stages(case, finding, stages, in_words(stages, layers), saving))
+
+
+def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding with the numbers of layers that make stages even once hosts launch less; None where these hold no cut up.
+
+    ``kernels``: name, count, ns. What that saves is not told: launches go first, and how many is not known.
+    """
+    stages = uneven(case, UNLIKE_STAGES_TIMES)
+    if stages is None or not stages.hosts_ns:
+        return None
+    of_work = stages._replace(hosts_ns=())
+    layers = stage_layers(case, of_work)
+    batches = (least_micro_batches(case, kernels), _messages(case, kernels))
+    if layers is None or moved(case, of_work, layers, batches) is None:
+        return None
+    saving = Saving(None, "alone it saves little or nothing: layers move with their launches")
+    text = f"Make fewer launches in every stage first; then {units.uncapitalized(text_of(stages, layers))}"
+    fix = Fix.by_name("even-stages", text=text, paste=paste_of(layers))
+    told = (
+        f"{in_words(stages, layers)} Hosts take longer to launch that, without tracing: now {stages.hosts_in_words()}."
+    )
+    found = fix.into(_of_stages(case, finding, stages, told, saving))
+    title = (
+        f"Rank {stages.longest['rank']} has most of the pipeline's work, but an even cut gains only with fewer launches"
+    )
+    return replace(found, title=title)
+
+
+def no_shorter_than_work(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding:
+    """Return a finding about fewer launches with no more saved than leaves a step what its kernels take: all that the busiest rank
+    computes and, in a pipeline, one micro-batch of each other stage, of the most that there may be. ``kernels``: name, count, ns.
+    """
+    rows = rank_rows(case)
+    work = [per_step(row, "compute_ns") for row in rows]
+    if not work or finding.saving.likely_ns is None:
+        return finding
+    stages = any(row.get("bubble_ns") is not None for row in rows)
+    least_ns = paced_ns(work, _messages(case, kernels)) if stages else max(work)
+    most_ns = max(round(case.step_ns - least_ns), 0)
+    if max(finding.saving.likely_ns, finding.saving.most_ns or 0) <= most_ns:
+        return finding
+    saving = finding.saving.within(most_ns)
+    return replace(
+        finding, saving=replace(saving, confidence="the GPU work of the busiest rank is left, with the bubble, if any")
+    )
+
+
+def hosts_set_pace(case: Case, kernels: pl.DataFrame) -> bool:
+    """Return whether a host of a pipeline takes longer to launch its stage than all stages, cut evenly, compute; ``kernels``: as above."""
+    stages = uneven(case, 0.0)
+    return stages is not None and stages.held_by_hosts(least_micro_batches(case, kernels))
 
 
 def cut_evenly(case: Case, finding: Finding, stages: UnevenStages, kernels: pl.DataFrame) -> Finding | None:

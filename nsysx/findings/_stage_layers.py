@@ -161,9 +161,7 @@ def _dealt(
     counts = [1] * len(stages)
     host_rest_ns, host_layer_ns = host_rest_ns or [0.0] * len(stages), host_layer_ns or [0.0] * len(stages)
     for _ in range(layers - len(stages)):
-        takes = [
-            max(rest_ns[i] + counts[i] * layer_ns, host_rest_ns[i] + counts[i] * host_layer_ns[i]) for i in stages
-        ]
+        takes = [max(rest_ns[i] + counts[i] * layer_ns, host_rest_ns[i] + counts[i] * host_layer_ns[i]) for i in stages]
         counts[takes.index(min(takes))] += 1
     return tuple(counts)
 

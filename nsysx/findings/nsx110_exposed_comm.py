@@ -4,7 +4,8 @@ What it means
     All-reduce, all-gather and reduce-scatter can overlap the backward pass. Where only communication runs, the GPU's
     compute units idle. The saving shown is an upper bound: communication that costs nothing. A kernel that waits for a late
     rank looks the same as one that transfers: NSX111 tells them apart, given the reports of all ranks. Of stages of a pipeline that
-    compute for unlike times the longest one waits for nobody and all others for it: that is found on its own page, too.
+    compute for unlike times the longest one waits for nobody and all others for it: that is found on its own page, too. What an even
+    cut saves ends where a host takes longer to launch its stage than its GPU to compute it: then fewer launches come first.
 
 In the trace
     NCCL kernels with no compute kernel beside them, mostly after the last backward kernel.
@@ -58,7 +59,9 @@ from nsysx.findings._pipeline_stages import (
     bubble_of_schedule,
     cut_evenly,
     fewer_micro_batches,
+    hosts_set_pace,
     in_whole_layers,
+    no_shorter_than_work,
     of_schedule,
     one_at_a_time,
     smaller_bubble,
@@ -201,7 +204,7 @@ def check(case: Case) -> list[Finding]:
     elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
         told = _data_sooner(case, told, late, recorded)
     elif _by_hosts(case, told, case.ranks):
-        told = _fewer_launches(case, told, recorded)
+        told = no_shorter_than_work(case, _fewer_launches(case, told, recorded), longest)
     elif told.fix == UNEVEN:
         told = in_like_order(case, told) or told
     return _unless_needed(case, told)
@@ -228,8 +231,10 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded_ns)
     if (stages := uneven(case)) is not None and (even := cut_evenly(case, told, stages, kernels)) is not None:
         return [even]
-    if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
+    waits = rank_verdict.stages_wait_for_hosts(case.ranks.rows or ())
+    if stages_late and (waits or hosts_set_pace(case, kernels)):
         told = fewer_micro_batches(case, told, kernels) or _fewer_launches(case, told, recorded_ns)
+        told = no_shorter_than_work(case, told, kernels)
         # Stages that wait for each other in turn hide what is left of that.
         return [_of_its_wrapper(case, replace(told, saving=replace(told.saving, bound=True)))]
     if (alone := one_at_a_time(case, told, kernels)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nsysx import units
@@ -17,14 +17,21 @@ from nsysx.judging.judging_bounds import (
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import gpu_clock, per_step
 from nsysx.judging.schedule import schedule_of
-from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
+from nsysx.judging.uneven_stages import NO_HOSTS, UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
 
 
-def of_ranks(verdict: Verdict, table: Table, shown: int | None = None, micro_batches: int | None = None) -> Verdict:
+def of_ranks(
+    verdict: Verdict,
+    table: Table,
+    shown: int | None = None,
+    micro_batches: int | None = None,
+    hosts_ns: Mapping[int, int] = NO_HOSTS,
+) -> Verdict:
     """Return the verdict with a sentence that names the late rank, if the shown rank waits for it or is the late one.
 
-    ``shown`` is the rank that the Summary shows, None if one report holds them all. ``micro_batches`` are those of a pipeline's step.
+    ``shown`` is the rank that the Summary shows, None if one report holds them all. ``micro_batches`` are those of a pipeline's step, and
+    ``hosts_ns`` is process -> what the host of a stage takes alone.
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
@@ -35,7 +42,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None, micro_bat
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
     if late is None and (uneven := uneven_stages(rows)) is not None and verdict.code == StepLimit.COMM:
         return replace(verdict, sentence=_of_stages(uneven, verdict))
-    if late is None and (bubble := _of_schedule(rows, micro_batches)):
+    if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
         return replace(verdict, sentence=f"{verdict.sentence} {bubble}")
     if late is None:
         return _in_turn(verdict, rows, shown_row)
@@ -76,13 +83,24 @@ def _work_of(stages: UnevenStages) -> tuple[str, str]:
     return longest, shortest
 
 
-def _of_schedule(rows: Sequence[Row], micro_batches: int | None) -> str:
-    """Return in a sentence what the schedule of a pipeline leaves idle by itself, "" for ranks that are no stages of one."""
+def _of_schedule(rows: Sequence[Row], micro_batches: int | None, hosts_ns: Mapping[int, int] = NO_HOSTS) -> str:
+    """Return in sentences what the schedule of a pipeline leaves idle by itself, "" for ranks that are no stages of one.
+
+    Where hosts set the pace, or would with an even cut, that is said.
+    """
     schedule = schedule_of(rows, micro_batches)
     if schedule is None:
         return ""
-    share = units.share(schedule.of_step, 1)
-    if (unlike := uneven_stages(rows, UNLIKE_STAGES_TIMES)) is not None:
+    share, unlike = units.share(schedule.of_step, 1), uneven_stages(rows, UNLIKE_STAGES_TIMES)
+    stages = uneven_stages(rows, 0.0, hosts_ns)
+    if stages is not None and stages.held_by_hosts(schedule.micro_batches):
+        longest, shortest = _work_of(stages)
+        how, then = ("are not equal", ", then an even cut") if unlike is not None else ("wait for hosts", "")
+        return (
+            f"The stages {how}: of a step, {longest} of GPU work, {shortest} (as recorded), but hosts take {stages.hosts_in_words()} to "
+            f"launch it: first fewer launches{then}."
+        )
+    if unlike is not None:
         longest, shortest = _work_of(unlike)
         return (
             f"The stages are not equal: of a step, {longest} of GPU work, {shortest} (as recorded); {schedule.stages} equal ones with "

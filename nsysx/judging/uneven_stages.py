@@ -1,25 +1,31 @@
 """Stages of a pipeline that are not equally long: what each computes in a step, and what a step takes if they are cut evenly.
 
 With m micro-batches a step takes about what its longest stage computes, and of each other stage one micro-batch (``schedule``). That is so
-where hosts launch faster than GPUs compute: else the host that takes longest sets the pace, and a stage that gets more layers gets their
-launches, too. Measured on two H200s (1F1B, 8 micro-batches, one GPU for each stage, no profiler):
+where hosts launch faster than GPUs compute: else the host that takes longest sets the pace, and layers come with their
+launches.
+Measured on two H200s (1F1B, 8 micro-batches, a GPU for each stage) without a profiler; hosts by the replay:
 
-- 42 and 86 ms of GPU work, hosts 84 and 88 ms: with even stages, 62 and 66 ms, the one host launches half as much again. Three runs: 94.9 to
-  114.0, 95.0 to 92.1, 94.9 to 92.2 ms, as fast as hosts happened to be. The longest stage alone would have told 80.
+- 42 and 86 ms of GPU work, hosts 84 and 88 ms. Even stages have 62 and 66 ms, and one host launches half as much again. Three runs: 94.9 to
+  114.0, 95.0 to 92.1, 94.9 to 92.2 ms, by how fast hosts happened to be; by the longest stage it were 80.
 - 54 and 84 ms of GPU work, hosts 109 and 121 ms: 113.5 ms, and 122.8 with even stages.
 
-In both, all messages came at once when both sides had come, both stages computed at the same time, and no kernel was slower beside a message.
+In the recordings both stages compute at the same time, messages take 0.03 ms once both sides are there, and layers take as long with either
+cut: with even stages the GPU idles between the launches of its own host, in every micro-batch, and the other stage waits for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nsysx import units
 from nsysx.judging.judging_bounds import UNEVEN_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule, paced_ns
 from nsysx.model import Row
+
+#: Nothing is known of any host.
+NO_HOSTS: Mapping[int, int] = {}
 
 
 class UnevenStages(NamedTuple):
@@ -53,14 +59,23 @@ class UnevenStages(NamedTuple):
         hosts = (host + (mean - work) * launches for host, work in zip(self.hosts_ns, self.work_ns, strict=False))
         return max(mean * (1 + Schedule(stages, micro_batches).of_work), *hosts, 0.0)
 
-    @property
-    def paced_by_host(self) -> bool:
-        """Whether the host of a stage takes longer than the longest stage computes."""
-        return max(self.hosts_ns, default=0.0) > max(self.work_ns)
+    def held_by_hosts(self, micro_batches: float) -> bool:
+        """Return whether a host would take longer to launch what its stage has if all have as much, than that takes on GPUs."""
+        return self.even_step_ns(micro_batches) > self._replace(hosts_ns=()).even_step_ns(micro_batches)
+
+    def hosts_in_words(self) -> str:
+        """Return how long the host of each stage takes for its launches, as "84.17 ms on rank 0, 88.23 ms on rank 1"."""
+        pairs = zip(self.rows, self.hosts_ns, strict=False)
+        return ", ".join(f"{units.duration(round(ns))} on rank {row['rank']}" for row, ns in pairs)
 
 
-def uneven_stages(rows: Sequence[Row], times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | None:
-    """Return the stages of a pipeline whose longest one has so many times the GPU work that they have on average; None without such."""
+def uneven_stages(
+    rows: Sequence[Row], times: float = UNEVEN_STAGES_TIMES, hosts_ns: Mapping[int, int] = NO_HOSTS
+) -> UnevenStages | None:
+    """Return the stages of a pipeline whose longest one has so many times the GPU work that they have on average; None without such.
+
+    ``hosts_ns``: process -> what its host takes alone.
+    """
     stages = [row for row in rows if row.get("bubble_ns") is not None]
     if len(stages) < 2 or any(row["straggler"] for row in rows):
         return None
@@ -68,4 +83,6 @@ def uneven_stages(rows: Sequence[Row], times: float = UNEVEN_STAGES_TIMES) -> Un
     if max(work) * len(work) < times * sum(work) or not sum(work):
         return None
     order = sorted(range(len(work)), key=lambda i: work[i])
-    return UnevenStages(stages[order[-1]], stages[order[0]], work, tuple(stages))
+    known = [float(hosts_ns[row["process"]]) for row in stages if row.get("process") in hosts_ns]
+    hosts = tuple(known) if len(known) == len(stages) else ()
+    return UnevenStages(stages[order[-1]], stages[order[0]], work, tuple(stages), hosts)

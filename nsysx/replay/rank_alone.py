@@ -1,4 +1,4 @@
-"""The model of one rank that knows nothing of the others, its step by how much of its communication is left, and what its host takes alone."""
+"""The model of one rank that knows nothing of the others, its step by how much it communicates, and what its host takes alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _by_itself(profile: Profile) -> unprofiled.Model | None:
     return None if isinstance(window, Withheld) else unprofiled.Model(profile, window, peers.unknown(profile))
 
 
-def hosts_ns(profile: Profile) -> Mapping[int, int]:
-    """Return process -> how long the host of that rank takes for a step if it waits for nothing, made once; of those that can be replayed.
+def hosts_ns(profile: Profile, most_ns: int) -> Mapping[int, int]:
+    """Return process -> how long the host of that rank takes for a step if it waits for nothing; of those that can be replayed.
 
-    That is without tracing (ns): no work of the GPU, no other rank, and as many launches as were recorded.
+    That is without tracing, with as many launches as were recorded, and at most ``most_ns``, the step that was measured (ns).
     """
-    return profile.once(_hosts_ns)
+    return {process: min(ns, most_ns) for process, ns in profile.once(_hosts_ns).items()}
 
 
 def _hosts_ns(profile: Profile) -> Mapping[int, int]:

@@ -58,3 +58,42 @@ def test_the_verdict_names_the_long_stage_where_the_shown_rank_waits(code: str, 
     said = rank_verdict.of_ranks(verdict, table).sentence
     assert ("rank 0 80.00 ms of GPU work, rank 1 8.00 ms" in said) is told
     assert ("The others wait for rank 0" in said) is told
+
+
+def test_layers_come_with_their_launches() -> None:
+    """The longest stage launches 80 ms of work in 80; the other one, 60 ms for 40 of work, has 80 for 60 then: as long as before."""
+    rows = [stage(0, 40), stage(1, 80)]
+    stages = uneven_stages(rows, hosts_ns={0: 60 * MS, 1: 80 * MS})
+    assert stages is not None and stages.hosts_ns == (60 * MS, 80 * MS)
+    assert stages.step_ns(8) == 85 * MS and stages.even_step_ns(8) == 80 * MS
+    assert stages.held_by_hosts(8)
+
+
+@pytest.mark.parametrize("hosts", [{}, {0: 60 * MS}, {0: 20 * MS, 1: 40 * MS}], ids=["unknown", "one", "fast"])
+def test_hosts_that_are_fast_or_not_known_hold_nothing_up(hosts: dict[int, int]) -> None:
+    stages = uneven_stages([stage(0, 40), stage(1, 80)], hosts_ns=hosts)
+    assert stages is not None and not stages.held_by_hosts(8)
+    assert stages.step_ns(8) == 85 * MS and stages.even_step_ns(8) == 60 * MS * 9 / 8
+
+
+def test_a_host_that_takes_longer_than_all_stages_is_a_step() -> None:
+    stages = uneven_stages([stage(0, 40), stage(1, 80)], hosts_ns={0: 60 * MS, 1: 100 * MS})
+    assert stages is not None and stages.step_ns(8) == 100 * MS
+
+
+@pytest.mark.parametrize(
+    ("work", "hosts", "told"),
+    [
+        ((54, 84), {0: 109 * MS, 1: 121 * MS}, "first fewer launches, then an even cut"),
+        ((64, 66), {0: 90 * MS, 1: 50 * MS}, "The stages wait for hosts"),
+        ((54, 84), {0: 30 * MS, 1: 40 * MS}, "2 equal ones with 8 micro-batches"),
+        ((64, 66), {0: 30 * MS, 1: 40 * MS}, "2 equal stages with 8 micro-batches"),
+        ((64, 66), {}, "2 equal stages with 8 micro-batches"),
+    ],
+)
+def test_the_verdict_says_where_hosts_set_the_pace(work: tuple[int, int], hosts: dict[int, int], told: str) -> None:
+    verdict = Verdict(code="gpu_bound", sentence="x", step_ns=121 * MS, scope=Scope("steady", (1,)))
+    table = Table("ranks", "Ranks", (), tuple(stage(rank, ms) for rank, ms in enumerate(work)))
+    said = rank_verdict.of_ranks(verdict, table, None, 8, hosts).sentence
+    assert told in said
+    assert ("but hosts take" in said) is ("launches" in said)
