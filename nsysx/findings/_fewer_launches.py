@@ -82,11 +82,16 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         text = f"{text}; fused=True for the optimizer"
         ways = _with_fused(case, ways)
     if count >= SEVERAL_MODEL_CALLS:
-        staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))
-        mark, kept = (_MARK_OF_SCHEDULE, _IN_FLIGHT) if staged else (_MARK, _KEPT)
-        first, told = ways[0], kept.format(count=count)
+        first, (mark, told) = ways[0], _kept_between_calls(case, count)
         ways[0] = replace(first, paste=f"{first.paste}\n{mark}", condition=f"{first.condition} {told}")
     return Fix.by_name(*ways, text=text, needs=_needs.GRAPH)
+
+
+def _kept_between_calls(case: Case, count: float) -> tuple[str, str]:
+    """Return the line that says where outputs of graphs may be overwritten, and what has to be done for that."""
+    staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))
+    mark, told = (_MARK_OF_SCHEDULE, _IN_FLIGHT) if staged else (_MARK, _KEPT)
+    return mark, told.format(count=count)
 
 
 def _with_fused(case: Case, ways: Sequence[Alternative]) -> list[Alternative]:

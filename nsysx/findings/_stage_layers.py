@@ -40,7 +40,7 @@ _NUMBERED = re.compile(r"^((?:[A-Za-z_]\w*\.)*?)([A-Za-z_]\w*\d)(?=\.|$)")
 class _StageParts(NamedTuple):
     """The compute of one stage in a step (ns): the layers, by name, of each class, and all else by the first part of its module's name.
 
-    ``launches``: class of layers -> the kernels in them, "" -> all kernels.
+    ``launches``: class of layers -> the kernels in them, "" -> all that is launched.
     """
 
     layers: dict[str, dict[str, float]]
@@ -171,12 +171,13 @@ def _parts(profile: Profile) -> _StageParts | None:
     if not profile.scope.steps:
         return None
     ops = profile.steady_ops
-    ops = ops.filter((ops["process"] == profile.process) & (ops["cls"] == DeviceActivity.COMPUTE.value))
+    ops = ops.filter(ops["process"] == profile.process)
+    launched, ops = ops.height, ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
     sums = ops.group_by(pl.col("module").cast(pl.String)).agg(
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"), pl.len().alias("count")
     )
     class_of = _classes(profile)
-    made = _StageParts({}, {}, {_OUTSIDE: ops.height})
+    made = _StageParts({}, {}, {_OUTSIDE: launched})
     for module, ns, count in sums.iter_rows():
         of_step = profile.scope.per_step(int(ns))
         match = _LAYER.match(module or "") or _NUMBERED.match(module or "")
