@@ -80,11 +80,11 @@ def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
     told = (
         f"{in_words(stages, layers)} Hosts take longer to launch that, without tracing: now {stages.hosts_in_words()}."
     )
-    found = fix.into(_of_stages(case, finding, stages, told, saving))
+    cut = fix.into(_of_stages(case, finding, stages, told, saving))
     title = (
         f"Rank {stages.longest['rank']} has most of the pipeline's work, but an even cut gains only with fewer launches"
     )
-    return replace(found, title=title)
+    return replace(cut, title=title)
 
 
 def no_shorter_than_work(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding:

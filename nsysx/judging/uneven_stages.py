@@ -83,6 +83,6 @@ def uneven_stages(
     if max(work) * len(work) < times * sum(work) or not sum(work):
         return None
     order = sorted(range(len(work)), key=lambda i: work[i])
-    known = [float(hosts_ns[row["process"]]) for row in stages if row.get("process") in hosts_ns]
-    hosts = tuple(known) if len(known) == len(stages) else ()
+    hosts = tuple(float(hosts_ns[row["process"]]) for row in stages if row.get("process") in hosts_ns)
+    hosts = hosts if len(hosts) == len(stages) else ()
     return UnevenStages(stages[order[-1]], stages[order[0]], work, tuple(stages), hosts)

@@ -56,6 +56,12 @@ class Stage:
         )
         self.called, self.free = self.called + self.host_us * US, ends
 
+    def waits(self) -> None:
+        """Wait for the GPU."""
+        ends = max(self.free, self.called) + 20_000
+        self.thread.sync("cudaDeviceSynchronize_v3020", at=self.called, dur=ends - self.called, device=self.rank)
+        self.called = ends + 5_000
+
 
 def job(folder: Path, host_us: tuple[int, int], first: Parts = FIRST, last: Parts = LAST) -> Summary:
     """Each of eight micro-batches: the first stage works and sends, the second one receives and works; then both wait for their GPU."""
@@ -65,23 +71,19 @@ def job(folder: Path, host_us: tuple[int, int], first: Parts = FIRST, last: Part
         process = report.process(100 + rank)
         stages.append(Stage(rank, process, process.thread(process.pid, "python3"), us))
         report.gpu(rank, pids=[(100 + rank, rank)])
-    t = MS
+    for stage in stages:
+        stage.called = stage.free = MS
     for i in range(STEPS):
-        for stage in stages:
-            stage.called, stage.free = t, t
+        begun = [stage.called for stage in stages]
         for _ in range(BATCHES):
             stages[0].works(first)
             begins = [max(stage.free, stage.called + 3_000) for stage in stages]
             for stage, begin in zip(stages, begins, strict=True):
                 stage.meets(begin, max(begins) + 20_000)
             stages[1].works(last)
-        ends = max(max(stage.free, stage.called) for stage in stages) + 100_000
-        for stage in stages:
-            stage.thread.sync(
-                "cudaDeviceSynchronize_v3020", at=stage.called, dur=ends - 50_000 - stage.called, device=stage.rank
-            )
-            stage.thread.add_range(f"step {i}", t, ends - 100, domain="nsysx")
-        t = ends
+        for stage, begin in zip(stages, begun, strict=True):
+            stage.waits()
+            stage.thread.add_range(f"step {i}", begin, stage.called - 100, domain="nsysx")
     settings = {"places": {"schedule": "/app/train.py:9"}, "numbers": {"schedule": BATCHES}}
     probe = [
         {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
@@ -129,7 +131,7 @@ def test_an_even_cut_is_told_where_hosts_are_fast_enough(tmp_path: Path, host_us
 
 def test_fewer_launches_leave_a_step_what_the_busiest_stage_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages of 54 and 84 ms: with 8 messages a step is no shorter than 90.75; ranks that are no stages than 84."""
-    finding = cast(Finding, replace(_finding(), saving=Saving(70 * MS, "x", bound=True, most_ns=73 * MS)))
+    finding = replace(_finding(), saving=Saving(70 * MS, "x", bound=True, most_ns=73 * MS))
     for staged, least in ((True, 84 + 54 / 8), (False, 84)):
         rows = [
             {"compute_ns": ms * MS, "steps": 1, "bubble_ns": 5 if staged else None, "window_ns": 120 * MS}
