@@ -97,6 +97,8 @@ def no_shorter_than_work(case: Case, finding: Finding, kernels: pl.DataFrame) ->
         return finding
     stages = any(row.get("bubble_ns") is not None for row in rows)
     least_ns = paced_ns(work, _messages(case, kernels)) if stages else max(work)
+    if least_ns > case.step_ns:  # another schedule
+        least_ns = max(work)
     most_ns = max(round(case.step_ns - least_ns), 0)
     if max(finding.saving.likely_ns, finding.saving.most_ns or 0) <= most_ns:
         return finding

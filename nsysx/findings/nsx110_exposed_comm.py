@@ -59,6 +59,7 @@ from nsysx.findings._pipeline_stages import (
     bubble_of_schedule,
     cut_evenly,
     fewer_micro_batches,
+    held_by_hosts,
     hosts_set_pace,
     in_whole_layers,
     no_shorter_than_work,
@@ -239,7 +240,7 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
         return [_of_its_wrapper(case, replace(told, saving=replace(told.saving, bound=True)))]
     if (alone := one_at_a_time(case, told, kernels)) is not None:
         return [alone]
-    if (cut := in_whole_layers(case, told, kernels)) is not None:
+    if (cut := in_whole_layers(case, told, kernels) or held_by_hosts(case, told, kernels)) is not None:
         return [cut]
     if not stages_late and (enough := as_its_schedule(case, kernels)):
         return case.clear(RULE, enough)

@@ -117,5 +117,7 @@ UNEVEN_STAGES_TIMES = 1.25
 #: From so many times on they are not called equal, and are cut otherwise where it is known what whole layers of them take: 6 and 6 layers
 #: with a head and a loss behind the last took 1.19 times, and 1.05 times as long a step as 8 and 4 (two ranks that share an H200).
 UNLIKE_STAGES_TIMES = 1.1
+#: Hosts hold an even cut up where it would save less than this share of a step: as much as other advice must save (chosen).
+HELD_BY_HOSTS_SHARE = 0.05
 #: Layers and samples are not cut further: even stages, and even batches, are so to about this share of what evening them out saves.
 UNEVEN_CUT_SHARE = 0.2

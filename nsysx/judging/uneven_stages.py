@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nsysx import units
-from nsysx.judging.judging_bounds import UNEVEN_STAGES_TIMES
+from nsysx.judging.judging_bounds import HELD_BY_HOSTS_SHARE, UNEVEN_STAGES_TIMES
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule, paced_ns
 from nsysx.model import Row
@@ -60,8 +60,10 @@ class UnevenStages(NamedTuple):
         return max(mean * (1 + Schedule(stages, micro_batches).of_work), *hosts, 0.0)
 
     def held_by_hosts(self, micro_batches: float) -> bool:
-        """Return whether a host would take longer to launch what its stage has if all have as much, than that takes on GPUs."""
-        return self.even_step_ns(micro_batches) > self._replace(hosts_ns=()).even_step_ns(micro_batches)
+        """Return whether steps of stages that have as much work each would be hardly shorter, for a host launches that for longer."""
+        then = self.even_step_ns(micro_batches)
+        hardly = then > (1 - HELD_BY_HOSTS_SHARE) * self.step_ns(micro_batches)
+        return hardly and then > self._replace(hosts_ns=()).even_step_ns(micro_batches)
 
     def hosts_in_words(self) -> str:
         """Return how long the host of each stage takes for its launches, as "84.17 ms on rank 0, 88.23 ms on rank 1"."""

@@ -61,11 +61,11 @@ def test_the_verdict_names_the_long_stage_where_the_shown_rank_waits(code: str, 
 
 
 def test_layers_come_with_their_launches() -> None:
-    """The longest stage launches 80 ms of work in 80; the other one, 60 ms for 40 of work, has 80 for 60 then: as long as before."""
+    """The longest stage launches 80 ms of work in 80; the other one, 65 ms for 40 of work, has 85 for 60 then: as long as before."""
     rows = [stage(0, 40), stage(1, 80)]
-    stages = uneven_stages(rows, hosts_ns={0: 60 * MS, 1: 80 * MS})
-    assert stages is not None and stages.hosts_ns == (60 * MS, 80 * MS)
-    assert stages.step_ns(8) == 85 * MS and stages.even_step_ns(8) == 80 * MS
+    stages = uneven_stages(rows, hosts_ns={0: 65 * MS, 1: 80 * MS})
+    assert stages is not None and stages.hosts_ns == (65 * MS, 80 * MS)
+    assert stages.step_ns(8) == 85 * MS and stages.even_step_ns(8) == 85 * MS
     assert stages.held_by_hosts(8)
 
 
