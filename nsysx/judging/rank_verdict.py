@@ -40,7 +40,8 @@ def of_ranks(
     shown_row = _row_of(rows, verdict, shown)
     if late is not None and late.get("late_by_work") and shown_row is not None:
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
-    if late is None and (uneven := uneven_stages(rows)) is not None and verdict.code == StepLimit.COMM:
+    uneven = uneven_stages(rows, hosts_ns=hosts_ns) if late is None and verdict.code == StepLimit.COMM else None
+    if uneven is not None and not uneven.held_by_hosts(micro_batches or 1):
         return replace(verdict, sentence=_of_stages(uneven, verdict))
     if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
         return replace(verdict, sentence=f"{verdict.sentence} {bubble}")

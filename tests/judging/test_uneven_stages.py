@@ -97,3 +97,11 @@ def test_the_verdict_says_where_hosts_set_the_pace(work: tuple[int, int], hosts:
     said = rank_verdict.of_ranks(verdict, table, None, 8, hosts).sentence
     assert told in said
     assert ("but hosts take" in said) is ("launches" in said)
+
+
+@pytest.mark.parametrize(("slow", "told"), [(False, "The others wait for rank 1"), (True, "but hosts take")])
+def test_uneven_stages_are_not_all_that_is_told_where_hosts_set_the_pace(slow: bool, told: str) -> None:
+    verdict = Verdict(code="comm_bound", sentence="x", step_ns=121 * MS, scope=Scope("steady", (1,)))
+    hosts = {0: 109 * MS, 1: 121 * MS} if slow else {0: 30 * MS, 1: 40 * MS}
+    table = Table("ranks", "Ranks", (), (stage(0, 40), stage(1, 90)))
+    assert told in rank_verdict.of_ranks(verdict, table, None, 8, hosts).sentence
