@@ -342,7 +342,11 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         elif _uses_ddp(case):
             name, how = "compile-wrapped", "torch.compile of the module before it is wrapped"
         else:
-            name, how = "compile", "torch.compile of the model"
+            staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))
+            name, how = (
+                "compile",
+                f"torch.compile of {'each stage, before PipelineStage takes it' if staged else 'the model'}",
+            )
         advice = f"Make fewer launches on every rank: {how}"
         compiled = way(name, advice)
         text = f"{advice}{', fused=True for the optimizer' if loop else ''}: the ranks wait for each other's host code, not for data"

@@ -111,6 +111,7 @@ def test_an_even_cut_of_stages_with_slow_hosts_saves_nothing_alone(tmp_path: Pat
     assert "first fewer launches, then an even cut" in summary.verdict.sentence
     assert not any(do.text.startswith("Cut the layers") for do in summary.answer.do)
     assert names(summary) == ["compile"] and found.saving.bound
+    assert "torch.compile of each stage, before PipelineStage takes it" in found.fix
     most = found.saving.most_ns or found.saving.likely_ns
     step_ns = summary.verdict.step_ns or 0
     assert most is not None and 0 < most <= step_ns - 8 * 4.8 * MS  # it was 14 of them, all that is exposed
