@@ -25,7 +25,7 @@ _VIEWED_PART = re.compile(r"^aten::(slice|select|narrow)$")
 #: Operators that take a tensor apart: each part is made by an operator in them.
 _DIVIDES = re.compile(r"^aten::(chunk|split|split_with_sizes|tensor_split|unbind)$")
 #: Each element of the result is made of those in its place.
-_ELEMENTWISE = re.compile(
+ELEMENTWISE = re.compile(
     r"^aten::(_?to(_copy)?|contiguous|clone|detach|alias|type_as|relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|hardtanh|"
     r"hardswish|(native_)?dropout|add|sub|rsub|mul|div|pow|exp|log|sqrt|rsqrt|square|neg|abs|sin|cos|clamp\w*|where|masked_fill|erf|"
     r"log1p|expm1|reciprocal|addcmul|addcdiv|lerp|maximum|minimum|nan_to_num|log_sigmoid|sign|round|floor)_?$"
@@ -210,7 +210,7 @@ class _Reads:
         if result is None:
             return None
         last, others = len(result) - 1, list[Kept | None]([None] * (len(sizes) - 1))
-        if _ELEMENTWISE.match(name):
+        if ELEMENTWISE.match(name):
             return [kept if size == result else None for size in sizes]
         if name == "aten::embedding" and last not in kept.dimensions:
             return [None, *others]

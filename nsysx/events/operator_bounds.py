@@ -31,3 +31,6 @@ PADDED_EXPERTS_TIMES = 2
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: A product with turned one-hot rows of fewer classes is bound by memory, and what adds up by number waits for itself. Chosen.
 FEWEST_CLASSES_ADDED = 256
+# ---- copied_rows ----------------------------------------------------------------------------------------------------
+#: Copies are so many times the rows that they are of. Chosen: below, what is saved is less than half of the work.
+FEWEST_COPIES = 2

@@ -35,6 +35,17 @@ def work_of_operators(
     return ops.filter(pl.col("row") >= 0)
 
 
+def work_with_gradients(case: Case, flow: OperatorFlow) -> pl.DataFrame:
+    """Return the GPU ops that operators launch: op, ns, row (of the outermost operator), backward (its gradient does)."""
+    of_calls = operator_of_calls(case.profile)
+    work = work_of_operators(case, flow)
+    if of_calls is None:
+        return work.with_columns(backward=pl.lit(value=False))
+    itself = np.append(of_calls.forward >= 0, False)[case.ops["call"].fill_null(-1).to_numpy()]
+    kinds = case.ops.select("op").with_columns(backward=pl.Series(~itself))
+    return work.join(kinds, on="op", how="left", maintain_order="left")
+
+
 def launching_operators(case: Case, flow: OperatorFlow, rows: Sequence[int], of_calls: OperatorOfCalls) -> I64:
     """Return of each of ``case.calls`` the operator among these (rows) that makes it, itself or through its gradient; -1 for none."""
     around, call = np.full(len(flow.names) + 1, -1), case.calls["call"].to_numpy()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.events.neighbour_orders import NeighbourOrder, neighbour_orders
 from nsysx.events.operator_flow import OperatorFlow, flow_of
-from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._flow_work import in_short, place_of_operator, work_with_gradients
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead
 from nsysx.findings._once import Takes
@@ -28,21 +26,10 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     orders = [] if flow is None or case.program.compiled else neighbour_orders(flow)
     if flow is None or not orders:
         return []
-    work = _with_gradients(case, flow)
+    work = work_with_gradients(case, flow)
     parts = ([order for order in orders if order.layer_first == first] for first in (True, False))
     findings = (_found(case, rule, flow, work, orders=part) for part in parts if part)
     return [finding for finding in findings if finding is not None]
-
-
-def _with_gradients(case: Case, flow: OperatorFlow) -> pl.DataFrame:
-    """Return the GPU ops that operators launch: op, ns, row (of the outermost operator), backward (its gradient does)."""
-    of_calls = operator_of_calls(case.profile)
-    work = work_of_operators(case, flow)
-    if of_calls is None:
-        return work.with_columns(backward=pl.lit(value=False))
-    itself = np.append(of_calls.forward >= 0, False)[case.ops["call"].fill_null(-1).to_numpy()]
-    kinds = case.ops.select("op").with_columns(backward=pl.Series(~itself))
-    return work.join(kinds, on="op", how="left", maintain_order="left")
 
 
 def _left_ns(order: NeighbourOrder, work: pl.DataFrame, *, trained: bool) -> float:

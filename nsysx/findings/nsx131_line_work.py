@@ -9,6 +9,7 @@ What it means
     that is there for each part that comes: caches, histories, windows, buffers; and tensors that it fills part by part under autograd,
     whose backward copies all of the gradient for each part; and layers or networks that compute all rows again for each that comes.
     Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
+    So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line
@@ -41,6 +42,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
+    _copied_rows,
     _grown_by_cat,
     _grown_rows,
     _grown_sequences,
@@ -124,7 +126,7 @@ def check(case: Case) -> list[Finding]:
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
-    findings += _row_matrices.findings_of(case, RULE)
+    findings += [*_copied_rows.findings_of(case, RULE), *_row_matrices.findings_of(case, RULE)]
     factorized = _shared_factors.findings_of(case, RULE)
     findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
     findings += _product_forms.findings_of(case, RULE, _ops_of(findings))

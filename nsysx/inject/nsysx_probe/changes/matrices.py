@@ -41,6 +41,13 @@ UNTRIED = (
         "Only factors of whole rows (a degree, edge weights) may stand between.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-before-copies",
+        "Do this work on the rows, then copy what comes out: f(x)[index] is the same as f(x[index]), and there are fewer rows than copies",
+        "y = f(x).index_select(0, index)  # not f(x.index_select(0, index))",
+        "It must treat each row by itself: dropout would drop the same in all copies, and a batch norm counts each copy.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "factorized-once",
         "Factorize this matrix once: solutions, inverse and log-determinant all come from one factor",
         "L = torch.linalg.cholesky(K)\nx = torch.cholesky_solve(y, L)  # not torch.linalg.inv(K) @ y: y has columns\n"

@@ -1,0 +1,274 @@
+"""Work on copies of rows that the rows themselves need once: from sizes, and what made what.
+
+An index, a repetition or an expansion copies rows. Where each row of a result is made of the same row of the argument alone (linear layers,
+functions of each number, norms over the last dimension), f(x[index]) equals f(x)[index]: the rows can go through f before they are copied.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nsysx.events.narrowed_operators import ELEMENTWISE, Size
+from nsysx.events.operator_bounds import FEWEST_COPIES
+from nsysx.events.operator_flow import OperatorFlow, is_drawn
+from nsysx.events.result_readers import ResultReaders
+
+_EXPANDS = re.compile(r"^aten::(expand(_as)?|broadcast_to)$")
+_REPEATS = re.compile(r"^aten::(repeat|tile|repeat_interleave)$")
+_PICKS = re.compile(r"^aten::(index_select|index|gather|embedding)$")
+_JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
+_DROPS = re.compile(r"^aten::(native_|feature_)?dropout_?$")
+_RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|(un)?flatten|(un)?squeeze)$")
+_TURNS = re.compile(r"^aten::(transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoint|swapaxes)$")
+_SAME_SIZE = re.compile(r"^aten::(detach|alias|to|_to_copy|contiguous|clone|type_as)$")
+_CONVERTS = re.compile(r"^aten::(to|_to_copy|type_as)$")
+#: Each number, or row, of the result is made of the last dimension of the argument, which may get another length.
+_OVER_LAST = re.compile(r"^aten::(sum|mean|amax|amin|norm|linalg_vector_norm|glu|slice|narrow)$")
+_NORMS = re.compile(r"^aten::(layer_norm|rms_norm)$")
+#: Products: which argument has the rows, and which the weights.
+_PRODUCTS = {"aten::linear": (0, 1), "aten::matmul": (0, 1), "aten::mm": (0, 1), "aten::addmm": (1, 2)}
+
+
+@dataclass(frozen=True)
+class CopiedRows:
+    """Rows that are copied before work on each. ``copying``: the operators (rows of the flow) that copy, first the one that says how often;
+    ``rows`` of the source and ``copies`` of them; ``size``: of the source; ``lazy``: an expansion copies nothing by itself.
+
+    ``work``: the outermost operators on the copies, in order. ``wide``: for each of them how many times as many numbers as now are copied
+    if it is the last one that comes before the copying.
+    """
+
+    copying: tuple[int, ...]
+    rows: int
+    copies: int
+    size: Size
+    lazy: bool
+    work: tuple[int, ...]
+    wide: tuple[float, ...]
+
+    @property
+    def times(self) -> float:
+        """How many copies there are of a row, on average."""
+        return self.copies / self.rows
+
+
+@dataclass
+class _Copying:
+    """What copies rows, how many and of how many, and the work on the copies so far."""
+
+    copying: list[int]
+    rows: int
+    copies: int
+    size: Size
+    numbers: int
+    lazy: bool
+    work: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """A tensor of copies: what made them, and in which of its dimensions they lie."""
+
+    of: _Copying
+    dimensions: frozenset[int]
+
+
+def copied_rows(flow: OperatorFlow) -> list[CopiedRows]:
+    """Return the rows of an X-ray step that are copied twice or more, on average, before work on each."""
+    return list(_CopiedTensors(flow).all())
+
+
+class _CopiedTensors(ResultReaders):
+    def __init__(self, flow: OperatorFlow) -> None:
+        super().__init__(flow)
+        self._copies = dict[int, _Copies]()  # by the number of what made the tensor
+
+    def all(self) -> Iterator[CopiedRows]:
+        every = list[_Copying]()
+        for row, end in self.flow.outermost_spans:
+            number, result = self.flow.number[row], self.results.get(self.flow.number[row])
+            given = {
+                i: self._copies[made] for i, made in enumerate(self._given(row)) if made in self._copies
+            }
+            self._copies.pop(number, None)
+            if result is None:
+                continue
+            if given:
+                self._follow(row, end, given, result)
+            if number not in self._copies and (copying := self._copied(row, result)) is not None:
+                every.append(copying.of)
+                self._copies[number] = copying
+        for each in every:
+            if each.work:
+                wide = tuple(self._numbers_copied(each, i + 1) / each.numbers for i in range(len(each.work)))
+                yield CopiedRows(
+                    tuple(each.copying), each.rows, each.copies, each.size, each.lazy, tuple(each.work), wide
+                )
+
+    def _given(self, row: int) -> tuple[int, ...]:
+        """Return what made the arguments of an operator; none where it is not known which size is whose."""
+        made = self.flow.made[row]
+        return made if len(made) == len(self.sizes[row]) else ()
+
+    def _numbers_copied(self, each: _Copying, first: int) -> int:
+        """Return how many numbers have to be copied if the first so many operators come before the copying: what others read."""
+        before = {*each.copying, *each.work[:first]}
+        numbers = [self.flow.number[row] for row in sorted(before)]
+        read = [number for number in numbers if self.readers.get(number, set()) - before]
+        return sum(math.prod(self.results[number]) for number in read if number in self.results)
+
+    def _follow(self, row: int, end: int, given: Mapping[int, _Copies], result: Size) -> None:
+        """Note the result of an operator on copies, if it is one of copies, too."""
+        first, name = next(iter(given.values())), self.flow.names[row]
+        if any(each.of is not first.of or each.dimensions != first.dimensions for each in given.values()):
+            return
+        drawn = _DROPS.match(name) and any(is_drawn(self.flow.names[inner]) for inner in range(row + 1, end))
+        dimensions = None if drawn else self._dimensions(row, given, result, first.dimensions)
+        if dimensions is None:
+            return
+        self._copies[self.flow.number[row]] = _Copies(first.of, dimensions)
+        # What an expansion did not write, the first operator that cannot take it like that does.
+        hands_on = self.hands_on(row) and not _CONVERTS.match(name)
+        still_lazy = first.of.lazy and not first.of.work and hands_on
+        (first.of.copying if still_lazy else first.of.work).append(row)
+
+    def _dimensions(
+        self, row: int, given: Mapping[int, _Copies], result: Size, copied: frozenset[int]
+    ) -> frozenset[int] | None:
+        """Return in which dimensions of the result copies lie, None where it is made of more than each row by itself."""
+        name, sizes = self.flow.names[row], self.sizes[row]
+        argument = min(given)
+        size, last = sizes[argument], len(sizes[argument]) - 1
+        if _SAME_SIZE.match(name) or _DROPS.match(name):
+            return copied if result == size and argument == 0 else None
+        if _RESHAPES.match(name):
+            return _reshaped(size, result, copied)
+        if _TURNS.match(name):
+            return frozenset(i for i, n in enumerate(result) if n in {size[d] for d in copied})
+        if ELEMENTWISE.match(name) or _EXPANDS.match(name):
+            others = [each for i, each in enumerate(sizes) if i not in given and math.prod(each) > 1]
+            alone = _EXPANDS.match(name) or all(_alike_for_copies(each, result, copied) for each in others)
+            return copied if alone and _broadcast(size, result, copied) else None
+        if name == "aten::embedding":  # equal numbers
+            return copied if 1 in given and result[: len(sizes[1])] == sizes[1] else None
+        if _JOINS.match(name):
+            joined = len(given) == len([each for each in sizes if each]) and _broadcast(size, result, copied)
+            return copied if joined else None
+        if last in copied or argument != _PRODUCTS.get(name, (0, 0))[0] or len(given) > 1:
+            return None
+        return copied if self._by_last(row, size, result, copied) else None
+
+    def _by_last(self, row: int, size: Size, result: Size, copied: frozenset[int]) -> bool:
+        """Return whether an operator computes over the last dimension of its argument, or others without copies."""
+        name, sizes = self.flow.names[row], self.sizes[row]
+        product = _PRODUCTS.get(name)
+        if product is not None:
+            weights = sizes[product[1]] if len(sizes) > product[1] else ()
+            return len(weights) == 2 and result[:-1] == size[:-1] and not (name == "aten::addmm" and len(sizes[0]) > 1)
+        if _NORMS.match(name):
+            normalized = len(sizes[2]) if len(sizes) > 2 else 0
+            return 0 < normalized and max(copied) < len(size) - normalized
+        if not _OVER_LAST.match(name):
+            return False
+        if len(result) == len(size):
+            return all(a == b for d, (a, b) in enumerate(zip(size, result, strict=True)) if d in copied) and result != size
+        return result == size[:-1] and not any(size[:d] + size[d + 1 :] == result for d in copied)
+
+    def _copied(self, row: int, result: Size) -> _Copies | None:
+        """Return the copies that an operator makes of rows, None where it makes none, or less than two of each."""
+        name, sizes, given = self.flow.names[row], self.sizes[row], self._given(row)
+        lazy, source = bool(_EXPANDS.match(name)), sizes[0] if sizes else ()
+        if not given or len(source) < 1 or len(result) < 2:
+            return None
+        dimensions: frozenset[int] | None = None
+        if lazy or _REPEATS.match(name):
+            dimensions = _longer(source, result)
+        elif _PICKS.match(name):
+            dimensions = self._picked(row, source, result)
+        elif _JOINS.match(name) and len({made for made, size in zip(given, sizes, strict=True) if size}) == 1:
+            several = len([size for size in sizes if size]) > 1 and given[0] >= 0
+            dimensions = _longer(source, result) if several and len(source) == len(result) else None
+        if not dimensions or len(result) - 1 in dimensions:
+            return None
+        numbers, width = math.prod(result), max(result[-1], 1)
+        if numbers < FEWEST_COPIES * max(math.prod(source), 1):
+            return None
+        rows = max(math.prod(source) // width, 1)
+        return _Copies(_Copying([row], rows, numbers // width, source, numbers, lazy), dimensions)
+
+    def _picked(self, row: int, source: Size, result: Size) -> frozenset[int] | None:
+        """Return the dimensions of picked rows, None where single numbers are picked."""
+        name, sizes = self.flow.names[row], self.sizes[row]
+        if name == "aten::embedding":
+            fits = len(sizes) > 1 and len(source) == 2 and result == (*sizes[1], source[1])
+            return frozenset(range(len(sizes[1]))) if fits else None
+        if name == "aten::index":
+            return _indexed(source, [size for size in sizes[1:] if size], result)
+        if len(source) != len(result):
+            return None
+        if name == "aten::gather":
+            maker = self.flow.row_of.get(self.flow.made[row][2]) if len(sizes) > 2 else None
+            spread = maker is not None and (_EXPANDS.match(self.flow.names[maker]) or _REPEATS.match(self.flow.names[maker]))
+            if maker is None or not spread or self.sizes[maker][0][-1:] != (1,):
+                return None
+        changed = frozenset(d for d, (a, b) in enumerate(zip(source, result, strict=True)) if a != b)
+        return changed if len(changed) == 1 else None
+
+
+def _longer(source: Size, result: Size) -> frozenset[int] | None:
+    """Return the dimensions in which a tensor was made longer by copies, None where it cannot have been."""
+    if len(source) > len(result):
+        return None
+    padded = (1,) * (len(result) - len(source)) + source
+    longer: Callable[[int, int], bool] = lambda a, b: b > a > 0  # noqa: E731
+    if any(a != b and not longer(a, b) for a, b in zip(padded, result, strict=True)):
+        return None
+    return frozenset(d for d, (a, b) in enumerate(zip(padded, result, strict=True)) if a != b)
+
+
+def _indexed(source: Size, indices: list[Size], result: Size) -> frozenset[int] | None:
+    """Return the dimensions of x[index], x[:, index] or x[a, b] that the index has, None where these sizes do not tell."""
+    if not indices:
+        return None
+    longest = max(map(len, indices))
+    padded = [(1,) * (longest - len(size)) + size for size in indices]
+    shape = tuple(max(dims) for dims in zip(*padded, strict=True))
+    for begin in range(len(source)):
+        behind = begin + len(indices)  # one for each dimension
+        if behind < len(source) and source[:begin] + shape + source[behind:] == result:
+            return frozenset(range(begin, begin + len(shape)))
+    return None
+
+
+def _alike_for_copies(other: Size, result: Size, copied: frozenset[int]) -> bool:
+    """Return whether an argument has the same for all copies of a row."""
+    shift = len(result) - len(other)
+    return shift >= 0 and all(d < shift or other[d - shift] == 1 for d in copied)
+
+
+def _broadcast(size: Size, result: Size, copied: frozenset[int]) -> bool:
+    """Return whether a result has the copies where the argument has them, and may be longer in other dimensions."""
+    return len(size) == len(result) and all(size[d] == result[d] for d in copied)
+
+
+def _reshaped(before: Size, after: Size, copied: frozenset[int]) -> frozenset[int] | None:
+    """Return in which dimensions copies lie after a tensor was reshaped, None where the sizes are not those of one tensor."""
+    if math.prod(before) != math.prod(after) or not math.prod(after):
+        return None
+    found, i, j = set[int](), 0, 0
+    while i < len(before) and j < len(after):
+        first, start, a, b = i, j, before[i], after[j]
+        while a != b:  # the smaller one goes on
+            if a < b:
+                i += 1
+                a *= before[i]
+            else:
+                j += 1
+                b *= after[j]
+        i, j = i + 1, j + 1
+        if any(first <= d < i for d in copied):
+            found.update(d for d in range(start, j) if after[d] > 1)
+    return frozenset(found)
