@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from nsysx.events.narrowed_operators import ELEMENTWISE, Size
 from nsysx.events.operator_bounds import FEWEST_COPIES
@@ -26,7 +27,11 @@ _TURNS = re.compile(r"^aten::(transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoi
 _SAME_SIZE = re.compile(r"^aten::(detach|alias|to|_to_copy|contiguous|clone|type_as)$")
 _CONVERTS = re.compile(r"^aten::(to|_to_copy|type_as)$")
 #: Each number, or row, of the result is made of the last dimension of the argument, which may get another length.
-_OVER_LAST = re.compile(r"^aten::(sum|mean|amax|amin|norm|linalg_vector_norm|glu|slice|narrow)$")
+_OVER_LAST = re.compile(
+    r"^aten::(sum|mean|amax|amin|norm|linalg_vector_norm|glu|slice|narrow|(tensor_)?split(_with_sizes)?|chunk)$"
+)
+#: Each part may be named after an operator in them.
+_DIVIDES = re.compile(r"^aten::((tensor_)?split(_with_sizes)?|chunk)$")
 _NORMS = re.compile(r"^aten::(layer_norm|rms_norm)$")
 #: Products: which argument has the rows, and which the weights.
 _PRODUCTS = {"aten::linear": (0, 1), "aten::matmul": (0, 1), "aten::mm": (0, 1), "aten::addmm": (1, 2)}
@@ -89,16 +94,15 @@ class _CopiedTensors(ResultReaders):
     def all(self) -> Iterator[CopiedRows]:
         every = list[_Copying]()
         for row, end in self.flow.outermost_spans:
-            number, result = self.flow.number[row], self.results.get(self.flow.number[row])
-            given = {
-                i: self._copies[made] for i, made in enumerate(self._given(row)) if made in self._copies
-            }
-            self._copies.pop(number, None)
-            if result is None:
-                continue
-            if given:
-                self._follow(row, end, given, result)
-            if number not in self._copies and (copying := self._copied(row, result)) is not None:
+            number = self.flow.number[row]
+            given = {i: self._copies[made] for i, made in enumerate(self._given(row)) if made in self._copies}
+            followed = [self._follow(row, end, given, each) for each in self._made_by(row)] if given else []
+            if any(followed):
+                hands_on = self.hands_on(row) and not _CONVERTS.match(self.flow.names[row])
+                of = next(iter(given.values())).of
+                # What an expansion did not write, the first operator that cannot take it like that does.
+                (of.copying if of.lazy and not of.work and hands_on else of.work).append(row)
+            elif number in self.results and (copying := self._copied(row, self.results[number])) is not None:
                 every.append(copying.of)
                 self._copies[number] = copying
         for each in every:
@@ -116,24 +120,28 @@ class _CopiedTensors(ResultReaders):
     def _numbers_copied(self, each: _Copying, first: int) -> int:
         """Return how many numbers have to be copied if the first so many operators come before the copying: what others read."""
         before = {*each.copying, *each.work[:first]}
-        numbers = [self.flow.number[row] for row in sorted(before)]
-        read = [number for number in numbers if self.readers.get(number, set()) - before]
-        return sum(math.prod(self.results[number]) for number in read if number in self.results)
+        numbers = [number for row in sorted(before) for number in self._made_by(row)]
+        return sum(math.prod(self.results[each]) for each in numbers if self.readers.get(each, set()) - before)
 
-    def _follow(self, row: int, end: int, given: Mapping[int, _Copies], result: Size) -> None:
-        """Note the result of an operator on copies, if it is one of copies, too."""
+    def _made_by(self, row: int) -> list[int]:
+        """Return the numbers of the tensors of known size that an operator makes."""
+        inside = range(row, self._end_of[row] if _DIVIDES.match(self.flow.names[row]) else row + 1)
+        return [number for inner in inside if (number := self.flow.number[inner]) in self.results]
+
+    @cached_property
+    def _end_of(self) -> dict[int, int]:
+        return dict(self.flow.outermost_spans)
+
+    def _follow(self, row: int, end: int, given: Mapping[int, _Copies], number: int) -> bool:
+        """Note a result of an operator on copies, if it is one of copies, too; return whether it is."""
         first, name = next(iter(given.values())), self.flow.names[row]
         if any(each.of is not first.of or each.dimensions != first.dimensions for each in given.values()):
-            return
+            return False
         drawn = _DROPS.match(name) and any(is_drawn(self.flow.names[inner]) for inner in range(row + 1, end))
-        dimensions = None if drawn else self._dimensions(row, given, result, first.dimensions)
-        if dimensions is None:
-            return
-        self._copies[self.flow.number[row]] = _Copies(first.of, dimensions)
-        # What an expansion did not write, the first operator that cannot take it like that does.
-        hands_on = self.hands_on(row) and not _CONVERTS.match(name)
-        still_lazy = first.of.lazy and not first.of.work and hands_on
-        (first.of.copying if still_lazy else first.of.work).append(row)
+        dimensions = None if drawn else self._dimensions(row, given, self.results[number], first.dimensions)
+        if dimensions is not None:
+            self._copies[number] = _Copies(first.of, dimensions)
+        return dimensions is not None
 
     def _dimensions(
         self, row: int, given: Mapping[int, _Copies], result: Size, copied: frozenset[int]

@@ -85,15 +85,16 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     times = _Times(work, {row: np.array(ns, np.int64) for row, ns in by_row.iter_rows()})
     trained = trained_of(case.profile)
     changes = [change for each in every if (change := _best(case, each, times, trained.tolist())) is not None]
-    groups = dict[tuple[str, int, str], list[_Change]]()
+    groups = dict[tuple[str, int, str], list[_Change]]()  # by file, line and what copies
     for change in changes:
         where = _place(code, flow, change).work
-        form = f"{flow.names[change.copied.copying[0]]}"
-        groups.setdefault((str(where.get("file")), int(where.get("line") or 0), form), []).append(change)
+        by = flow.names[change.copied.copying[0]]
+        groups.setdefault((str(where.get("file")), int(where.get("line") or 0), by), []).append(change)
     # Layers that are written out stand on a line each: all of one kind of copying are told together.
     kinds = dict[str, list[list[_Change]]]()
-    for (_, _, form), group in groups.items():
-        kinds.setdefault(form, []).append(group)
+    for (_, _, by), group in groups.items():
+        if case.notable(case.per_step(sum(change.saved_ns for change in group))):
+            kinds.setdefault(by, []).append(group)
     found = (_found(case, rule, flow, times, of_lines) for of_lines in kinds.values())
     return [finding for finding in found if finding is not None]
 
@@ -193,9 +194,9 @@ def _found(
     )
     detail = (
         f"{by} copies each row {copied.times:.1f} times, on average, and what follows makes the same of each copy: "
-        f"{units.duration(cost)} {case.per} with its gradients, {case.share(cost)} of the step. On the rows themselves it takes "
-        f"{copied.times:.1f} times less, or half of that saving at its kernels' worst. {then}"
-    ).replace(", or half of that saving at its kernels' worst", "")
+        f"{units.duration(cost)} {case.per} with its gradients, {case.share(cost)} of the step. On the rows themselves it is "
+        f"{copied.times:.1f} times less work. {then}"
+    )
     others = [in_short(where) for group in lines[1:MOST_LINES_NAMED] if (where := _place(code, flow, group[0]).work)]
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, fix=_fix(case, flow, first, place, others),
