@@ -74,7 +74,7 @@ class _Copying:
 
 
 @dataclass(frozen=True)
-class _Copies:
+class _CopiedTensor:
     """A tensor of copies: what made them, and in which of its dimensions they lie."""
 
     of: _Copying
@@ -83,25 +83,25 @@ class _Copies:
 
 def copied_rows(flow: OperatorFlow) -> list[CopiedRows]:
     """Return the rows of an X-ray step that are copied twice or more, on average, before work on each."""
-    return list(_CopiedTensors(flow).all())
+    return list(_AllCopies(flow).all())
 
 
-class _CopiedTensors(ResultReaders):
+class _AllCopies(ResultReaders):
     def __init__(self, flow: OperatorFlow) -> None:
         super().__init__(flow)
-        self._copies = dict[int, _Copies]()  # by the number of what made the tensor
+        self._copies = dict[int, _CopiedTensor]()  # by the number of what made the tensor
 
     def all(self) -> Iterator[CopiedRows]:
         every = list[_Copying]()
         for row, end in self.flow.outermost_spans:
             number = self.flow.number[row]
-            given = {i: self._copies[made] for i, made in enumerate(self._given(row)) if made in self._copies}
+            given = {i: self._copies[made] for i, made in enumerate(self._makers_of(row)) if made in self._copies}
             followed = [self._follow(row, end, given, each) for each in self._made_by(row)] if given else []
             if any(followed):
                 hands_on = self.hands_on(row) and not _CONVERTS.match(self.flow.names[row])
-                of = next(iter(given.values())).of
+                source = next(iter(given.values())).of
                 # What an expansion did not write, the first operator that cannot take it like that does.
-                (of.copying if of.lazy and not of.work and hands_on else of.work).append(row)
+                (source.copying if source.lazy and not source.work and hands_on else source.work).append(row)
             elif number in self.results and (copying := self._copied(row, self.results[number])) is not None:
                 every.append(copying.of)
                 self._copies[number] = copying
@@ -112,7 +112,7 @@ class _CopiedTensors(ResultReaders):
                     tuple(each.copying), each.rows, each.copies, each.size, each.lazy, tuple(each.work), wide
                 )
 
-    def _given(self, row: int) -> tuple[int, ...]:
+    def _makers_of(self, row: int) -> tuple[int, ...]:
         """Return what made the arguments of an operator; none where it is not known which size is whose."""
         made = self.flow.made[row]
         return made if len(made) == len(self.sizes[row]) else ()
@@ -132,7 +132,7 @@ class _CopiedTensors(ResultReaders):
     def _end_of(self) -> dict[int, int]:
         return dict(self.flow.outermost_spans)
 
-    def _follow(self, row: int, end: int, given: Mapping[int, _Copies], number: int) -> bool:
+    def _follow(self, row: int, end: int, given: Mapping[int, _CopiedTensor], number: int) -> bool:
         """Note a result of an operator on copies, if it is one of copies, too; return whether it is."""
         first, name = next(iter(given.values())), self.flow.names[row]
         if any(each.of is not first.of or each.dimensions != first.dimensions for each in given.values()):
@@ -140,11 +140,11 @@ class _CopiedTensors(ResultReaders):
         drawn = _DROPS.match(name) and any(is_drawn(self.flow.names[inner]) for inner in range(row + 1, end))
         dimensions = None if drawn else self._dimensions(row, given, self.results[number], first.dimensions)
         if dimensions is not None:
-            self._copies[number] = _Copies(first.of, dimensions)
+            self._copies[number] = _CopiedTensor(first.of, dimensions)
         return dimensions is not None
 
     def _dimensions(
-        self, row: int, given: Mapping[int, _Copies], result: Size, copied: frozenset[int]
+        self, row: int, given: Mapping[int, _CopiedTensor], result: Size, copied: frozenset[int]
     ) -> frozenset[int] | None:
         """Return in which dimensions of the result copies lie, None where it is made of more than each row by itself."""
         name, sizes = self.flow.names[row], self.sizes[row]
@@ -178,16 +178,18 @@ class _CopiedTensors(ResultReaders):
             return len(weights) == 2 and result[:-1] == size[:-1] and not (name == "aten::addmm" and len(sizes[0]) > 1)
         if _NORMS.match(name):
             normalized = len(sizes[2]) if len(sizes) > 2 else 0
-            return 0 < normalized and max(copied) < len(size) - normalized
+            return normalized > 0 and max(copied) < len(size) - normalized
         if not _OVER_LAST.match(name):
             return False
         if len(result) == len(size):
-            return all(a == b for d, (a, b) in enumerate(zip(size, result, strict=True)) if d in copied) and result != size
+            return (
+                all(a == b for d, (a, b) in enumerate(zip(size, result, strict=True)) if d in copied) and result != size
+            )
         return result == size[:-1] and not any(size[:d] + size[d + 1 :] == result for d in copied)
 
-    def _copied(self, row: int, result: Size) -> _Copies | None:
+    def _copied(self, row: int, result: Size) -> _CopiedTensor | None:
         """Return the copies that an operator makes of rows, None where it makes none, or less than two of each."""
-        name, sizes, given = self.flow.names[row], self.sizes[row], self._given(row)
+        name, sizes, given = self.flow.names[row], self.sizes[row], self._makers_of(row)
         lazy, source = bool(_EXPANDS.match(name)), sizes[0] if sizes else ()
         if not given or len(source) < 1 or len(result) < 2:
             return None
@@ -205,7 +207,7 @@ class _CopiedTensors(ResultReaders):
         if numbers < FEWEST_COPIES * max(math.prod(source), 1):
             return None
         rows = max(math.prod(source) // width, 1)
-        return _Copies(_Copying([row], rows, numbers // width, source, numbers, lazy), dimensions)
+        return _CopiedTensor(_Copying([row], rows, numbers // width, source, numbers, lazy), dimensions)
 
     def _picked(self, row: int, source: Size, result: Size) -> frozenset[int] | None:
         """Return the dimensions of picked rows, None where single numbers are picked."""
@@ -219,7 +221,9 @@ class _CopiedTensors(ResultReaders):
             return None
         if name == "aten::gather":
             maker = self.flow.row_of.get(self.flow.made[row][2]) if len(sizes) > 2 else None
-            spread = maker is not None and (_EXPANDS.match(self.flow.names[maker]) or _REPEATS.match(self.flow.names[maker]))
+            spread = maker is not None and (
+                _EXPANDS.match(self.flow.names[maker]) or _REPEATS.match(self.flow.names[maker])
+            )
             if maker is None or not spread or self.sizes[maker][0][-1:] != (1,):
                 return None
         changed = frozenset(d for d, (a, b) in enumerate(zip(source, result, strict=True)) if a != b)
@@ -266,7 +270,7 @@ def _reshaped(before: Size, after: Size, copied: frozenset[int]) -> frozenset[in
     """Return in which dimensions copies lie after a tensor was reshaped, None where the sizes are not those of one tensor."""
     if math.prod(before) != math.prod(after) or not math.prod(after):
         return None
-    found, i, j = set[int](), 0, 0
+    dimensions, i, j = set[int](), 0, 0
     while i < len(before) and j < len(after):
         first, start, a, b = i, j, before[i], after[j]
         while a != b:  # the smaller one goes on
@@ -278,5 +282,5 @@ def _reshaped(before: Size, after: Size, copied: frozenset[int]) -> frozenset[in
                 b *= after[j]
         i, j = i + 1, j + 1
         if any(first <= d < i for d in copied):
-            found.update(d for d in range(start, j) if after[d] > 1)
-    return frozenset(found)
+            dimensions.update(d for d in range(start, j) if after[d] > 1)
+    return frozenset(dimensions)

@@ -19,18 +19,18 @@ _FUNCTIONS = ("torch", "F", "functional")
 Through = Callable[[ast.expr], bool]
 
 
-class _Copied(NamedTuple):
+class _CopyText(NamedTuple):
     """An expression that copies rows: its text before the rows, that of the rows, and behind them."""
 
     before: str
     rows: str
     behind: str
 
-    def of(self, rows: str) -> str:
+    def with_rows(self, rows: str) -> str:
         return f"{self.before}{rows}{self.behind}"
 
 
-class _Text(NamedTuple):
+class _LineTree(NamedTuple):
     """A line and its tree, with the node around each."""
 
     text: str
@@ -53,11 +53,11 @@ def moved(text: str | None, copying: str | None, by: str, through: Through, *, s
         return None
     other = _read(copying) if copying is not None else None
     if copying is not None:
-        found = _named(line, other, by) if other is not None else None
+        copies = _named(line, other, by) if other is not None else []
     else:
-        found = _in_line(line, by)
+        copies = _in_line(line, by)
     rewritten = []
-    for node, copied in found or ():
+    for node, copied in copies:
         last, behind = _handed_on(line, node)
         sized = any(f".{name}(" in f"{copied.behind}{behind}" for name in _SIZED)
         work = _work_around(line, last, through)
@@ -67,12 +67,12 @@ def moved(text: str | None, copying: str | None, by: str, through: Through, *, s
         first, until = _span(last)[0], _span(last)[1]
         rows = f"{line.text[begin:first]}{copied.rows}{line.text[until:end]}"
         rows = f"({rows})" if isinstance(work, ast.BinOp) else rows
-        new = f"{line.text[:begin]}{copied.of(rows)}{behind}{line.text[end:]}"
+        new = f"{line.text[:begin]}{copied.with_rows(rows)}{behind}{line.text[end:]}"
         rewritten.append(f"{new}  # not {line.part(work)}")
     return rewritten[0] if len(rewritten) == 1 else None
 
 
-def _read(text: str | None) -> _Text | None:
+def _read(text: str | None) -> _LineTree | None:
     """Return the tree of a line; None where it is no whole statement."""
     if text is None or not text.isascii():  # columns of the tree are bytes
         return None
@@ -82,7 +82,7 @@ def _read(text: str | None) -> _Text | None:
             tree = ast.parse(statement)
         except SyntaxError:
             continue
-        return _Text(text, tree, {inner: node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)})
+        return _LineTree(text, tree, {inner: node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)})
     return None
 
 
@@ -90,13 +90,13 @@ def _span(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0) or 0
 
 
-def _in_line(line: _Text, by: str) -> list[tuple[ast.expr, _Copied]]:
+def _in_line(line: _LineTree, by: str) -> list[tuple[ast.expr, _CopyText]]:
     """Return the expressions of a line that copy rows by an operator."""
     every = [node for node in ast.walk(line.tree) if isinstance(node, (ast.Call, ast.Subscript))]
     return [(node, copied) for node in every if (copied := _copied(line, node, by)) is not None]
 
 
-def _named(line: _Text, other: _Text, by: str) -> list[tuple[ast.expr, _Copied]]:
+def _named(line: _LineTree, other: _LineTree, by: str) -> list[tuple[ast.expr, _CopyText]]:
     """Return the names in a line that another line gives to copies of rows."""
     statement = other.tree.body[0]
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -111,7 +111,7 @@ def _named(line: _Text, other: _Text, by: str) -> list[tuple[ast.expr, _Copied]]
     return [(each, whole) for each in named if isinstance(each.ctx, ast.Load)]
 
 
-def _copied(line: _Text, node: ast.Call | ast.Subscript, by: str) -> _Copied | None:
+def _copied(line: _LineTree, node: ast.Call | ast.Subscript, by: str) -> _CopyText | None:
     """Return how an expression copies rows by an operator, None where it does not."""
     begin, end = _span(node)
     rows: ast.expr | None = None
@@ -121,19 +121,19 @@ def _copied(line: _Text, node: ast.Call | ast.Subscript, by: str) -> _Copied | N
         function = _is_function(node.func)
         if by == "embedding" and function == (node.func.attr == "embedding") and len(node.args) == 1 + function:
             table = line.part(node.args[1]) if function else f"{line.part(node.func)}.weight"
-            return _Copied(f"F.embedding({line.part(node.args[0])}, ", table, ")")
+            return _CopyText(f"F.embedding({line.part(node.args[0])}, ", table, ")")
         if node.func.attr == by and by in _METHODS:
             rows = node.args[0] if function and node.args else None if function else node.func.value
     if rows is None:
         return None
     first, last = _span(rows)
-    return _Copied(line.text[begin:first], line.text[first:last], line.text[last:end])
+    return _CopyText(line.text[begin:first], line.text[first:last], line.text[last:end])
 
 
 def _by_number(index: ast.expr) -> bool:
     """Return whether an index picks rows by a tensor: it is no slice, number, None or text."""
     each = index.elts if isinstance(index, ast.Tuple) else [index]
-    return any(not isinstance(one, (ast.Slice, ast.Constant, ast.UnaryOp)) for one in each)
+    return any(not isinstance(index_of, (ast.Slice, ast.Constant, ast.UnaryOp)) for index_of in each)
 
 
 def _is_function(node: ast.Attribute) -> bool:
@@ -143,7 +143,7 @@ def _is_function(node: ast.Attribute) -> bool:
     return name in _FUNCTIONS
 
 
-def _handed_on(line: _Text, node: ast.expr) -> tuple[ast.expr, str]:
+def _handed_on(line: _LineTree, node: ast.expr) -> tuple[ast.expr, str]:
     """Return the expression around copies that hands them on in another shape, and the text that does."""
     last = node
     while True:
@@ -155,7 +155,7 @@ def _handed_on(line: _Text, node: ast.expr) -> tuple[ast.expr, str]:
         last = call
 
 
-def _work_around(line: _Text, node: ast.expr, through: Through) -> ast.expr | None:
+def _work_around(line: _LineTree, node: ast.expr, through: Through) -> ast.expr | None:
     """Return the outermost expression around another one that is work on each row of it; None where there is none."""
     last = node
     while True:
@@ -165,10 +165,9 @@ def _work_around(line: _Text, node: ast.expr, through: Through) -> ast.expr | No
             if isinstance(call, ast.Call) and call.func is outer and through(outer):
                 last = call
                 continue
-        elif isinstance(outer, ast.Call) and outer.args and outer.args[0] is last and through(outer.func):
-            last = outer
-            continue
-        elif isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.MatMult) and outer.left is last and through(outer):
+        elif (isinstance(outer, ast.Call) and outer.args and outer.args[0] is last and through(outer.func)) or (
+            isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.MatMult) and outer.left is last and through(outer)
+        ):
             last = outer
             continue
         return None if last is node else last

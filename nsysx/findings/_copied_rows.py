@@ -1,4 +1,4 @@
-"""Work on copies of rows that the rows need once (``events.copied_rows``): what it takes, and what is left if the copying comes behind it."""
+"""Work on copies of rows that the rows need once (``events.copied_rows``): what it takes, and what is left with the copying behind it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ from nsysx.findings._flow_work import in_short, left_of_new, work_with_gradients
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import FEW_ROWS_NS, GRADIENT_OF_COPIES_TIMES, MOST_LINES_NAMED
+from nsysx.findings._work_bounds import COPIED_NUMBER_BYTES, FEW_ROWS_NS, GRADIENT_OF_COPIES_TIMES, MOST_LINES_NAMED
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.roofline_bounds import SHORTER_ROWS_AT_MOST_TIMES
 
 _REMEDY = "rows-before-copies"
-#: Numbers of 32 bits, the largest that networks compute with.
-_NUMBER_BYTES = 4
 
 
 class _Times(NamedTuple):
@@ -44,7 +42,7 @@ class _Times(NamedTuple):
     work: pl.DataFrame
     each: Mapping[int, I64]
 
-    def of(self, rows: Iterable[int]) -> I64:
+    def of_rows(self, rows: Iterable[int]) -> I64:
         return np.concatenate([np.empty(0, np.int64), *(self.each[row] for row in rows if row in self.each)])
 
 
@@ -67,7 +65,7 @@ class _Change(NamedTuple):
         return self.now_ns - math.sqrt(self.least_ns * self.most_ns)
 
 
-class _Place(NamedTuple):
+class _WorkPlace(NamedTuple):
     """The line of work, and that of the copying, if it is another one; empty where it is not known."""
 
     work: Row
@@ -95,8 +93,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     for (_, _, by), group in groups.items():
         if case.notable(case.per_step(sum(change.saved_ns for change in group))):
             kinds.setdefault(by, []).append(group)
-    found = (_found(case, rule, flow, times, of_lines) for of_lines in kinds.values())
-    return [finding for finding in found if finding is not None]
+    findings = (_found(case, rule, flow, times, of_lines) for of_lines in kinds.values())
+    return [finding for finding in findings if finding is not None]
 
 
 def _best(case: Case, each: CopiedRows, times: _Times, trained: Sequence[bool]) -> _Change | None:
@@ -109,25 +107,26 @@ def _best(case: Case, each: CopiedRows, times: _Times, trained: Sequence[bool]) 
     return best if best.saved_ns > 0 else None
 
 
-def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bool) -> _Change:  # noqa: FBT001
+def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bool) -> _Change:
     """Return what it changes if the first so many operators on the copies come before the copying."""
     rows, wide = each.work[:first], each.wide[first - 1]
-    ns = times.of(rows)
-    left = min(1.0, 1 / each.times)
-    least = left_of_new(ns, ns * left, FEW_ROWS_NS)
-    most = left_of_new(ns, ns * min(1.0, SHORTER_ROWS_AT_MOST_TIMES * left), FEW_ROWS_NS)
+    ns = times.of_rows(rows)
+    new = ns.astype(np.float64) / each.times
+    least, most = (
+        left_of_new(ns, new * longer, FEW_ROWS_NS) for longer in (1, min(each.times, SHORTER_ROWS_AT_MOST_TIMES))
+    )
     now, changing = float(ns.sum()), rows
     copying = times.work.filter(pl.col("row").is_in(list(each.copying)))
     forward, backward = (int(copying.filter(pl.col("backward") == back)["ns"].sum()) for back in (False, True))
     if not forward:  # an expansion that nothing has written so far: what reads the results may have to
         numbers = each.copies * (each.size[-1] if each.size else 1) * wide
-        most += (1 + trained) * (_moved_ns(case, _NUMBER_BYTES * numbers) or 0) * case.steps
+        most += (1 + trained) * (_moved_ns(case, COPIED_NUMBER_BYTES * numbers) or 0) * case.steps
     elif wide != 1 or (trained and not backward):
-        new = forward + max(backward, GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
-        least += wide * new
-        most += max(wide, min(1.0, SHORTER_ROWS_AT_MOST_TIMES * wide)) * new
+        copied_ns = forward + max(backward, GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
+        least += wide * copied_ns
+        most += max(wide, min(1.0, SHORTER_ROWS_AT_MOST_TIMES * wide)) * copied_ns
         now, changing = now + forward + backward, (*rows, *each.copying)
-    return _Change(each, rows, wide, now, least, max(least, min(most, now) if now else most), changing, int(ns.sum()))
+    return _Change(each, rows, wide, now, least, most, changing, int(ns.sum()))
 
 
 def _moved_ns(case: Case, moved: float) -> float | None:
@@ -138,19 +137,19 @@ def _moved_ns(case: Case, moved: float) -> float | None:
     return rates.memory_ns(round(moved))
 
 
-def _place(code: CodeLines, flow: OperatorFlow, change: _Change) -> _Place:
+def _place(code: CodeLines, flow: OperatorFlow, change: _Change) -> _WorkPlace:
     """Return the line that calls the work, and that which copies: in the function in which both are, where they part."""
     last = max(change.work, key=lambda row: (row in change.changing, row))
     stacks = code.at(flow.thread, flow.start_ns[[change.copied.copying[0], last]])
     copying, work = (_above(code, int(stack)) for stack in stacks)
     if not work:
-        return _Place({}, {})
+        return _WorkPlace({}, {})
     common = next((stack for stack in work if stack in copying), None)
     if common is None:
-        return _Place(_where(code, work[0]), {})
+        return _WorkPlace(_where(code, work[0]), {})
     if common in (copying[0], work[0]):
-        return _Place(_where(code, common), {})
-    return _Place(*(_where(code, chain[chain.index(common) - 1]) for chain in (work, copying)))
+        return _WorkPlace(_where(code, common), {})
+    return _WorkPlace(*(_where(code, chain[chain.index(common) - 1]) for chain in (work, copying)))
 
 
 def _above(code: CodeLines, stack: int) -> list[int]:
@@ -179,8 +178,8 @@ def _found(
     code = case.profile.code()
     assert code is not None
     first = lines[0][0]
-    place, cost = _place(code, flow, first), case.per_step(sum(change.taken_ns for change in changes))
-    there = f"{in_short(place.work)}: " if place.work else ""
+    site, cost = _place(code, flow, first), case.per_step(sum(change.taken_ns for change in changes))
+    there = f"{in_short(site.work)}: " if site.work else ""
     copied, named = first.copied, _named(flow, first.work)
     title = (
         f"{there}{named} {'runs' if ' and ' not in named else 'run'} on {units.count(copied.copies)} rows, which are copies of "
@@ -199,8 +198,8 @@ def _found(
     )
     others = [in_short(where) for group in lines[1:MOST_LINES_NAMED] if (where := _place(code, flow, group[0]).work)]
     return Found(
-        rule, title, detail, worth=worth, cost_ns=cost, fix=_fix(case, flow, first, place, others),
-        where=place.work or None, takes=Takes(ops_of(gone)),
+        rule, title, detail, worth=worth, cost_ns=cost, fix=_fix(case, flow, first, site, others),
+        where=site.work or None, takes=Takes(ops_of(gone)),
     ).as_finding(case)  # fmt: skip
 
 
@@ -212,7 +211,7 @@ def _named(flow: OperatorFlow, work: Sequence[int]) -> str:
     return (", ".join(listed) + several) if several or len(listed) < 2 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def _fix(case: Case, flow: OperatorFlow, change: _Change, place: _Place, others: Sequence[str]) -> Fix:
+def _fix(case: Case, flow: OperatorFlow, change: _Change, site: _WorkPlace, others: Sequence[str]) -> Fix:
     """Return the remedy, in the names of the program where its lines say them."""
     fix, source, copied = Fix.by_name(_REMEDY), texts(case.profile), change.copied
     by = flow.names[copied.copying[0]].removeprefix("aten::")
@@ -222,7 +221,7 @@ def _fix(case: Case, flow: OperatorFlow, change: _Change, place: _Place, others:
 
     sizes = _widths(flow, change)
     line = _copied_pastes.moved(
-        text(place.work), text(place.copying) if place.copying else None, by,
+        text(site.work), text(site.copying) if site.copying else None, by,
         lambda node: _comes_before(flow, change, node), same_width=sizes,
     )  # fmt: skip
     paste = line or _GENERAL.get(by, _GENERAL["index_select"])
@@ -260,7 +259,11 @@ def _comes_before(flow: OperatorFlow, change: _Change, node: ast.expr) -> bool:
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     before, begin = set(change.work), change.copied.copying[0]
     for call in flow.calls:
-        if call.first > begin and name in call.path.split(".")[-2:] and not before.isdisjoint(range(call.first, call.last)):
+        if (
+            call.first > begin
+            and name in call.path.split(".")[-2:]
+            and not before.isdisjoint(range(call.first, call.last))
+        ):
             inside = flow.outermost_of(call.first, call.last)
             return all(row in before or is_view(flow.names[row]) for row in inside)
     return any(flow.names[row] in (f"aten::{name}", f"aten::{name}_") for row in change.work)

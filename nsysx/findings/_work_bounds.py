@@ -97,6 +97,8 @@ FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE = 6, 0.8, 0.6
 #: Where copied rows had no gradient before, adding those of the copies takes so many times the copying. Picked rows of 128 numbers
 #: (H200, 2.56 million): 1.55 ms to pick, 2.48 ms to add.
 GRADIENT_OF_COPIES_TIMES = 2
+#: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.
+COPIED_NUMBER_BYTES = 4
 # ---- _taken_pieces --------------------------------------------------------------------------------------------------
 #: Of a tensor of which less is read than this share single rows are picked by their numbers; all of them are taken apart else. Chosen.
 FEW_PIECES_SHARE = 0.5

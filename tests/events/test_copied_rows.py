@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 from nsysx.events.copied_rows import CopiedRows, copied_rows
@@ -73,7 +73,11 @@ TOLD: dict[str, tuple[Callable[[], Any], list[str], float]] = {
         4,
     ),
     "dropout that drops nothing": (lambda: passed(LAYER(F.dropout(ROWS[SOURCE], 0.1, training=False))), ["linear"], 16),
-    "norms of rows": (lambda: passed(F.normalize(ROWS[SOURCE], dim=-1)), ["linalg_vector_norm", "clamp_min", "div"], 16),
+    "norms of rows": (
+        lambda: passed(F.normalize(ROWS[SOURCE], dim=-1)),
+        ["linalg_vector_norm", "clamp_min", "div"],
+        16,
+    ),
 }
 
 
