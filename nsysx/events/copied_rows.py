@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from nsysx.events.narrowed_operators import ELEMENTWISE, Size
@@ -25,6 +25,8 @@ _DROPS = re.compile(r"^aten::(native_|feature_)?dropout_?$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|(un)?flatten|(un)?squeeze)$")
 _TURNS = re.compile(r"^aten::(transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoint|swapaxes)$")
 _SAME_SIZE = re.compile(r"^aten::(detach|alias|to|_to_copy|contiguous|clone|type_as)$")
+#: Operators that return what they are given, if it is as they need it.
+_HANDS_BACK = re.compile(r"^aten::(resolve_(conj|neg)|to|contiguous|reshape|expand|alias|detach)$")
 _CONVERTS = re.compile(r"^aten::(to|_to_copy|type_as)$")
 #: Each number, or row, of the result is made of the last dimension of the argument, which may get another length.
 _OVER_LAST = re.compile(
@@ -43,7 +45,7 @@ class CopiedRows:
     ``rows`` of the source and ``copies`` of them; ``size``: of the source; ``lazy``: an expansion copies nothing by itself.
 
     ``work``: the outermost operators on the copies, in order. ``wide``: for each of them how many times as many numbers as now are copied
-    if it is the last one that comes before the copying.
+    if it is the last one that comes before the copying; ``ends``: of which operators others read the results then.
     """
 
     copying: tuple[int, ...]
@@ -53,6 +55,7 @@ class CopiedRows:
     lazy: bool
     work: tuple[int, ...]
     wide: tuple[float, ...]
+    ends: tuple[frozenset[int], ...]
 
     @property
     def times(self) -> float:
@@ -88,7 +91,7 @@ def copied_rows(flow: OperatorFlow) -> list[CopiedRows]:
 
 class _AllCopies(ResultReaders):
     def __init__(self, flow: OperatorFlow) -> None:
-        super().__init__(flow)
+        super().__init__(_named_once(flow))
         self._copies = dict[int, _CopiedTensor]()  # by the number of what made the tensor
 
     def all(self) -> Iterator[CopiedRows]:
@@ -106,10 +109,12 @@ class _AllCopies(ResultReaders):
                 every.append(copying.of)
                 self._copies[number] = copying
         for each in every:
+            firsts = range(1, len(each.work) + 1)
             if each.work:
-                wide = tuple(self._numbers_copied(each, i + 1) / each.numbers for i in range(len(each.work)))
+                wide = tuple(self._numbers_copied(each, first) / each.numbers for first in firsts)
+                ends = tuple(frozenset(self._read_of(each, first).values()) for first in firsts)
                 yield CopiedRows(
-                    tuple(each.copying), each.rows, each.copies, each.size, each.lazy, tuple(each.work), wide
+                    tuple(each.copying), each.rows, each.copies, each.size, each.lazy, tuple(each.work), wide, ends
                 )
 
     def _makers_of(self, row: int) -> tuple[int, ...]:
@@ -119,9 +124,13 @@ class _AllCopies(ResultReaders):
 
     def _numbers_copied(self, each: _Copying, first: int) -> int:
         """Return how many numbers have to be copied if the first so many operators come before the copying: what others read."""
+        return sum(math.prod(self.results[number]) for number in self._read_of(each, first))
+
+    def _read_of(self, each: _Copying, first: int) -> dict[int, int]:
+        """Return of these what others read: number of the tensor -> row of its operator."""
         before = {*each.copying, *each.work[:first]}
-        numbers = [number for row in sorted(before) for number in self._made_by(row)]
-        return sum(math.prod(self.results[each]) for each in numbers if self.readers.get(each, set()) - before)
+        made = {number: row for row in sorted(before) for number in self._made_by(row)}
+        return {number: row for number, row in made.items() if self.readers.get(number, set()) - before}
 
     def _made_by(self, row: int) -> list[int]:
         """Return the numbers of the tensors of known size that an operator makes."""
@@ -228,6 +237,17 @@ class _AllCopies(ResultReaders):
                 return None
         changed = frozenset(d for d, (a, b) in enumerate(zip(source, result, strict=True)) if a != b)
         return changed if len(changed) == 1 else None
+
+
+def _named_once(flow: OperatorFlow) -> OperatorFlow:
+    """Return the flow with tensors that an operator within another handed back unchanged under the number of what made them."""
+    outermost, own = set(flow.outermost), dict[int, int]()
+    for row, made in enumerate(flow.made):
+        if row not in outermost and made and _HANDS_BACK.match(flow.names[row]) and made[0] >= 0:
+            own[flow.number[row]] = own.get(made[0], made[0])
+    return (
+        replace(flow, made=[tuple(own.get(number, number) for number in made) for made in flow.made]) if own else flow
+    )
 
 
 def _longer(source: Size, result: Size) -> frozenset[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 #: Methods that copy rows, and those that hand on what they are given.
@@ -12,7 +12,7 @@ _METHODS = (
 )  # fmt: skip
 _HANDS_ON = ("reshape", "view", "flatten", "contiguous", "clone", "squeeze", "unsqueeze", "unflatten")
 #: Methods whose arguments say how wide rows are.
-_SIZED = ("reshape", "view", "expand", "expand_as", "broadcast_to", "unflatten")
+_SIZED = ("gather", "reshape", "view", "expand", "expand_as", "broadcast_to", "unflatten")
 _FUNCTIONS = ("torch", "F", "functional")
 
 #: Whether a call, by its own text, is work that can come before the copying.
@@ -70,6 +70,46 @@ def moved(text: str | None, copying: str | None, by: str, through: Through, *, s
         new = f"{line.text[:begin]}{copied.with_rows(rows)}{behind}{line.text[end:]}"
         rewritten.append(f"{new}  # not {line.part(work)}")
     return rewritten[0] if len(rewritten) == 1 else None
+
+
+def moved_lines(
+    lines: Sequence[str | None],
+    ends: Sequence[bool],
+    copying: str | None,
+    by: str,
+    through: Through,
+    *,
+    same_width: bool,
+) -> str | None:
+    """Return several lines of work with the copying behind those whose results others read; None where the texts do not tell how.
+
+    ``copying``: as of `moved`; without it the first line copies.
+    """
+    read = [_read(line) for line in (lines if copying is None else [copying, *lines])]
+    copies = _in_line(read[0], by) if read[0] is not None else []
+    if len(copies) != 1 or read[0] is None:
+        return None
+    node, copied = copies[0]
+    last, behind = _handed_on(read[0], node)
+    sized = any(f".{name}(" in f"{copied.behind}{behind}" for name in _SIZED)
+    if sized and not same_width:
+        return None
+    begin, end = _span(last)
+    head = f"{read[0].text[:begin]}{copied.rows}{read[0].text[end:]}"
+    written = [] if copying is None else [f"{head}  # not {read[0].part(last)}"]
+    for line, is_end in zip(read if copying is None else read[1:], ends, strict=True):
+        if line is None:
+            return None
+        value = getattr(line.tree.body[0], "value", None)
+        whole = value if isinstance(value, ast.Call) and through(value.func) else None
+        if is_end and (whole is None or line is read[0]):
+            return None
+        text = f"{head}  # not {read[0].part(last)}" if line is read[0] else line.text
+        if whole is not None and is_end:
+            first, until = _span(whole)
+            text = f"{text[:first]}{copied.with_rows(line.part(whole))}{behind}{text[until:]}"
+        written.append(text)
+    return "\n".join(written)
 
 
 def _read(text: str | None) -> _LineTree | None:

@@ -54,6 +54,7 @@ class _Change(NamedTuple):
     copied: CopiedRows
     work: tuple[int, ...]
     wide: float
+    ends: frozenset[int]
     now_ns: float
     least_ns: float
     most_ns: float
@@ -66,10 +67,14 @@ class _Change(NamedTuple):
 
 
 class _WorkPlace(NamedTuple):
-    """The line of work, and that of the copying, if it is another one; empty where it is not known."""
+    """The line with most of the work, and that of the copying, if it is another one; empty where it is not known.
+
+    ``lines``: all lines of the work, in order, and whether others read what each makes.
+    """
 
     work: Row
     copying: Row
+    lines: list[tuple[Row, bool]]
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
@@ -85,7 +90,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     changes = [change for each in every if (change := _best(case, each, times, trained.tolist())) is not None]
     groups = dict[tuple[str, int, str], list[_Change]]()  # by file, line and what copies
     for change in changes:
-        where = _place(code, flow, change).work
+        where = _place(code, flow, change, times).work
         by = flow.names[change.copied.copying[0]]
         groups.setdefault((str(where.get("file")), int(where.get("line") or 0), by), []).append(change)
     # Layers that are written out stand on a line each: all of one kind of copying are told together.
@@ -126,7 +131,7 @@ def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bo
         least += wide * copied_ns
         most += max(wide, min(1.0, SHORTER_ROWS_AT_MOST_TIMES * wide)) * copied_ns
         now, changing = now + forward + backward, (*rows, *each.copying)
-    return _Change(each, rows, wide, now, least, most, changing, int(ns.sum()))
+    return _Change(each, rows, wide, each.ends[first - 1], now, least, most, changing, int(ns.sum()))
 
 
 def _moved_ns(case: Case, moved: float) -> float | None:
@@ -137,19 +142,22 @@ def _moved_ns(case: Case, moved: float) -> float | None:
     return rates.memory_ns(round(moved))
 
 
-def _place(code: CodeLines, flow: OperatorFlow, change: _Change) -> _WorkPlace:
-    """Return the line that calls the work, and that which copies: in the function in which both are, where they part."""
-    last = max(change.work, key=lambda row: (row in change.changing, row))
-    stacks = code.at(flow.thread, flow.start_ns[[change.copied.copying[0], last]])
-    copying, work = (_above(code, int(stack)) for stack in stacks)
-    if not work:
-        return _WorkPlace({}, {})
-    common = next((stack for stack in work if stack in copying), None)
-    if common is None:
-        return _WorkPlace(_where(code, work[0]), {})
-    if common in (copying[0], work[0]):
-        return _WorkPlace(_where(code, common), {})
-    return _WorkPlace(*(_where(code, chain[chain.index(common) - 1]) for chain in (work, copying)))
+def _place(code: CodeLines, flow: OperatorFlow, change: _Change, times: _Times) -> _WorkPlace:
+    """Return the lines of the work, and that which copies: in the function in which all of them are."""
+    work = [row for row in change.work if row in times.each] or list(change.work)
+    dearest = max(work, key=lambda row: int(times.each[row].sum()) if row in times.each else 0)
+    rows = [change.copied.copying[0], *work]
+    chains = [_above(code, int(stack))[::-1] for stack in code.at(flow.thread, flow.start_ns[rows])]  # outer ones first
+    if not all(chains):
+        return _WorkPlace({}, {}, [])
+    shared = 0  # so many lines are around all
+    while all(len(chain) > shared + 1 and chain[shared] == chains[0][shared] for chain in chains):
+        shared += 1
+    lines = [chain[shared] for chain in chains]
+    ends = {line for row, line in zip(rows, lines, strict=True) if row in change.ends and row in work}
+    several = [(_where(code, line), line in ends) for line in dict.fromkeys(lines[1:])]
+    where = _where(code, lines[1 + work.index(dearest)])
+    return _WorkPlace(where, _where(code, lines[0]) if lines[0] not in lines[1:] else {}, several)
 
 
 def _above(code: CodeLines, stack: int) -> list[int]:
@@ -178,7 +186,7 @@ def _found(
     code = case.profile.code()
     assert code is not None
     first = lines[0][0]
-    site, cost = _place(code, flow, first), case.per_step(sum(change.taken_ns for change in changes))
+    site, cost = _place(code, flow, first, times), case.per_step(sum(change.taken_ns for change in changes))
     there = f"{in_short(site.work)}: " if site.work else ""
     copied, named = first.copied, _named(flow, first.work)
     title = (
@@ -196,7 +204,9 @@ def _found(
         f"{units.duration(cost)} {case.per} with its gradients, {case.share(cost)} of the step. On the rows themselves it is "
         f"{copied.times:.1f} times less work. {then}"
     )
-    others = [in_short(where) for group in lines[1:MOST_LINES_NAMED] if (where := _place(code, flow, group[0]).work)]
+    others = [
+        in_short(where) for group in lines[1:MOST_LINES_NAMED] if (where := _place(code, flow, group[0], times).work)
+    ]
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, fix=_fix(case, flow, first, site, others),
         where=site.work or None, takes=Takes(ops_of(gone)),
@@ -216,18 +226,34 @@ def _fix(case: Case, flow: OperatorFlow, change: _Change, site: _WorkPlace, othe
     fix, source, copied = Fix.by_name(_REMEDY), texts(case.profile), change.copied
     by = flow.names[copied.copying[0]].removeprefix("aten::")
 
+    def through(node: ast.expr) -> bool:
+        return _comes_before(flow, change, node)
+
     def text(where: Row) -> str | None:
         return text_of(source, str(where["file"]), int(where["line"])) if where else None
 
-    sizes = _widths(flow, change)
-    line = _copied_pastes.moved(
-        text(site.work), text(site.copying) if site.copying else None, by,
-        lambda node: _comes_before(flow, change, node), same_width=sizes,
-    )  # fmt: skip
+    copying, same_width = text(site.copying), change.wide == 1
+    if len(site.lines) == 1:
+        line = _copied_pastes.moved(text(site.work), copying, by, through, same_width=same_width)
+    else:
+        texts_of, ends = [text(where) for where, _ in site.lines], [is_end for _, is_end in site.lines]
+        kept = not change.ends.isdisjoint(copied.copying)  # the copies are read as they are, too
+        line = None if kept else _copied_pastes.moved_lines(texts_of, ends, copying, by, through, same_width=same_width)
     paste = line or _GENERAL.get(by, _GENERAL["index_select"])
     do, _, why = fix.text.partition(": ")
     words = f"{do}, likewise for {', '.join(others)}: {why}" if others else fix.text
-    return fix.but(text=words, paste=paste)
+    return fix.but(
+        text=words, paste=paste, condition=f"{fix.condition}{_IN_16_BITS if _converts(flow, change) else ''}"
+    )
+
+
+_IN_16_BITS = " Gradients of copies are then added in 16 bits: f(x).float() keeps their sums as exact as now."
+
+
+def _converts(flow: OperatorFlow, change: _Change) -> bool:
+    """Return whether the work converts the copies: autocast does."""
+    spans = dict(flow.outermost_spans)
+    return any(flow.names[inner] == "aten::_to_copy" for row in change.work for inner in range(row, spans[row]))
 
 
 #: Where the line's text does not tell how it reads then: by the operator that copies.
@@ -240,11 +266,6 @@ _GENERAL = {
     "expand": "y = f(x).expand(-1, n, -1)  # not f(x.expand(-1, n, -1))",
     "cat": "y = torch.cat([f(x)] * n)  # not f(torch.cat([x] * n))",
 }
-
-
-def _widths(flow: OperatorFlow, change: _Change) -> bool:
-    """Return whether the work leaves rows as wide as they are."""
-    return change.wide == 1
 
 
 def _comes_before(flow: OperatorFlow, change: _Change, node: ast.expr) -> bool:

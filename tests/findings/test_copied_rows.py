@@ -80,6 +80,20 @@ def repeated(self: Net, x: Tensor) -> Tensor:
     return keys.cumsum(0)
 
 
+def in_lines(self: Net, x: Tensor) -> Tensor:
+    h = x[SRC]
+    h = F.relu(self.nbr(h))
+    h = self.mlp(h)
+    return summed(h)
+
+
+def for_keys_and_values(self: Net, x: Tensor) -> Tensor:
+    states = x.repeat_interleave(6, dim=0)
+    keys = self.mlp(states)
+    values = self.mlp(states)
+    return keys.cumsum(0) * values.cumsum(0)
+
+
 def normalized(self: Net, x: Tensor) -> Tensor:
     msg = self.normed(x[SRC])
     return summed(msg)
@@ -131,6 +145,33 @@ TOLD: dict[Callable[[Any, Tensor], Tensor], tuple[Tensor, int, str]] = {
 }  # fmt: skip
 
 
+SEVERAL = {
+    in_lines: ["h = x  # not x[SRC]", "h = F.relu(self.nbr(h))", "h = self.mlp(h)[SRC]"],
+    for_keys_and_values: [
+        "states = x  # not x.repeat_interleave(6, dim=0)",
+        "keys = self.mlp(states).repeat_interleave(6, dim=0)",
+        "values = self.mlp(states).repeat_interleave(6, dim=0)",
+    ],
+}
+
+
+@pytest.mark.parametrize("body", SEVERAL, ids=lambda body: body.__name__)
+def test_several_lines_are_pasted_together(body: Any, tmp_path: Path) -> None:
+    (finding,) = found(body, X, tmp_path, trained=True)
+    assert finding.paste.splitlines() == SEVERAL[body]
+    net, results, begin = Net(body), [], body.__code__.co_firstlineno
+    lines = [linecache.getline(__file__, begin + i).strip() for i in range(1, 4)]
+    for text in (lines, finding.paste.splitlines()):
+        at = X.clone().requires_grad_()
+        names = {"self": net, "x": at}
+        exec("\n".join(text), globals(), names)
+        made = [names[name] for name in dict.fromkeys(line.split()[0] for line in text[1:])]
+        torch.stack([each.square().sum() for each in made]).sum().backward()
+        results.append((*(each.detach() for each in made), at.grad))
+    for now, then in zip(*results, strict=True):
+        torch.testing.assert_close(now, then)
+
+
 @pytest.mark.parametrize("body", TOLD, ids=lambda body: body.__name__)
 def test_the_line_reads_with_the_copying_behind_the_work(body: Any, tmp_path: Path) -> None:
     x, line, paste = TOLD[body]
@@ -162,6 +203,18 @@ def test_a_part_of_a_module_is_told_by_its_operators(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [first_the_layer, sampled, of_edges, dropped], ids=lambda body: body.__name__)
 def test_what_is_as_large_as_it_must_be(body: Any, tmp_path: Path) -> None:
     assert not found(body, X, tmp_path)
+
+
+def converted(self: Net, x: Tensor) -> Tensor:
+    msg = self.nbr.bfloat16()(x[SRC].bfloat16())
+    return summed(msg.float())
+
+
+def test_sums_of_gradients_in_16_bits_are_told(tmp_path: Path) -> None:
+    (finding,) = found(converted, X, tmp_path, trained=True)
+    assert "16 bits" in finding.condition
+    (finding,) = found(by_index, X, tmp_path, trained=True)
+    assert "16 bits" not in finding.condition
 
 
 LINE = 12
