@@ -241,12 +241,14 @@ class _AllCopies(ResultReaders):
 
 def _named_once(flow: OperatorFlow) -> OperatorFlow:
     """Return the flow with tensors that an operator within another handed back unchanged under the number of what made them."""
-    outermost, own = set(flow.outermost), dict[int, int]()
+    outermost, source_of = set(flow.outermost), dict[int, int]()
     for row, made in enumerate(flow.made):
         if row not in outermost and made and _HANDS_BACK.match(flow.names[row]) and made[0] >= 0:
-            own[flow.number[row]] = own.get(made[0], made[0])
+            source_of[flow.number[row]] = source_of.get(made[0], made[0])
     return (
-        replace(flow, made=[tuple(own.get(number, number) for number in made) for made in flow.made]) if own else flow
+        replace(flow, made=[tuple(source_of.get(number, number) for number in made) for made in flow.made])
+        if source_of
+        else flow
     )
 
 
