@@ -89,6 +89,20 @@ def test_rows_can_go_through_it_before_they_are_copied(kind: str, tmp_path: Path
     assert copied.times == pytest.approx(times)
 
 
+def test_autocast_casts_copies_on_their_way(tmp_path: Path) -> None:
+    def body() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return passed(NARROWER(F.relu(WIDER(ROWS[SOURCE]))).float())
+
+    ((copied, names),) = found(body, tmp_path)
+    assert names == ["linear", "relu", "linear"] and copied.times == 16
+
+
+def test_a_layer_that_is_given_its_copies_again_has_one_name_for_them(tmp_path: Path) -> None:
+    ((copied, names),) = found(lambda: LAYER(h := CONDITION.repeat(6, 1)).cumsum(0) * LAYER(h).cumsum(0), tmp_path)
+    assert names == ["linear", "linear"] and copied.wide == (2, 2)
+
+
 def test_keys_that_are_repeated_for_their_heads_are_rotated_before(tmp_path: Path) -> None:
     def body() -> Any:
         return rotated(KEYS.repeat_interleave(4, dim=1)).cumsum(1)

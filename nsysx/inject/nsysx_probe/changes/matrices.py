@@ -42,7 +42,7 @@ UNTRIED = (
     ),
     Remedy(
         "rows-before-copies",
-        "Do this work on the rows, then copy what comes out: f(x)[index] is the same as f(x[index]), and there are fewer rows than copies",
+        "Do this work on the rows before they are copied: f(x)[index] is the same as f(x[index]), and there are fewer rows than copies",
         "y = f(x).index_select(0, index)  # not f(x.index_select(0, index))",
         "It must treat each row by itself: dropout would drop the same in all copies, and a batch norm counts each copy.",
         untried=_OWN_CODE,
