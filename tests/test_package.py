@@ -37,7 +37,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 #: Repeated updates, shared optimizers, summed gathers and ranks that are late at times: 2 %.
 #: Samples that ranks augment each for itself, autocast by decorators and threads, and what grows under autograd: 2 %.
 #: Pieces taken one by one, evaluations that all ranks make, passes over a batch, unlike stages, heads of all ranks: 3 %.
-ROOM_BYTES = 2_300_000
+ROOM_BYTES = 2_380_000
 
 
 @pytest.fixture(scope="module")
