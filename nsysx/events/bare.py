@@ -86,10 +86,15 @@ def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]
     return [pair for steps, fetches in parts if len(steps) == len(fetches) for pair in zip(steps, fetches, strict=True)]
 
 
+def stretches(capture: Capture, process: int) -> tuple[I64, I64]:
+    """Return the lengths (ns) of the bare steps of a process between the windows, and after them."""
+    record: Row = next(iter(ids.records_of(capture.probe, process)), {})
+    return np.asarray(lengths(record), np.int64), np.asarray(after(record, capture), np.int64)
+
+
 def of_process(capture: Capture, process: int) -> list[int]:
     """Return the lengths (ns) of all bare steps of a process, between the windows and after them, in order."""
-    record: Row = next(iter(ids.records_of(capture.probe, process)), {})
-    return [*lengths(record), *after(record, capture)]
+    return [ns for stretch in stretches(capture, process) for ns in stretch.tolist()]
 
 
 def long_steps(ns: I64) -> Flags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Literal, NamedTuple
@@ -96,6 +97,16 @@ def period(values: I64, least: float) -> RepeatingExcess | None:
             if _accident(int(high[phase]), len(high_ones), n) <= PERIOD_BY_ACCIDENT:
                 return RepeatingExcess(k, phase, int(np.median(high_ones) - np.median(others)))
     return None
+
+
+def period_of_parts(parts: Sequence[I64], least: float) -> RepeatingExcess | None:
+    """Return the period of values that lie in several parts, between which some are missing: that of the longest part that has one.
+
+    None where no part has one, nor all of them in a row.
+    """
+    longest = sorted((part for part in parts if len(part)), key=len, reverse=True)
+    rhythms = (period(part, least) for part in (*longest, *([np.concatenate(parts)] if len(longest) > 1 else ())))
+    return next((rhythm for rhythm in rhythms if rhythm is not None), None)
 
 
 def _by_blocks(values: I64, change: float) -> bool:

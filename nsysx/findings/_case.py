@@ -22,6 +22,7 @@ from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
 from nsysx.findings._fix import way as way
+from nsysx.findings._freed_time import StepOnDevice, saved_by_times
 from nsysx.findings._names import called
 from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
@@ -100,7 +101,10 @@ class Case:
     @cached_property
     def step_ns(self) -> int:
         """The step that costs and savings are shares of: without the profiler, or as recorded if that is not known."""
-        return round(self._trusted.real_ns * self._beside_replayed) if self._trusted else self.recorded_ns
+        if self._trusted:
+            return round(self._trusted.real_ns * self._beside_replayed)
+        timed = bool(self.rows(gpu_ledger.KEY)) and self.limits.unprofiled
+        return round(self.limits.per_step(self.limits.window_ns)) if timed else self.recorded_ns
 
     @cached_property
     def longest_step_ns(self) -> int:
@@ -258,7 +262,10 @@ class Case:
         if not isinstance(self.replay, Replay):
             return Saving(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
         if not self.replay.trusted:
-            return Saving(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
+            times = self._by_times(edits) if shortened(edits) and not bound else None
+            return times or Saving(
+                None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}"
+            )
         if not any(map(self._reaches, edits)):
             return Saving(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         edits = within_roofs(self.profile, edits)
@@ -348,18 +355,17 @@ class Case:
         return self.bound(ns, why) if worth.likely_ns is None and not self.stepless and not distrusted else worth
 
     def worth_or_freed(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
-        """Return what a change saves by the replay; where that misses the recorded steps, between none and all of the GPU work that goes.
-
-        All of it counts where the GPU never idles, and at least none where it idles for half of the step.
-        """
+        """Return what a change saves by the replay; where that misses the recorded steps, by the recorded times of the work that goes."""
         worth = self.worth(*edits, cause=cause, bound=bound)
         distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
-        if worth.likely_ns is not None or self.stepless or not distrusted:
-            return worth
-        timed = self.timed_ops(self.ops["op"].is_not_null(), "op")
-        gone, idle = self.per_step(freed_ns(edits, timed)), self.taken_by(part for part in StepPart if part.idle)
-        least = round(gone * max(0.0, 1 - 2 * idle / max(self.step_ns, 1)))
-        return Saving.between(least, gone, "the time on the GPU of what goes: no replay comes near the recorded steps")
+        return (self._by_times(edits) or worth) if worth.likely_ns is None and distrusted else worth
+
+    def _by_times(self, edits: Sequence[Edit]) -> Saving | None:
+        if not isinstance(self.replay, Replay) or self.stepless:
+            return None
+        idle = self.taken_by(part for part in StepPart if part.idle)
+        step = StepOnDevice(self.ops.filter(self.ops["device"] == self.device), self.per_step, self.step_ns, idle)
+        return saved_by_times(step, edits, self.replay.error)
 
     def lost(self, cost_ns: int, worth: Saving, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""

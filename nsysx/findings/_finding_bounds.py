@@ -65,6 +65,11 @@ LOADER_RESTART_STEPS, FEWEST_MICRO_STEPS = 200, 2
 #: Workers that start anew are what a loader is waited for where so much of the waits is in the steps in which epochs begin. A long step is
 #: so many times as long as usual.
 RESTARTS_WAIT_SHARE, LONG_STEP_TIMES = 0.8, 3
+#: Long steps that were recorded, and those that were timed while nothing was, are the same where these are longer by less than so many
+#: times as much, or as little. Chosen: 257 and 261 ms in a program whose others took 155 to 258.
+ALIKE_LONG_STEP_TIMES = 2
+#: A line of so many of these or more is one of steps that come again.
+FEWEST_LONG_STEPS = 2
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
 #: A power limit below this share of the card's own costs; clocks below this share of their most are held down; power alone holds no lower.

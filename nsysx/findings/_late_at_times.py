@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if late is None:
         return []
     at_times: Row = late["late_at_times"]
-    timed = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
+    stretches = bare.stretches(case.profile.trace.capture, case.process)
+    timed = np.concatenate(stretches)
     more_ns = 0.0 if case.profile.steps.in_rounds else bare.excess_ns(case.profile.trace.capture, case.process)
     if at_times["late_steps"] == 1 and not more_ns:
         return []
@@ -41,7 +43,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     cost = round(min(more_ns, at_times["ns"] * often)) if more_ns else at_times["cost_ns"]
     if not case.notable(cost):
         return []
-    each = _which(case, at_times, timed if more_ns else None)
+    each = _which(case, at_times, stretches if more_ns else ())
     who, label = f"rank {late['rank']}", Late.named(at_times["cause"]).label
     recorded = f"{at_times['late_steps']} of {units.several(at_times['steps'], 'step')}"
     detail = (
@@ -58,6 +60,9 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     else:
         line = line_of_long_steps(case, late["process"])
         worth = Saving(cost, "from step lengths: these steps would take the usual time", bound=True, source="steps")
+        if line is not None and at_times["cause"] in _BY_HOST:
+            worth = line.saving(cost, int(bare.long_steps(timed).sum()) if more_ns else at_times["late_steps"])
+            detail += f" The probe saw {line.in_words} run in {units.share(line.share, 1)} of the time of long steps."
         fix, where = (_find(who, each), {}) if line is None else (line.fix("run-rarely"), line.where)
     return [
         Found(
@@ -85,19 +90,20 @@ def in_its_steps(case: Case, finding: Finding) -> Finding:
     if late["late_cause"] not in _BY_HOST or at_times["cost_ns"] < MOST_SHARE * late["late_ns"]:
         return finding
     line = line_of_long_steps(case, late["process"])
-    fix = _find(f"rank {late['rank']}", _which(case, at_times, None)) if line is None else line.fix("run-rarely")
+    fix = _find(f"rank {late['rank']}", _which(case, at_times, ())) if line is None else line.fix("run-rarely")
     return fix.into(replace(finding, where={**finding.where, **(line.where if line is not None else {})}))
 
 
-def _which(case: Case, at_times: Row, timed: I64 | None) -> str:
-    """Return "every 10th step", by the recorded steps or those that were timed (ns), else in how many of the recorded ones.
+def _which(case: Case, at_times: Row, stretches: Sequence[I64]) -> str:
+    """Return "every 10th step", by the recorded steps or stretches of timed ones (ns), else in how many of the recorded ones.
 
     The shortest of them: where one late step is missing, at an end or because something was done beside it, twice the period shows.
     """
     recorded = at_times["late_steps"]
     like_these = [level for level in case.profile.steps.levels[1:] if level.count in (recorded, recorded + 1)]
     periods = [at_times["every"], *(level.every for level in like_these)]
-    if timed is not None and (rhythm := trend.period(timed, SLOW_STEP_SHARE * float(np.median(timed)))) is not None:
+    usual = float(np.median(np.concatenate(stretches))) if stretches else 0.0
+    if (rhythm := trend.period_of_parts(stretches, SLOW_STEP_SHARE * usual)) is not None:
         periods.append(rhythm.every)
     every = min(filter(None, periods), default=None)
     if every is not None:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from nsysx import ids
+from nsysx import ids, units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.sampled_stacks import spoken
-from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import LONG_STEP_TIMES, MOST_SHARE, OWN_REMEDY_SHARE
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import FEWEST_LONG_STEPS, LONG_STEP_TIMES, MOST_SHARE, OWN_REMEDY_SHARE
 from nsysx.findings._fix import Fix, way
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.model import Row
@@ -29,6 +29,11 @@ _OF_THE_HOST = frozenset({
     "foreach-parameters", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step", "no-sleep", "numpy-on-gpu",
     "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once",
 })  # fmt: skip
+#: What the area under a curve of all scores (ROC, precision and recall) is computed with.
+_CURVE = {
+    "sorts": re.compile(r"\b(np|numpy)\.(arg)?sort\(|\.argsort\("),
+    "sums": re.compile(r"\b(np|numpy)\.cumsum\(|\.cumsum\("),
+}
 #: What people call an evaluation.
 _EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
 
@@ -36,7 +41,8 @@ _EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
 class LongStepLine(NamedTuple):
     """A line of the user's own code, ``text``: its function runs in ``share`` of the time of long steps, mostly at this line.
 
-    ``usual``: the line runs in usual steps, too. ``enters``: what it calls takes that time, in many functions.
+    ``usual``: the line runs in usual steps, too. ``enters``: what it calls takes that time, in many functions. ``beside``: the text of
+    other lines of the function that take some of it. ``steps``: in how many long steps one looked.
     """
 
     file: str
@@ -47,6 +53,8 @@ class LongStepLine(NamedTuple):
     usual: bool
     enters: bool = False
     samples: int = 0
+    beside: str = ""
+    steps: int = 0
 
     @property
     def share_error(self) -> float:
@@ -70,12 +78,22 @@ class LongStepLine(NamedTuple):
     def fix(self, otherwise: str) -> Fix:
         """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
         by_text = fix_of(Seen(self.text), _OF_THE_HOST)
+        if all(_CURVE[step].search(f"{self.text}\n{self.beside}") for step in _CURVE):
+            by_text = Fix.by_name("curve-on-gpu")
         rarely = way("evaluated-rarely" if self.evaluates else otherwise)
         text = rarely.text.replace("this", self._what, 1)
         if by_text is None:
             return Fix.by_name(way(rarely.name, text, rarely.paste, rarely.condition))
-        often = f"Or {'evaluate' if self.evaluates else f'run {self._what}'} less often"
+        often = (
+            f"Or {'evaluate' if self.evaluates else f'run {self._what}'} less often, or in another thread or process"
+        )
         return Fix.by_name(by_text.ways[0].name, rarely.name, text=f"{by_text.text}. {often}", paste=by_text.paste)
+
+    def saving(self, cost_ns: int, steps: int) -> Saving:
+        """Return what is saved of ``cost_ns`` of each step without this line's function in long steps, of which ``steps`` were seen."""
+        error = max(self.share_error * cost_ns, cost_ns / max(steps, 1))  # one of them more or less
+        why = f"from step lengths: {self.function} runs in {units.share(self.share, 1)} of the time of long steps"
+        return Saving(round(self.share * cost_ns), why, error_ns=round(error), most_ns=cost_ns, source="steps")
 
     @property
     def in_words(self) -> str:
@@ -95,7 +113,25 @@ def line_of_long_steps(case: Case, late: int | None = None) -> LongStepLine | No
     lines = [line for process in processes for line in _lines(case, process)]
     if len(processes) > 1:
         lines = [line for line in lines if not line.usual]
+        lines = [line for line in lines if not _met(case, line, processes)] or lines
     return max(lines, key=lambda line: (not line.enters, line.share), default=None)
+
+
+def line_of_one_alone(case: Case) -> LongStepLine | None:
+    """Return likewise a line that usual steps do not run and that one rank alone is at; None where all may only wait there.
+
+    One long step may be the end of the program.
+    """
+    line, processes = line_of_long_steps(case), peers.first_of_ranks(case.profile, case.process)
+    if line is not None and line.steps < FEWEST_LONG_STEPS:
+        return None
+    return None if line is None or line.usual or _met(case, line, processes) else line
+
+
+def _met(case: Case, line: LongStepLine, processes: Collection[int]) -> bool:
+    """Return whether several ranks are at a line in long steps, as at one whose call waits for the rank that is at another line then."""
+    at_it = (any(row[:2] == (line.file, line.line) for row in _samples(case, process)) for process in processes)
+    return sum(at_it) > 1
 
 
 def line_of_rare_calls(case: Case, calls: Collection[int]) -> Row:
@@ -157,7 +193,7 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         noted = record.get("long_steps")
         if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
             continue
-        rows = _rows(noted, "places")
+        rows, steps = _rows(noted, "places"), whole_number(noted.get("steps")) or 0
         of_function: dict[tuple[str, str], int] = {}
         for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
@@ -170,9 +206,23 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
             )
             if count >= MOST_SHARE * samples or works_on_host:
                 within = True
-                yield LongStepLine(file, most[1], function, text, count / samples, usual=bool(most[4]), samples=samples)
+                others = [
+                    text_of(texts(case.profile), file, p[1]) or "" for p in rows if (p[0], p[2]) == (file, function)
+                ]
+                share, beside = count / samples, "\n".join(others)
+                yield LongStepLine(
+                    file,
+                    most[1],
+                    function,
+                    text,
+                    share,
+                    usual=bool(most[4]),
+                    samples=samples,
+                    beside=beside,
+                    steps=steps,
+                )
         for file, number, function, count in _rows(noted, "entries"):
             if not within and count >= MOST_SHARE * samples:
                 # It runs many functions, as a network in evaluation: the line that calls them is where they can be left out.
                 text = text_of(texts(case.profile), file, number) or ""
-                yield LongStepLine(file, number, function, text, count / samples, usual=False, enters=True)
+                yield LongStepLine(file, number, function, text, count / samples, usual=False, enters=True, steps=steps)

@@ -10,13 +10,20 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
+from nsysx.catalogue import Cause as IdleCause
 from nsysx.catalogue import DeviceActivity
-from nsysx.events import ledger, python_pauses, sm_clocks
+from nsysx.events import bare, ledger, python_pauses, sm_clocks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_weights, _pauses
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._finding_bounds import SAVED_BYTES, SAVED_TIMES, SLOW_STEPS_FEWEST_STEPS, SLOWER_CLOCK_SHARE
-from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._finding_bounds import (
+    ALIKE_LONG_STEP_TIMES,
+    SAVED_BYTES,
+    SAVED_TIMES,
+    SLOW_STEPS_FEWEST_STEPS,
+    SLOWER_CLOCK_SHARE,
+)
+from nsysx.findings._long_step_lines import line_of_long_steps, line_of_one_alone
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
@@ -32,6 +39,8 @@ _READ = Fix(
     "Compute on the GPU what is made of this on the CPU, and copy only the result; or do it rarely, or copy to pinned memory without "
     "waiting and let a thread go on with it"
 )
+#: What grows where the host does something else for long: the device idles, or waits for another rank.
+_OF_THE_HOST = (f"idle: {IdleCause.HOST_CODE.value}", DeviceActivity.COMM.column)
 #: Files of PyTorch itself: the function that it calls in place of the program's.
 _OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
 
@@ -186,6 +195,30 @@ def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
     earlier = np.where(before >= 0, np.minimum(reach[np.maximum(before, 0)], first), first)
     later = np.where(behind < len(start), start[np.minimum(behind, len(start) - 1)], last)
     return earlier, later
+
+
+def came_unrecorded(case: Case, longer: float) -> bool:
+    """Return whether steps that are longer by about as much (ns) came while nothing was recorded, too."""
+    capture = case.profile.trace.capture
+    if case.profile.steps.in_rounds or not bare.excess_ns(capture, case.process):
+        return False
+    timed = np.asarray(bare.of_process(capture, case.process), np.int64)
+    alone = float(np.median(timed[bare.long_steps(timed)]) - np.median(timed))
+    return alone / ALIKE_LONG_STEP_TIMES < longer < alone * ALIKE_LONG_STEP_TIMES
+
+
+def seen_by_probe(case: Case, tiles: pl.DataFrame, slow: Mask, worst: str) -> list[SlowCause]:
+    """Return the line at which the probe saw long steps while nothing was recorded, if these few have more idle time of the host, or wait.
+
+    ``worst`` is the part of the ledger that grew most.
+    """
+    longer = _more_in_slow((tiles["end_ns"] - tiles["start_ns"]).to_numpy(), slow)
+    line = line_of_one_alone(case) if worst in _OF_THE_HOST and came_unrecorded(case, longer) else None
+    if line is None:
+        return []
+    more = line.share * longer
+    detail = f"Without the profiler the probe saw {line.in_words} run in {units.share(line.share, 1)} of the time of such steps."
+    return [SlowCause(line.in_words, more, detail, line.fix("run-rarely"), more, where=line.where)]
 
 
 def lower_clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[SlowCause]:

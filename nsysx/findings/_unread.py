@@ -123,7 +123,7 @@ def _without(case: Case, work: pl.DataFrame) -> Saving:
     """Return what it is worth if this work is not done, and not launched."""
     launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
     edits = edits_without(launching, case.ops, leading=True)
-    return case.worth(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
 
 
 def place_of_network(case: Case) -> Row:
@@ -151,7 +151,8 @@ def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
     if can_tell(case.profile):
         return _without(case, _needless(case, whole=True))
-    return case.worth(RemoveOps(ops_of(_work(case))), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH), bound=True)
+    parts = (StepPart.WORK, StepPart.HOST, StepPart.LAUNCH)
+    return case.worth_or_freed(RemoveOps(ops_of(_work(case))), cause=parts, bound=True)
 
 
 def taken(case: Case) -> Takes:

@@ -109,7 +109,7 @@ def frozen_meanwhile(case: Case, settings: RecordedSettings | None) -> Saving:
     edits: list[Edit] = edits_without(launching, case.ops, leading=True) if launching.height else []
     if work.products.height:
         edits.append(ScaleOps(ops_of(work.products), 1 - WEIGHT_GRADIENTS_SHARE, less_work=True))
-    return case.worth(*edits, cause=(StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH))
+    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH))
 
 
 def taken(case: Case) -> Takes:

@@ -39,7 +39,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     Workers of a DataLoader fill their queue while a window opens: steps that wait for them are then in none of its few steps. Empty where
     such steps take less than 5 % of the mean step.
     """
-    ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
+    stretches = bare.stretches(case.profile.trace.capture, case.process)
+    ns = np.concatenate(stretches)
     if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS or told_of_loop(case):
         return []
     loading = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
@@ -49,7 +50,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     if not case.notable(cost, REPORTED_SHARE):
         return []
     slow, usual = bare.long_steps(ns), int(np.median(ns))
-    rhythm = trend.period(ns, SLOW_STEP_SHARE * usual)
+    rhythm = trend.period_of_parts(stretches, SLOW_STEP_SHARE * usual)
     late = units.span(units.duration(int(ns[slow].min())), units.duration(int(ns[slow].max())))
     which = (
         f"Every {trend.ordinal(rhythm.every)} step takes"

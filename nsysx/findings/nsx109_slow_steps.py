@@ -47,7 +47,15 @@ from nsysx.findings._found import Found
 from nsysx.findings._lines import running
 from nsysx.findings._once import Takes
 from nsysx.findings._rank_rows import rank_rows
-from nsysx.findings._slow_causes import Mask, SlowCause, copied_out, idle_pauses, lower_clock
+from nsysx.findings._slow_causes import (
+    Mask,
+    SlowCause,
+    came_unrecorded,
+    copied_out,
+    idle_pauses,
+    lower_clock,
+    seen_by_probe,
+)
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 
@@ -89,12 +97,22 @@ def _ends_of_gaps(case: Case, tiles: pl.DataFrame, slow: Mask) -> tuple[int, ...
     return tuple(case.profile.attributed.gpu_ops["call"].gather(longest["op"]).drop_nulls().sort().to_list())
 
 
-def _every_kth(case: Case, ns: I64, late: int) -> str:
-    """Return ", every 10th" where the ``late`` slow steps come in a fixed period, else nothing."""
+def _every_kth(case: Case, ns: I64, late: int, longer: float) -> str:
+    """Return ", every 10th" where the ``late`` slow steps, ``longer`` than usual (ns), come in a fixed period, else nothing."""
     rhythm = trend.period(ns, SLOW_STEP_SHARE * float(np.median(ns)))
     of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == late)
     every = rhythm.every if rhythm else next(of_level, None)
+    if every is None and came_unrecorded(case, longer):
+        every = _every_kth_bare(case, len(ns), late)
     return f", every {trend.ordinal(every)}" if every else ""
+
+
+def _every_kth_bare(case: Case, steps: int, late: int) -> int | None:
+    """Return the period of the long steps that were timed while nothing was recorded, None where these are not as many."""
+    stretches = bare.stretches(case.profile.trace.capture, case.process)
+    usual = float(np.median(np.concatenate(stretches)))
+    rhythm = trend.period_of_parts(stretches, SLOW_STEP_SHARE * usual)
+    return rhythm.every if rhythm and steps // rhythm.every <= late <= -(-steps // rhythm.every) else None
 
 
 def check(case: Case) -> list[Finding]:
@@ -162,10 +180,15 @@ def _finding_of_steps(
         *lower_clock(case, tiles, table, slow),
         *copied_out(case, tiles, slow),
     )
+    reason = label if worst.startswith("idle") else f"more {label}"
+    if worst == DeviceActivity.COMM.column and (waited_for := _late_at_times(case)) is not None:
+        reason = f"they wait for rank {waited_for}"
+    elif rare is None and all(c.ns < MOST_SHARE * longer for c in candidates) and not _some_rank_is_late(case):
+        candidates = (*candidates, *seen_by_probe(case, tiles, slow, worst))
     causes = [c for c in candidates if c.ns >= CAUSE_NAMED_SHARE * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= MOST_SHARE * longer), None)
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
-    every, several = "" if rare else _every_kth(case, ns, late.height), late.height > 1
+    every, several = "" if rare else _every_kth(case, ns, late.height, longer), late.height > 1
     takes = _steps_in_words(case, late, several)
     lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' if several else ''}"
     which = f"{count} of {total} steps take"
@@ -173,9 +196,6 @@ def _finding_of_steps(
         which = f"E{every[3:]} step takes"
     elif count <= MOST_NAMED_SLOW_STEPS:
         which = takes.replace(",", " and")
-    reason = label if worst.startswith("idle") else f"more {label}"
-    if worst == DeviceActivity.COMM.column and (waited_for := _late_at_times(case)) is not None:
-        reason = f"they wait for rank {waited_for}"
     middle = units.duration(float(np.median(late["ns"].to_numpy())))  # what the headline says of these steps, too
     title = f"{which} {middle}: {_explained(cause, reason, excess, longer)}"
     of_it = f"Of the difference, {units.duration(min(excess, longer))} is {label}."
@@ -209,6 +229,11 @@ def _finding_of_steps(
         title_as_recorded=True,
         takes=claimed,
     ).as_finding(case)
+
+
+def _some_rank_is_late(case: Case) -> bool:
+    """Return whether a rank is late in few steps alone, which has a finding of its own."""
+    return any(row["late_at_times"] for row in rank_rows(case))
 
 
 def _late_at_times(case: Case) -> int | None:

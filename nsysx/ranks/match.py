@@ -75,6 +75,34 @@ def _pairs(end_a: I64, end_b: I64) -> tuple[I64, I64]:
     return both + i, both + j
 
 
+def _pairs_by_part(ends: tuple[I64, I64], parts: tuple[I64, I64]) -> tuple[I64, I64]:
+    """Return likewise the positions of the same collectives where captures have parts: the number of its part is given for each.
+
+    A rank may record a step more or less than another one at the border of each part.
+    """
+    (end_a, end_b), (part_a, part_b) = ends, parts
+    i, j = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for part in np.intersect1d(part_a, part_b):
+        first_a, first_b = np.searchsorted(part_a, part), np.searchsorted(part_b, part)
+        of_a, of_b = _pairs(end_a[part_a == part], end_b[part_b == part])
+        i.append(of_a + first_a)
+        j.append(of_b + first_b)
+    return np.concatenate(i), np.concatenate(j)
+
+
+def _same(aligned: Aligned, a: int, rows_a: I64, b: int, rows_b: I64) -> tuple[I64, I64]:
+    """Return the positions of the same collectives among these of two ranks."""
+    ends = _times(aligned, a, rows_a)[1], _times(aligned, b, rows_b)[1]
+    of_a, of_b = aligned.ranks[a], aligned.ranks[b]
+    if not of_a.seams or len(of_a.seams) != len(of_b.seams):
+        return _pairs(*ends)
+    parts = [
+        np.searchsorted(rank.seams, rank.start_ns[rows], side="right")
+        for rank, rows in ((of_a, rows_a), (of_b, rows_b))
+    ]
+    return _pairs_by_part(ends, (parts[0], parts[1]))
+
+
 def _times(aligned: Aligned, r: int, rows: I64) -> tuple[I64, I64]:
     """Return start and end of collectives of rank r on the common clock."""
     rank, offset = aligned.ranks[r], aligned.offset[r]
@@ -235,7 +263,7 @@ def _correction(
     key = _longest(rows[r], shared, rows[other])
     ours, theirs = rows[r][key], rows[other][key]
     (start, end), (other_start, other_end) = _times(aligned, r, ours), _times(aligned, other, theirs)
-    i, j = _pairs(end, other_end)
+    i, j = _same(aligned, r, ours, other, theirs)
     if not len(i):
         return None
     apart = other_end[j] - end[i]
@@ -265,7 +293,7 @@ def _join_group(
     for group in groups:
         leader = next(iter(group))
         lead_start, lead_end = _times(aligned, leader, group[leader])
-        i, j = _pairs(lead_end, end)
+        i, j = _same(aligned, leader, group[leader], r, collectives)
         together = (lead_start[i] < end[j]) & (start[j] < lead_end[i])
         if len(i) and ((sure and len(end) == len(lead_end)) or np.mean(together) >= least):
             for member in group if len(i) < len(lead_end) else ():

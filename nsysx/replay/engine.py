@@ -272,11 +272,17 @@ def replay_of(profile: Profile) -> Replay | Withheld:
 def idle_of(profile: Profile) -> pl.DataFrame:
     """Return the idle pieces of the busiest device in the steady steps: `derived.REAL_IDLE`.
 
-    ``real_ns`` is the length without tracing; without a trusted replay it equals ``ns``.
+    ``real_ns`` is the length without tracing. Without a trusted replay it equals ``ns``, or, of a step that was timed in the program, the
+    same share of each piece: the GPU's work takes as long there.
     """
     idle, replay = real_idle.recorded(profile), replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted:
-        return idle.with_columns(real_ns="ns")
+        real = unprofiled_of(profile)
+        if isinstance(real, Withheld) or not len(idle):
+            return idle.with_columns(real_ns="ns")
+        gone_ns = max(real.recorded_ns - real.step_ns, 0) * profile.scope.steps
+        left = max(0.0, 1 - gone_ns / max(int(idle["ns"].sum()), 1))
+        return idle.with_columns(real_ns=(pl.col("ns") * left).round().cast(pl.Int64))
     window = replay.window
     return real_idle.without_tracing(
         idle, replay.idle_before(), window.gpu_span, replay.unprofiled, profile.scope.steps, replay.more_loading_ns
@@ -298,10 +304,13 @@ def replayed_scope(profile: Profile) -> Scope | None:
 
 
 def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:
-    """Return the shown process's step without tracing, on its busiest device, or why it is not known."""
+    """Return the shown process's step without tracing, on its busiest device, or why it is not known.
+
+    A step that was timed in the program itself needs no replay.
+    """
     replay = replay_of(profile)
     if isinstance(replay, Replay):
-        if replay.trusted:
+        if replay.trusted or replay.unprofiled.source == "in_process":
             return replay.unprofiled
         return Withheld(f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}")
     return replay

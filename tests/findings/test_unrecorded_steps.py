@@ -117,7 +117,9 @@ def test_the_line_of_long_steps_is_what_to_change(line: int, samples: int, known
     noted = {"steps": 10, "samples": 100, "every_ns": 10 * MS, "places": places}
     found = summary(tmp_path, workers=0, long_steps=noted, source=SOURCE)
     finding = next(f for f in found.findings or () if f.code == "NSX109")
-    assert (finding.where.get("line") == 71) is known and ("Or run watch less often" in finding.fix) is known
+    assert (finding.where.get("line") == 71) is known and (
+        "Or run watch less often, or in another thread or process" in finding.fix
+    ) is known
     if known:
         assert finding.saving.likely_ns == pytest.approx(0.6 * 10 * MORE / 60, rel=0.01)
         assert found.answer is not None and found.answer.do[0].code == "NSX109"
@@ -188,3 +190,59 @@ def test_equal_steps_have_none(tmp_path: Path) -> None:
     found = summary(tmp_path, ())
     assert [f.verdict for f in found.findings or () if f.code == "NSX109"] == ["clear"]
     assert "longer" not in found.verdict.parts
+
+
+def scoring(program: Program, number: int) -> None:
+    """A healthy step; before the ninth, the only recorded one of each twelfth, the host works until the GPU has idled for 8 ms."""
+    if number == 8:
+        program.host(40_000)
+    healthy(program, number)
+
+
+def computing(program: Program, number: int) -> None:
+    """A healthy step; the ninth computes for 8 ms more."""
+    healthy(program, number)
+    if number == 8:
+        program.launch(8_000)
+
+
+SCORING = [["/job/train.py", 81, "auc", 70, False], ["/job/train.py", 84, "auc", 20, False]]
+EVERY_12TH = tuple(range(4, 60, 12))
+
+
+@pytest.mark.parametrize(
+    ("places", "body", "late", "known"),
+    [
+        (SCORING, scoring, EVERY_12TH, True),
+        ([["/job/train.py", 12, "step", 90, True]], scoring, EVERY_12TH, False),  # a line of usual steps
+        (SCORING, computing, EVERY_12TH, False),  # the GPU works for longer
+        (SCORING, scoring, (), False),  # no long step came while nothing was recorded
+    ],
+    ids=["", "usual", "computes", "once"],
+)
+def test_a_long_step_that_was_recorded_is_told_with_the_line_of_those_that_were_not(
+    places: list[list[object]], body: Callable[[Program, int], None], late: tuple[int, ...], known: bool, tmp_path: Path
+) -> None:
+    noted = {"steps": 5, "samples": 100, "every_ns": 10 * MS, "places": places}
+    texts = {"/job/train.py": {"81": "order = np.argsort(-score)", "84": "np.cumsum(label)[edge]"}}
+    found = summary(tmp_path, late, workers=0, body=body, long_steps=noted, source=texts)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert (finding.where.get("line") == 81) is known
+    assert ("train.py:81 auc" in finding.title) is known
+    if known:
+        assert finding.title.startswith("Every 12th step takes 12.")
+        assert finding.fix.startswith("Compute this curve on the GPU") and "torch.sort" in finding.paste
+        assert finding.saving.likely_ns == pytest.approx(0.9 * 5 * MORE / 60, rel=0.05) and not finding.saving.bound
+        assert found.answer is not None and found.answer.do[0].code == "NSX109"
+
+
+def test_a_recorded_step_that_is_far_longer_than_those_is_another(tmp_path: Path) -> None:
+    def once(program: Program, number: int) -> None:
+        if number == 8:
+            program.host(90_000)
+        healthy(program, number)
+
+    noted = {"steps": 5, "samples": 100, "every_ns": 10 * MS, "places": SCORING}
+    found = summary(tmp_path, EVERY_12TH, workers=0, body=once, long_steps=noted)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert finding.title.startswith("Step 7 takes 6") and finding.where.get("line") != 81

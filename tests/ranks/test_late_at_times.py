@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nsysx.events import trend
 from nsysx.findings import _late_at_times
+from nsysx.findings._fix import Fix
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.ranks.test_lone_work import stragglers
@@ -82,6 +84,66 @@ def test_its_line_is_that_of_its_long_steps(tmp_path: Path) -> None:
     assert "save" in finding.fix and not finding.unexplained
 
 
+#: The places of rank 0 in long steps, which computes a metric on its host, and those of rank 1, which waits for it.
+SCORES = [[FILE, 81, "auc", 50, False], [FILE, 84, "auc", 28, False], [FILE, 20, "main", 12, False]]
+WAITS = [[FILE, 20, "main", 85, False]]
+
+
+def test_a_line_that_the_others_are_at_too_is_where_they_wait(tmp_path: Path) -> None:
+    """Which usual steps do not run by what was seen: more of the looks at the other rank are there than at any line of this one."""
+    path = job(tmp_path / "j.sqlite", saves, long_steps=(SCORES, WAITS))
+    (finding,) = stragglers(summarize([path]))
+    assert finding.where == {"near": "rank 0", "file": FILE, "line": 81}
+    share = (50 + 28) / 90
+    assert finding.saving.likely_ns == pytest.approx(share * 30 * MS, rel=0.02) and not finding.saving.bound
+    assert finding.saving.most_ns == pytest.approx(30 * MS, rel=0.02) and finding.saving.error_ns
+    assert (
+        finding.fix
+        == "Run auc less often, in less time, or in another thread or process: it makes single steps far longer"
+    )
+
+
+def test_a_curve_of_all_scores_is_computed_on_the_gpu(tmp_path: Path) -> None:
+    path = job(tmp_path / "j.sqlite", saves, long_steps=(SCORES, WAITS))
+    record = path.with_suffix(".run.json")
+    noted = json.loads(record.read_text())
+    texts = {
+        "81": 'order = np.argsort(-score, kind="mergesort")',
+        "84": "tp = np.cumsum(label, dtype=np.float64)[edge]",
+    }
+    for probe in noted["probe"]:
+        probe["source"] = {FILE: texts}
+    record.write_text(json.dumps(noted))
+    (finding,) = stragglers(summarize([path]))
+    assert finding.fix == (
+        "Compute this curve on the GPU, where the scores are: sort and sum there, and copy the one number. "
+        "Or run auc less often, or in another thread or process"
+    )
+    assert "torch.sort" in finding.paste
+
+
+def test_the_curve_to_paste_is_the_same_where_scores_are_equal() -> None:
+    """Against the share of pairs that are in order, equal ones counted half."""
+    torch = pytest.importorskip("torch")
+    score = torch.randint(0, 40, (300,), generator=torch.Generator().manual_seed(1)).float() / 40
+    label = (torch.rand(300, generator=torch.Generator().manual_seed(2)) < score).float()
+    names = {"torch": torch, "score": score, "label": label}
+    exec(Fix.by_name("curve-on-gpu").paste, names)
+    hits, misses = score[label == 1][:, None], score[label == 0][None]
+    pairs = (hits > misses).double() + (hits == misses).double() / 2
+    assert names["area"].item() == pytest.approx(pairs.mean().item(), rel=1e-9)
+
+
+def test_a_period_is_that_of_a_stretch_where_steps_between_two_are_missing() -> None:
+    """Each 25th step is long, in both stretches of bare steps, between which there are 30 others."""
+    lengths = np.array([250 if i % 25 == 24 else 9 for i in range(330)]) * MS
+    parts = lengths[:161], lengths[191:]
+    assert trend.period(np.concatenate(parts), MS) is None
+    rhythm = trend.period_of_parts(parts, MS)
+    assert rhythm is not None and rhythm.every == 25
+    assert trend.period_of_parts((parts[0][:60], parts[1][:40]), MS) is None
+
+
 @pytest.mark.parametrize(
     ("late_ms", "timed"),
     [
@@ -138,4 +200,4 @@ def test_where_a_late_step_is_missing_the_shorter_period_holds(
     timed = np.array([(140 + i % 16) * MS if i % 8 == 5 and i != 69 else 30 * MS for i in range(72)])
     levels = (SimpleNamespace(every=None, count=14), SimpleNamespace(every=recorded[0], count=recorded[1]))
     case: Any = SimpleNamespace(profile=SimpleNamespace(steps=SimpleNamespace(levels=levels)))
-    assert _late_at_times._which(case, {"late_steps": late_steps, "steps": 15, "every": None}, timed) == text
+    assert _late_at_times._which(case, {"late_steps": late_steps, "steps": 15, "every": None}, (timed,)) == text

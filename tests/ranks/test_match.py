@@ -59,7 +59,27 @@ def test_a_name_of_nccl_is_enough_except_for_transfers_between_ranks_that_it_doe
             belongs=np.zeros(20, np.int64),
             start_ns=start,
             end_ns=start + 10_000,
+            seams=(),
         )
 
     groups = align([rank(0), rank(40_000)]).groups
     assert [sorted(group) for _, group in groups] == [[0, 1]] * one
+
+
+@pytest.mark.parametrize("seams", [(), (1_000_000_000,)])
+def test_a_rank_that_records_a_step_more_in_one_window_has_the_same_collectives_in_both(seams: tuple[int, ...]) -> None:
+    """Two windows: in the second one a rank begins a step of five collectives earlier. Without its border no shift fits both."""
+
+    def rank(more: int) -> Any:
+        series = SimpleNamespace(communicator="c", pair=(), stream=7, kind="all-reduce", kernel_kind="all-reduce")
+        first = np.arange(75, dtype=np.int64) * 1_000_000
+        second = 2_000_000_000 + np.arange(-more, 80, dtype=np.int64) * 1_000_000
+        start = np.concatenate([first, second])
+        given = {"series": [series], "belongs": np.zeros(len(start), np.int64), "seams": seams}
+        return SimpleNamespace(report=0, utc_epoch_ns=None, start_ns=start, end_ns=start + 500_000, **given)
+
+    groups = align([rank(5), rank(0)]).groups
+    assert len(groups) == bool(seams)
+    for _, group in groups:
+        assert group[1].tolist() == list(range(155))
+        assert group[0].tolist() == [*range(75), *range(80, 160)]

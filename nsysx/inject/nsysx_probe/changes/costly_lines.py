@@ -55,6 +55,17 @@ UNTRIED = (
         "values, best = scores.topk(k)  # scores stay on the GPU\nbest = best.cpu()", untried=_OWN_CODE,
     ),
     Remedy(
+        "curve-on-gpu",
+        "Compute this curve on the GPU, where the scores are: sort and sum there, and copy the one number",
+        "negative, order = torch.sort(-score)                          # score, label: on the GPU, of all samples\n"
+        "last = torch.searchsorted(negative, negative, right=True) - 1  # of those with an equal score\n"
+        "hits = label[order].cumsum(0, dtype=torch.float64)[last]\n"
+        "misses = 1 + last - hits\n"
+        "hits, misses = (torch.nn.functional.pad(x, (1, 0)) for x in (hits, misses))\n"
+        "area = torch.trapezoid(hits, misses) / (hits[-1] * misses[-1])  # of the ROC curve; area.item() where it is printed",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "result-kept",
         "Keep the result of the first call and use it again, detached where no gradient is needed",
         "out = net(x)\nloss = criterion(out, y)\naccuracy = (out.detach().argmax(1) == y).float().mean()",
