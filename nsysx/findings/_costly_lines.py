@@ -67,13 +67,37 @@ class CostlyLine(NamedTuple):
         return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in (*_MEETS, "shards-kept")
 
 
+Kinds = Mapping[tuple[object, ...], Sequence[CostlyLine]]
+#: What is said about a line that reads a value.
+_READS = Fix.by_name("keep-on-gpu")
+
+
+def with_reads_between(
+    case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], kinds: Kinds
+) -> dict[tuple[object, ...], list[CostlyLine]]:
+    """Return lines by kind, those that make calls between the rounds of a loop with the loop."""
+    between = {kind: Beside(case, code, rows, every, kinds, kind).between_rounds() for kind in kinds}
+    taken = {line.place for group in between.values() for line in group}
+    joined = {k: [*(line for line in kinds[k] if line.place not in taken), *between[k]] for k in kinds}
+    return {kind: group for kind, group in joined.items() if group}
+
+
 class Beside:
-    """The other lines that go by the change of a group of lines of one kind. ``every``: place -> what the GPU idles while it runs (ns)."""
+    """The other lines that go by the change of the lines of one ``kind``. ``every``: place -> what the GPU idles while it runs (ns)."""
 
     def __init__(
-        self, case: Case, code: CodeLines, rows: Rows, every: Mapping[int, float], group: Sequence[CostlyLine]
+        self,
+        case: Case,
+        code: CodeLines,
+        rows: Rows,
+        every: Mapping[int, float],
+        kinds: Kinds,
+        kind: tuple[object, ...],
     ) -> None:
-        self._case, self._code, self._rows, self._every, self._group = case, code, rows, every, group
+        self._case, self._code, self._rows, self._every, self._group = case, code, rows, every, kinds[kind]
+        #: Lines with something else to be done about them than to read later.
+        others = (line for other, group in kinds.items() if other != kind for line in group)
+        self._elsewhere = {line.place for line in others if line.fix != _READS}
 
     def also(self) -> list[CostlyLine]:
         """Return them, none for most kinds."""
@@ -84,8 +108,6 @@ class Beside:
             return self._that_put_together()
         if kind == "drawn-by-weight":
             return self._that_weigh()
-        if self._group[0].fix in _line_remedies.IN_ONE and self._group[0].looping and not self._group[0].aside:
-            return self._that_call_between()
         looped = any(line.cause is not None and line.cause.looped for line in self._group)
         return self._of_loops() if looped else []
 
@@ -145,16 +167,21 @@ class Beside:
                 made |= {assigns[1]}
         return [self._line(line_row, row, self._group[0].fix) for line_row, row in chosen]
 
-    def _that_call_between(self) -> list[CostlyLine]:
-        """Return those that make calls between the rounds of the loop, such as reads of sizes: one operation needs none of them."""
-        runs, thread = self._case.profile.once(line_runs.of_lines), driver(self._case.profile)
-        if thread is None:
+    def between_rounds(self) -> list[CostlyLine]:
+        """Return those that make calls between the rounds of a loop, such as reads of sizes, where one operation takes the place of all."""
+        first, thread = self._group[0], driver(self._case.profile)
+        if thread is None or first.fix not in _line_remedies.IN_ONE or not first.looping or first.aside:
             return []
+        runs = self._case.profile.once(line_runs.of_lines)
         of_loop = [line_runs.begins(self._case.profile, line.place, thread) for line in self._group]
         rounds = np.sort(np.concatenate(of_loop))
 
         def wanted(line_row: int, row: lines.CodeLineRow) -> bool:
-            if not self._in_function(row) or runs.rounds[line_row] < FEWEST_CALLING_ROUNDS:
+            if (
+                line_row in self._elsewhere
+                or not self._in_function(row)
+                or runs.rounds[line_row] < FEWEST_CALLING_ROUNDS
+            ):
                 return False
             begins = np.searchsorted(rounds, line_runs.begins(self._case.profile, line_row, thread))
             # One behind the other, a loop of its own would lie between two rounds, or outside of all.

@@ -24,18 +24,19 @@ def measured_loop(case: Case) -> Unprofiled | Withheld:
     Where only the replay is in doubt, they are known as measured in the process.
     """
     real = unprofiled_of(case.profile)
-    if not isinstance(real, Withheld) or not isinstance(case.replay, Replay):
+    if isinstance(real, Withheld) or real.loop_ns is not None or not _in_doubt(case):
         return real
-    timed = case.replay.unprofiled
-    if timed.source != "in_process":
-        return real
-    return timed if timed.loop_ns is not None else _without_stretches(case, timed) or real
+    return _without_stretches(case, real) or real
 
 
 def told_of_loop(case: Case) -> bool:
     """Return whether long steps are long by what runs between steps, and are told as that, because no replay is trusted."""
     real = measured_loop(case)
-    return isinstance(unprofiled_of(case.profile), Withheld) and not isinstance(real, Withheld)
+    return _in_doubt(case) and not isinstance(real, Withheld) and real.loop_ns is not None
+
+
+def _in_doubt(case: Case) -> bool:
+    return isinstance(case.replay, Replay) and not case.replay.trusted
 
 
 def _without_stretches(case: Case, timed: Unprofiled) -> Unprofiled | None:

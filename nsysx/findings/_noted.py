@@ -20,7 +20,7 @@ from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
-from nsysx.findings._costly_lines import Beside, CostlyLine
+from nsysx.findings._costly_lines import Beside, CostlyLine, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._exposed_transfer import communication, longer_wait_ns
@@ -123,9 +123,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         )  # fmt: skip
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
-        kinds[key] = [*group, *Beside(case, code, rows, every, group).also()]
+        kinds[key] = [*group, *Beside(case, code, rows, every, kinds, key).also()]
     together = _rounds_by_group.merged(case, code, rows, every, with_called(case, code, rows, every, kinds))
-    kinds = {key: list(group) for key, group in together.items()}
+    kinds = with_reads_between(case, code, rows, every, together)
     groups: list[tuple[list[CostlyLine], int | None]] = []
     if (called := called_together(case, code, kinds)) is not None:
         groups.append(([line for key in called.kinds for line in kinds.pop(key)], called.caller))

@@ -159,9 +159,12 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         case: Any = case_of(tmp_path, rolling(drawn=False))
         case.device = 0
         mean = sum(lengths) // len(lengths)
-        case.replay = SimpleNamespace(unprofiled=replace(real_loop(None), step_ns=mean, source=source, loop_ns=loop_ns))
+        case.replay = SimpleNamespace(trusted=False)
+        timed = replace(real_loop(None), step_ns=mean, source=source, loop_ns=loop_ns)
         monkeypatch.setattr(_measured_loop, "Replay", SimpleNamespace)
-        monkeypatch.setattr(_measured_loop, "unprofiled_of", lambda _: Withheld("misses"))
+        monkeypatch.setattr(
+            _measured_loop, "unprofiled_of", lambda _: timed if source == "in_process" else Withheld("misses")
+        )
         monkeypatch.setattr(_measured_loop.bare, "of_process", lambda *_: lengths)
         return _measured_loop.measured_loop(case), _measured_loop.told_of_loop(case)
 
@@ -180,7 +183,7 @@ def test_long_steps_that_hold_what_was_recorded_between_steps_are_told_apart(loo
 )
 def test_other_long_steps_are_not(loop: Callable[..., Any], changed: dict[str, Any]) -> None:
     real, told = loop(**changed)
-    assert isinstance(real, Withheld) and not told
+    assert not told and (isinstance(real, Withheld) or real.loop_ns is None)
 
 
 def test_a_loop_that_was_timed_needs_no_replay(loop: Callable[..., Any]) -> None:
