@@ -32,6 +32,12 @@ def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:
     return max(of_shown, key=lambda r: r["busy_ns"], default=None)
 
 
+def about_loop(summary: Summary) -> Finding | None:
+    """Return the finding about what runs between the steps, None where there is none."""
+    told = (f for f in summary.findings or () if f.verdict == "found" and findings.rule_of(f.code).about == "loop")
+    return next(told, None)
+
+
 def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     """Return the row of the rank that the verdict names as late, None where it names none."""
     late = summary.verdict.late_rank

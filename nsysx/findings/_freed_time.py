@@ -41,16 +41,16 @@ def saved_by_times(step: StepOnDevice, edits: Sequence[Edit], error: float) -> S
 
 def _alone_ns(ops: pl.DataFrame, edits: Sequence[Edit], *, comm: bool) -> float:
     """Return for how long only what these edits take off works, or communicates where nothing works (ns, in all steps)."""
-    ops = ops.select("op", "start_ns", "end_ns", comm=pl.col("cls") == DeviceActivity.COMM.value)
+    ops = ops.select("op", "start_ns", "end_ns", sends=pl.col("cls") == DeviceActivity.COMM.value)
     freed = 0.0
     for edit in edits:
         if not isinstance(edit, RemoveOps | ScaleOps):
             continue
         goes = ops["op"].is_in(list(edit.ops))
-        works = ops.filter(~pl.col("comm"))
+        works = ops.filter(~pl.col("sends"))
         left = 1 - edit.factor if isinstance(edit, ScaleOps) else 1.0
         if comm:
-            beside, without = ops, ops.filter(~(goes & ops["comm"]))
+            beside, without = ops, ops.filter(~(goes & ops["sends"]))
         else:
             beside, without = works, works.filter(~works["op"].is_in(list(edit.ops)))
         freed += left * (_length(beside) - _length(without))

@@ -11,8 +11,7 @@ from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
 from nsysx.events import coverage
-from nsysx.findings import rule_of
-from nsysx.model import Finding, Summary
+from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
@@ -55,7 +54,7 @@ def _covered(summary: Summary) -> list[str]:
         parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
-    told = _told_of_loop(summary)
+    told = subject.about_loop(summary)
     near = (
         str(told.where.get("near"))
         if told is not None and "rollout" in str(told.where.get("near"))
@@ -72,12 +71,6 @@ def _covered(summary: Summary) -> list[str]:
         return [whole] if whole else []
     share = units.share(covered["steady_ns"], loop)
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
-
-
-def _told_of_loop(summary: Summary) -> Finding | None:
-    """Return the finding about what runs between the steps, None where there is none."""
-    findings = (f for f in summary.findings or () if f.verdict == "found" and rule_of(f.code).about == "loop")
-    return next(findings, None)
 
 
 #: What repeats need not be what the program calls a step.
