@@ -170,9 +170,10 @@ UNTRIED = (
     ),
     Remedy(
         "own-part-of-data", "Let each rank read the data that it needs: what one rank reads and sends, all wait for",
-        "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)",
-        "Ranks that share a network (tensor, context or pipeline parallelism) all need the same batch: they read it by one seed and order, "
-        "without the sampler.", untried=_ALL_RANKS,
+        "sampler = DistributedSampler(data)  # each rank its part\n"
+        "loader = DataLoader(data, sampler=sampler, num_workers=8)",
+        "Ranks that share a network (tensor, context or pipeline parallelism) all need the same batch: shuffle=True with "
+        "generator=torch.Generator().manual_seed(0) on each, in place of the sampler.", untried=_ALL_RANKS,
     ),
     Remedy(
         "own-samples", "Let each rank load only its own samples",
