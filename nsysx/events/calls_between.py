@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import polars as pl
 
@@ -12,32 +10,19 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames.intervals import I64
 
 
-class Stacks(Protocol):
-    """What is asked of `CodeLines`: of each stack the one above it, and the innermost, itself or above, that is the program's own."""
-
-    @property
-    def parent(self) -> I64:
-        """Of each stack the one above it, -1 for none."""
-
-    @property
-    def own(self) -> I64:
-        """Of each stack the innermost of the program's own, -1 for none."""
-
-
-def fill(xray: Stacks, attributed: Attributed, like: I64, noted_call: I64, call: I64) -> I64:
+def fill(line: I64, above: I64, attributed: Attributed, like: I64, call: I64) -> I64:
     """Fill in ``call`` where those around a call are of lines of one run of a function; return ``like`` with calls that stand for those.
 
     How many calls a line makes may depend on its data (a metric that goes through classes, boxes that are matched), so no step has the
-    launches of another. ``noted_call``: the stacks that the X-ray noted. A run are calls of a thread, one behind the other, with the same
+    launches of another. ``line``: of each call the innermost stack of the program's own that the X-ray noted, -1 for none; ``above``: of
+    each stack the one above it. A run are calls of a thread, one behind the other, with the same
     line of the program's own; between two calls of one run the X-ray saw nothing else. In a loop of several lines those around may be of
     two of them, or of rounds that the X-ray had as one: a call of a kind that its neighbours' lines do not make is the line's beside them
     that does, where there is one. What stands for them are calls of that line and kind in turn, each as often as the others.
     """
     thread = attributed.api_calls["thread"].to_numpy()
-    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
-    line = innermost[noted_call]
     run = np.cumsum(np.append(True, (line[1:] != line[:-1]) | (thread[1:] != thread[:-1])))[: len(line)]
-    rows, there = np.arange(len(call)), (call >= 0) & (noted_call[like] >= 0)
+    rows, there = np.arange(len(call)), (call >= 0) & (line[like] >= 0)
     before = np.maximum.accumulate(np.where(there, rows, -1)) if len(rows) else rows
     after = np.minimum.accumulate(np.where(there, rows, len(rows))[::-1])[::-1] if len(rows) else rows
     free = np.flatnonzero((call < 0) & (before >= 0) & (after < len(rows)))
@@ -48,7 +33,7 @@ def fill(xray: Stacks, attributed: Attributed, like: I64, noted_call: I64, call:
         return like
     of_first, of_last = line[like[first]], line[like[last]]
     in_run = (run[like[first]] == run[like[last]]) & (like[first] < like[last])
-    made = _MadeAt(_kinds(attributed), line, np.append(xray.parent, -1))
+    made = _MadeAt(_kinds(attributed), line, np.append(above, -1))
     beside = made.beside(of_first, of_last)
     by_kind = np.where(made.of_kind(free, of_last), of_last, made.only_beside(free, of_first))
     by_kind = np.where(made.of_kind(free, of_first), of_first, by_kind)

@@ -82,13 +82,21 @@ class CodeLines:
         sums = np.bincount(line_row[there], None if weights is None else weights[there])
         return self.where(int(sums.argmax())) if len(sums) else {}
 
+    def where_of(self, stack: int) -> Row:
+        """Return file and line of the program's own line of a stack, else of its innermost; empty for -1, or where either is not known."""
+        return self.where(int(self.places_of(np.array([stack]))[0]))
+
+    def around(self, stack: int) -> list[int]:
+        """Return a stack and those that it lies in, the innermost first; none for -1."""
+        stacks = []
+        while stack >= 0:
+            stacks.append(stack)
+            stack = int(self.parent[stack])
+        return stacks
+
     def chain(self, stack: int) -> list[int]:
         """Return the places of a stack, outermost first."""
-        chain = []
-        while stack >= 0:
-            chain.append(int(self.place[stack]))
-            stack = int(self.parent[stack])
-        return chain[::-1]
+        return [int(self.place[each]) for each in reversed(self.around(stack))]
 
     def own_chain(self, stack: int) -> list[int]:
         """Return the places of a stack that are lines of the program itself, innermost first."""
@@ -135,8 +143,9 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     _backward(xray, ranges, attributed, call)
     like = np.arange(calls.height) if ranges.repeats is None else ranges.repeats.like
     noted_call, call = call, np.where(call >= 0, call, call[like])
-    stands_for = calls_between.fill(xray, attributed, like, noted_call, call)
-    _without_new_messages(xray, attributed, noted_call, call)
+    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
+    stands_for = calls_between.fill(innermost[noted_call], xray.parent, attributed, like, call)
+    _without_new_messages(innermost, attributed, noted_call, call)
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, xray, attributed)
     if captured is not None:
@@ -144,15 +153,14 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     return replace(xray, call=call, op=op, of=np.where(call >= 0, stands_for, like))
 
 
-def _without_new_messages(xray: CodeLines, attributed: Attributed, noted_call: I64, call: I64) -> None:
-    """Take back from ``call`` what `_between` filled in for calls of communication at lines that call none in the X-ray.
+def _without_new_messages(innermost: I64, attributed: Attributed, noted_call: I64, call: I64) -> None:
+    """Take back from ``call`` what `calls_between` filled in for calls of communication at lines that call none in the X-ray.
 
     How often a line launches may depend on its data, what it is for does not: a message of every so many steps that no step of the
     X-ray holds is another line's.
     """
     comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)["call"].drop_nulls()
     calls = np.unique(comm.to_numpy())
-    innermost = np.append(np.where(xray.own >= 0, xray.own, np.arange(len(xray.own))), -1)
     sending = np.unique(innermost[noted_call[calls]])
     filled = calls[(noted_call[calls] < 0) & (call[calls] >= 0)]
     call[filled[~np.isin(innermost[call[filled]], sending)]] = -1

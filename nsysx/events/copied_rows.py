@@ -15,6 +15,7 @@ from functools import cached_property
 from nsysx.events.narrowed_operators import ELEMENTWISE, Size
 from nsysx.events.operator_bounds import FEWEST_COPIES
 from nsysx.events.operator_flow import OperatorFlow, is_drawn
+from nsysx.events.operator_names import LAYERS, TURNS
 from nsysx.events.result_readers import ResultReaders
 
 _EXPANDS = re.compile(r"^aten::(expand(_as)?|broadcast_to)$")
@@ -23,7 +24,6 @@ _PICKS = re.compile(r"^aten::(index_select|index|gather|embedding)$")
 _JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
 _DROPS = re.compile(r"^aten::(native_|feature_)?dropout_?$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|(un)?flatten|(un)?squeeze)$")
-_TURNS = re.compile(r"^aten::(transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoint|swapaxes)$")
 _SAME_SIZE = re.compile(r"^aten::(detach|alias|to|_to_copy|contiguous|clone|type_as)$")
 #: Operators that return what they are given, if it is as they need it.
 _HANDS_BACK = re.compile(r"^aten::(resolve_(conj|neg)|to|contiguous|reshape|expand|alias|detach)$")
@@ -35,8 +35,6 @@ _OVER_LAST = re.compile(
 #: Each part may be named after an operator in them.
 _DIVIDES = re.compile(r"^aten::((tensor_)?split(_with_sizes)?|chunk)$")
 _NORMS = re.compile(r"^aten::(layer_norm|rms_norm)$")
-#: Products: which argument has the rows, and which the weights.
-_PRODUCTS = {"aten::linear": (0, 1), "aten::matmul": (0, 1), "aten::mm": (0, 1), "aten::addmm": (1, 2)}
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class _AllCopies(ResultReaders):
             return copied if result == size and argument == 0 else None
         if _RESHAPES.match(name):
             return _reshaped(size, result, copied)
-        if _TURNS.match(name):
+        if TURNS.match(name):
             return frozenset(i for i, n in enumerate(result) if n in {size[d] for d in copied})
         if ELEMENTWISE.match(name) or _EXPANDS.match(name):
             others = [each for i, each in enumerate(sizes) if i not in given and math.prod(each) > 1]
@@ -174,14 +172,14 @@ class _AllCopies(ResultReaders):
         if _JOINS.match(name):
             joined = len(given) == len([each for each in sizes if each]) and _broadcast(size, result, copied)
             return copied if joined else None
-        if last in copied or argument != _PRODUCTS.get(name, (0, 0))[0] or len(given) > 1:
+        if last in copied or argument != LAYERS.get(name, (0, 0))[0] or len(given) > 1:
             return None
         return copied if self._by_last(row, size, result, copied) else None
 
     def _by_last(self, row: int, size: Size, result: Size, copied: frozenset[int]) -> bool:
         """Return whether an operator computes over the last dimension of its argument, or others without copies."""
         name, sizes = self.flow.names[row], self.sizes[row]
-        product = _PRODUCTS.get(name)
+        product = LAYERS.get(name)
         if product is not None:
             weights = sizes[product[1]] if len(sizes) > product[1] else ()
             return len(weights) == 2 and result[:-1] == size[:-1] and not (name == "aten::addmm" and len(sizes[0]) > 1)

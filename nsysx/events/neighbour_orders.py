@@ -16,6 +16,7 @@ from typing import NamedTuple
 from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_names import LAYERS
 from nsysx.events.result_readers import ResultReaders
 
 _SPARSE_PRODUCT = re.compile(r"^aten::(matmul|mm|_sparse_mm)$")
@@ -24,8 +25,6 @@ _EDGES = "aten::_nnz"
 _ADDS = re.compile(r"^aten::(index_add|scatter_add)_?$")
 _PICKS = re.compile(r"^aten::(index_select|index|gather)$")
 _ZEROS = re.compile(r"^aten::(new_)?zeros(_like)?$")
-#: Linear layers: which argument is multiplied, and which the weights are, with their sides.
-_LAYERS = {"aten::linear": (0, 1), "aten::matmul": (0, 1), "aten::mm": (0, 1), "aten::addmm": (1, 2)}
 
 
 class _Sum(NamedTuple):
@@ -113,7 +112,7 @@ class _Sums(ResultReaders):
 
     def _layer(self, row: int) -> tuple[int, int, int] | None:
         """Return which argument a linear layer multiplies, how many numbers of a row it reads, and how many it gives; None for others."""
-        arguments, sizes = _LAYERS.get(self.flow.names[row]), self.sizes[row]
+        arguments, sizes = LAYERS.get(self.flow.names[row]), self.sizes[row]
         if arguments is None or len(sizes) <= arguments[1] or self._is_sparse(row):
             return None
         rows, weights = (sizes[argument] for argument in arguments)

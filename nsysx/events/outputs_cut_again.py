@@ -18,12 +18,12 @@ import numpy as np
 from nsysx.events.flow_messages import FlowMessage
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.events.operator_names import TURNS
 from nsysx.events.result_readers import ResultReaders
 
 #: Operators that take parts of a tensor, put parts together, or move dimensions.
 CUTS = re.compile(r"^aten::((tensor_)?split\w*|chunk|slice|select|narrow|unbind)$")
 TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
-_TURNS = re.compile(r"^aten::(transpose|swapaxes|permute|movedim|numpy_T|[tT]|mT|mH|adjoint)$")
 _PRODUCTS = re.compile(r"^aten::(linear|mm|addmm|matmul)$")
 #: What works on each number by itself.
 ELEMENTWISE = re.compile(
@@ -306,7 +306,7 @@ class PartsInFlow:
     def _worked_on(self, row: int, given: list[Parts], size: Size) -> Parts | None:
         """Return where the parts lie in a result of such a size; None where the operator needs all of them."""
         name, first = self._flow.names[row], given[0]
-        if _TURNS.match(name):
+        if TURNS.match(name):
             moved = {
                 (d, length) for before, length in first.places for d, n in enumerate(size) if n == first.shape[before]
             }

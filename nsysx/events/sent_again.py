@@ -24,6 +24,7 @@ from nsysx.events.flow_messages import place_of_sent
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.operator_flow import SIZES, OperatorFlow, flows_of, in_place, is_view, outermost_rows, results_given
+from nsysx.events.operator_names import writes_lists
 from nsysx.events.profile import Profile
 
 #: Collectives that write into what they send: a second one sends something else.
@@ -37,8 +38,6 @@ _HANDS_ON = re.compile(
 )
 #: Of these, those after which it lies elsewhere, and those that may change nothing at all.
 _COPIES, _SAME = re.compile(r"^aten::(clone|_to_copy)$"), re.compile(r"^aten::(detach|alias|contiguous|to)$")
-#: Operators on lists that write into them.
-_OF_LISTS = re.compile(r"^aten::_(foreach|fused|amp)_\w+_$")
 #: What a function of autograd that only sends may run besides: it makes a tensor to receive into, and puts together what came.
 _BESIDE = re.compile(
     r"^(aten::(as_strided|(new_)?empty\w*|copy_|chunk|(unsafe_)?(tensor_)?split\w*|narrow|slice|select|unbind|cat|concat\w*|stack|"
@@ -184,7 +183,7 @@ class _StepSends:
         written = list[int]()
         for row in range(first, last):
             name, given = self.flow.names[row], self.flow.made[row]
-            written += given if _OF_LISTS.match(name) else given[:1] if in_place(name) else ()
+            written += given if writes_lists(name) else given[:1] if in_place(name) else ()
             sizes = sizes_of(self.flow.size[row]) if in_place(name) and given[:1] == (-1,) else []
             if sizes and math.prod(sizes[0]) == large:
                 return True

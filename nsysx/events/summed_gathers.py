@@ -16,6 +16,7 @@ from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.gathered_products import put_together
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_names import TURNS
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
@@ -23,8 +24,6 @@ _INTO_ONE = re.compile(r"^(c10d::_allgather_base_|_c10d_functional::all_gather_i
 _INTO_LIST = "c10d::allgather_"
 _SUMS = re.compile(r"^aten::(sum|mean)$")
 _ADDS = re.compile(r"^aten::add_?$")
-#: What puts another dimension in front.
-_TURNS = re.compile(r"^aten::([tT]|numpy_T|mT|mH|adjoint|transpose|swapaxes|permute|movedim)$")
 
 
 class SummedGather(NamedTuple):
@@ -156,7 +155,7 @@ class _Readers(ResultReaders):
         """Return the sums over the ranks of what these numbers name, None where something else reads it, or nothing."""
         sums, passed, left, by_row = set[int](), set[int](), 0, False
         for reader in self._read_by(numbers):
-            if reader >= 0 and self.hands_on(reader) and not _TURNS.match(self.flow.names[reader]):
+            if reader >= 0 and self.hands_on(reader) and not TURNS.match(self.flow.names[reader]):
                 passed.add(reader)
                 continue
             result = None if reader < 0 else self.results.get(self.flow.number[reader])

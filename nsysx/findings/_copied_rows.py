@@ -147,7 +147,7 @@ def _place(code: CodeLines, flow: OperatorFlow, change: _Change, times: _Times) 
     work = [row for row in change.work if row in times.each] or list(change.work)
     dearest = max(work, key=lambda row: int(times.each[row].sum()) if row in times.each else 0)
     rows = [change.copied.copying[0], *work]
-    chains = [_above(code, int(stack))[::-1] for stack in code.at(flow.thread, flow.start_ns[rows])]  # outer ones first
+    chains = [code.around(int(stack))[::-1] for stack in code.at(flow.thread, flow.start_ns[rows])]  # outer ones first
     if not all(chains):
         return _WorkPlace({}, {}, [])
     shared = 0  # so many lines are around all
@@ -155,21 +155,9 @@ def _place(code: CodeLines, flow: OperatorFlow, change: _Change, times: _Times) 
         shared += 1
     lines = [chain[shared] for chain in chains]
     ends = {line for row, line in zip(rows, lines, strict=True) if row in change.ends and row in work}
-    several = [(_where(code, line), line in ends) for line in dict.fromkeys(lines[1:])]
-    where = _where(code, lines[1 + work.index(dearest)])
-    return _WorkPlace(where, _where(code, lines[0]) if lines[0] not in lines[1:] else {}, several)
-
-
-def _above(code: CodeLines, stack: int) -> list[int]:
-    stacks = []
-    while stack >= 0:
-        stacks.append(stack)
-        stack = int(code.parent[stack])
-    return stacks
-
-
-def _where(code: CodeLines, stack: int) -> Row:
-    return code.where(int(code.places_of(np.array([stack]))[0]))
+    several = [(code.where_of(line), line in ends) for line in dict.fromkeys(lines[1:])]
+    where = code.where_of(lines[1 + work.index(dearest)])
+    return _WorkPlace(where, code.where_of(lines[0]) if lines[0] not in lines[1:] else {}, several)
 
 
 def _found(

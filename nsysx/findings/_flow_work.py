@@ -68,7 +68,7 @@ def left_of_new(ns: I64, new_ns: F64, least_ns: float) -> float:
 
 def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:
     """Return file and line of the program that is at work on the flow's thread at an instant; empty where that is not known."""
-    return code.where(int(code.places_of(code.at(flow.thread, start_ns))[0]))
+    return code.where_of(int(code.at(flow.thread, start_ns)[0]))
 
 
 def place_of_group(
@@ -88,21 +88,12 @@ def place_of_group(
             np.bincount(np.searchsorted(flow.outermost, sorted(launching), side="right"), minlength=len(stacks) + 1)[1:]
             > 0
         )
-    changing = {each for stack in np.unique(stacks[computes & ~theirs]).tolist() for each in _above(code, stack)}
-    most = Counter(each for stack in stacks[theirs].tolist() for each in _above(code, stack) if each not in changing)
+    changing = {each for stack in np.unique(stacks[computes & ~theirs]).tolist() for each in code.around(stack)}
+    most = Counter(each for stack in stacks[theirs].tolist() for each in code.around(stack) if each not in changing)
     if not most:
         return place_of_operator(code, flow, flow.start_ns[[rows[0]]])
     stack = max(most, key=lambda each: (most[each], -len(code.chain(each))))
-    return code.where(int(code.places_of(np.array([stack]))[0]))
-
-
-def _above(code: CodeLines, stack: int) -> list[int]:
-    """Return a stack and those that it lies in, the innermost first; none for -1."""
-    stacks = []
-    while stack >= 0:
-        stacks.append(stack)
-        stack = int(code.parent[stack])
-    return stacks
+    return code.where_of(stack)
 
 
 def place_of_batch(profile: Profile) -> Row:

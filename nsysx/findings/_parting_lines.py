@@ -19,18 +19,9 @@ def parting_line(case: Case, groups: Sequence[Sequence[tuple[int, int]]]) -> Row
         return {}
     for group in groups:
         stacks = [int(code.at(thread, np.array([start_ns]))[0]) for thread, start_ns in group]
-        places.update({_parting(code, [_own_chain(code, stack) for stack in stacks]): len(group)})
+        places.update({_parting(code, [code.own_chain(stack)[::-1] for stack in stacks]): len(group)})
     del places[-1]
     return code.where(max(places, key=lambda line: places[line])) if places else {}
-
-
-def _own_chain(code: CodeLines, stack: int) -> list[int]:
-    """Return the lines of the program in a stack, outermost first."""
-    chain = list[int]()
-    while stack >= 0 and (within := int(code.own[stack])) >= 0:
-        chain.append(int(code.place[within]))
-        stack = int(code.parent[within])
-    return chain[::-1]
 
 
 def _parting(code: CodeLines, chains: Sequence[Sequence[int]]) -> int:

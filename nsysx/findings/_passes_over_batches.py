@@ -24,6 +24,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Fix
 from nsysx.findings._finding_bounds import POLICY_CALLS
+from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._work_bounds import FEWEST_PASSES
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -120,7 +121,7 @@ def _roots(flow: OperatorFlow, code: CodeLines) -> list[tuple[_Call, int, int]]:
         if call.first < until:
             continue
         until = call.last
-        where = code.where(int(code.places_of(code.at(flow.thread, np.array([call.start_ns])))[0]))
+        where = place_of_operator(code, flow, np.array([call.start_ns]))
         roots.append(((call.cls, where.get("file"), where.get("line")), call.first, call.last))
     return roots
 

@@ -27,6 +27,7 @@ from .probe_bounds import (
     MOST_HELD_NETWORKS,
     MOST_ROOT_PARAMETERS,
 )
+from .program_modes import looked_on
 from .settings_state import asked
 
 
@@ -144,10 +145,7 @@ class Evaluations:
     def _copy(self, values: list[Any], tensors: list[Any], plain: str) -> None:
         """Copy some numbers, whose checksum becomes the last of ``values``; not into a CUDA graph, nor under a mode of the program's."""
         torch = self.torch
-        if len(tensors) > MOST_BATCH_TENSORS or torch._C._len_torch_function_stack():
-            return
-        transformed = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-        if torch._C._len_torch_dispatch_stack() or (transformed is not None and transformed() is not None):
+        if len(tensors) > MOST_BATCH_TENSORS or looked_on(torch):
             return
         if any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing():
             return

@@ -25,6 +25,7 @@ from .probe_bounds import (
     MOST_PARTS,
     MOST_ROOT_PARAMETERS,
 )
+from .program_modes import looked_on
 from .qualified_names import held
 
 #: Where a network holds how much of what it drops: in the names of modules, and of numbers that they have.
@@ -68,10 +69,7 @@ class GivenAgain:
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A network is called, not from inside another one."""
         torch = self.torch
-        # A mode of the program would see what is asked here, and what torch.func wraps lies nowhere.
-        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
-            return
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if looked_on(torch):
             return
         learns = torch.is_grad_enabled() and _learns(module)
         if learns and self._learner:
