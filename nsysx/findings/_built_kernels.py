@@ -14,9 +14,9 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._finding_bounds import (
     BUILT_IN_STEPS_SHARE,
-    LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
     LOADED_FOR_OPS,
     NEARLY_ALL_STEPS_SHARE,
@@ -26,9 +26,11 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import step_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
+from nsysx.replay.job_changes import BUILT_NO_MORE
+from nsysx.replay.replay_bounds import LEAST_LOAD_NS
 
 _ATTENTION = Fix.by_name("one-length-for-attention")
-_ANY = Fix.by_name("no-kernel-built-in-a-step")
+_ANY = Fix.by_name(BUILT_NO_MORE)
 #: Remedies of lines that say the same.
 SAME = frozenset((*_ATTENTION.ways, *_ANY.ways))
 _OF_ATTENTION = re.compile(r"(?i)sdpa|fmha|flash|attention")
@@ -64,6 +66,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     )
     why, error = "the time the GPU idles before what was built is launched", round(LINE_MAY_STAY_SHARE * cost)
     worth = Saving(cost, why, error_ns=error, most_ns=cost, source="time")
+    worth = max(worth, on_all_ranks(case, BUILT_NO_MORE) or worth, key=lambda each: each.likely_ns or 0)
     where: dict[str, object] = {"module": module[0] if len(module) else None}
     code = case.profile.code()
     if code is not None:

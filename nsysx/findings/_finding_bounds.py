@@ -142,8 +142,6 @@ LAUNCHES_PER_NUMBER_COPY = 20
 # ---- _noted -----------------------------------------------------------------------------------------------------
 #: Most lines that are named; and what a line calls that stands for all of it: so many kinds, of which none takes more (share).
 MOST_NOTED_LINES, FEWEST_KINDS_TOGETHER, MOST_OF_TOGETHER_SHARE = 5, 3, 0.65
-#: A call (ns) that takes less looks up a kernel that is loaded: 0.2 to 17 us there, 44 us and more to load one (H100, nsys 2025.3).
-LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay). Of a function that intercepts operators their own
 #: host code stays; how long that takes is only estimated (share that may stay).
 LINE_MAY_STAY_SHARE, OPERATORS_MAY_STAY_SHARE = 0.2, 0.5

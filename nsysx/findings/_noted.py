@@ -25,7 +25,6 @@ from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._exposed_transfer import communication, longer_wait_ns
 from nsysx.findings._finding_bounds import (
-    LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
     LOOP_LAUNCHES,
     LOOP_LAUNCHES_IN_MODULE,
@@ -45,6 +44,7 @@ from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 from nsysx.replay.idle_lines import by_line
+from nsysx.replay.replay_bounds import LEAST_LOAD_NS
 
 _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).

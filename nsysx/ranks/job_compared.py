@@ -102,7 +102,7 @@ def changed(compared: JobCompared) -> dict[int, dict[str, int]]:
     saved: dict[int, dict[str, int]] = {}
     for group in straggler.groups(compared.costs):
         replays = [compared.ranks[r].played for r in group]
-        times = own_times(compared.aligned, group) if any(p is not None and p.left for p in replays) else None
+        times = own_times(compared.aligned, group) if any(p is not None and p.changes for p in replays) else None
         if times is not None:
             of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
             saved |= dict.fromkeys(group, of_group)

@@ -121,7 +121,7 @@ class OwnTimes:
         """Return by how much the job's step is shorter with each change that its ranks can make, see ``job_changes`` (ns)."""
         return {
             name: self._measured(_job_step([member.changed(name) for member in self.members], self.transfer))
-            for name in dict.fromkeys(name for member in self.members for name in member.left)
+            for name in dict.fromkeys(name for member in self.members for name in (*member.left, *member.unheld))
         }
 
     def even_ns(self, *, without_host: bool = False) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import DeviceActivity
+from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import micro_steps
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.frozen_parameters import frozen_parameters
@@ -22,8 +22,12 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
-from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP
+from nsysx.replay.chain_columns import Flags
+from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, LEAST_LOAD_NS
 from nsysx.replay.slowed_kernels import slowed_by_communication
+
+#: The remedy for kernels that a library builds anew in each step.
+BUILT_NO_MORE = "no-kernel-built-in-a-step"
 
 #: The kernel with which torch joins tensors into one.
 _FLATTENS = r"CatArrayBatchedCopy"
@@ -42,6 +46,28 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
         if here.any():
             left[name] = np.where(here, 0.0, _relieved(profile, removed, ops)) * _grown(profile, name, ops)
     return left
+
+
+def unheld_by(profile: Profile, calls: I64) -> Mapping[str, Flags]:
+    """Return remedy -> which of these API calls hold the host no more, nor does the code before them, where there are such."""
+    built = np.isin(calls, list(profile.once(built_calls)))
+    return {BUILT_NO_MORE: built} if built.any() else {}
+
+
+def built_calls(profile: Profile) -> frozenset[int]:
+    """Return the calls with which a library loads, in the shown process, the kernels that it has built in the steady steps.
+
+    These are the loads, and what is asked of a kernel until its launch; the host code before them builds it.
+    """
+    calls = profile.steady_calls.select("call", "thread", "kind", "start_ns", "end_ns").sort("thread", "start_ns")
+    loads = (calls["kind"] == Call.LOAD) & (calls["end_ns"] - calls["start_ns"] >= LEAST_LOAD_NS)
+    launches = calls["call"].is_in(profile.steady_ops["call"].drop_nulls().implode())
+    # Stretch n of a thread ends with its n-th launch, itself not included.
+    before = launches.cast(pl.Int64).cum_sum() - launches.cast(pl.Int64)
+    behind = calls.with_columns(load=loads, stretch=before).with_columns(
+        loaded=pl.col("load").cum_max().over("thread", "stretch")
+    )
+    return frozenset(behind.filter(pl.col("loaded") & ~launches)["call"].to_list())
 
 
 def _grown(profile: Profile, name: str, ops: I64) -> F64:

@@ -53,6 +53,8 @@ MOST_IDLE_PIECES = 200_000
 # ---- job_changes ------------------------------------------------------------------------------------------------
 #: What is worth a change comes at least so often in a step.
 FEWEST_CHANGES_PER_STEP = 2
+#: A call (ns) that takes less looks up a kernel that is loaded: 0.2 to 17 us there, 44 us and more to load one (H100, nsys 2025.3).
+LEAST_LOAD_NS = 20_000
 
 # ---- overhead ---------------------------------------------------------------------------------------------------
 #: What this share of calls of a name, or of stretches of code between calls, falls below is the least that they take. Chosen.

@@ -13,7 +13,7 @@ from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.replay import job_changes, rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
-from nsysx.replay.removed_work import without_launches, without_ops
+from nsysx.replay.removed_work import without_calls, without_launches, without_ops
 from nsysx.replay.replay_bounds import REPLAYED_ROUNDS
 from nsysx.replay.simulate import Machine
 
@@ -22,13 +22,14 @@ from nsysx.replay.simulate import Machine
 class ReplayedRank:
     """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin.
 
-    ``left``: see ``Played``.
+    ``left``, ``unheld``: see ``Played``.
     """
 
     cols: Columns
     joint: I64
     borders: tuple[int, ...]
     left: Mapping[str, F64] = field(default_factory=dict)
+    unheld: Mapping[str, Flags] = field(default_factory=dict)
 
     def alone(self, transfer: Mapping[int, int]) -> ReplayedRank:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
@@ -70,7 +71,10 @@ class ReplayedRank:
 
     def changed(self, name: str) -> ReplayedRank:
         """Return this rank with a change made, see ``job_changes``; as it is if there is nothing to change."""
-        left = self.left.get(name)
+        left, unheld = self.left.get(name), self.unheld.get(name)
+        if unheld is not None:
+            code = np.where(unheld, self.cols.loading, self.cols.gap)
+            return replace(self, cols=without_calls(replace(self.cols, gap=code), unheld, between=False))
         if left is None:
             return self
         gone = left == 0
@@ -86,7 +90,8 @@ class Played:
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
     ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
     of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none. ``left`` is, by the name of
-    a change that all ranks can make, what it leaves of each op (share), see ``job_changes``.
+    a change that all ranks can make, what it leaves of each op (share), ``unheld`` the items that hold the host no more, nor does the code
+    before them, see ``job_changes``.
     """
 
     bare: Columns
@@ -98,6 +103,12 @@ class Played:
     op: I64
     measured_ns: int | None = None
     left: Mapping[str, F64] = field(default_factory=dict)
+    unheld: Mapping[str, Flags] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The changes for which it has something to change, see ``job_changes``."""
+        return tuple(dict.fromkeys((*self.left, *self.unheld)))
 
     def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> ReplayedRank:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
@@ -107,7 +118,8 @@ class Played:
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
         left = {name: of_op[a:b] for name, of_op in self.left.items()}
-        return ReplayedRank(cols.only(begin, end), joint[a:b], borders, left)
+        unheld = {name: of_item[begin:end] for name, of_item in self.unheld.items()}
+        return ReplayedRank(cols.only(begin, end), joint[a:b], borders, left, unheld)
 
 
 def played(profile: Profile) -> Played | None:
@@ -132,6 +144,7 @@ def played(profile: Profile) -> Played | None:
         op=ops,
         measured_ns=None if measured is None else measured.step_ns,
         left=job_changes.left_by(profile, ops),
+        unheld=job_changes.unheld_by(profile, bare.call),
     )
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from nsysx.findings import _built_kernels
+from nsysx.findings._case import Saving
 from nsysx.model import Finding
+from nsysx.pipeline import ReadingOptions, gather
+from nsysx.replay import job_changes
 from tests.findings.lined import Lined
 from tests.findings.test_line_remedies import first
 
@@ -30,6 +35,27 @@ def encoding(program: Lined, number: int, *, every: int, kernel: str, pause_us: 
                 program.launch(200)
     with program.line(20):
         program.host(5)
+
+
+def test_what_builds_is_the_load_and_what_follows_it_until_the_launch(tmp_path: Path) -> None:
+    """A memset is a launch of its own. In a step that loads nothing, nothing is built."""
+    program = Lined(SOURCE).run(lambda program, number: encoding(program, number, every=2, kernel="gemm"))
+    profile = gather(program.report.write(tmp_path / "r.sqlite"), ReadingOptions())
+    calls = profile.attributed.api_calls
+    here = calls.filter(calls["call"].is_in(list(job_changes.built_calls(profile))))
+    assert set(here["name"].cast(pl.String)) == {"cuLibraryLoadData"}
+    assert here.height == len(range(0, profile.scope.steps or 0, 2))
+
+
+def test_all_ranks_save_what_each_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (alone,) = built(tmp_path)
+    saved = Saving(5_000_000, "all ranks", source="replay")
+    monkeypatch.setattr(
+        _built_kernels, "on_all_ranks", lambda case, name: saved if name == "no-kernel-built-in-a-step" else None
+    )
+    (of_job,) = built(tmp_path)
+    assert alone.saving_ns_per_step is not None and alone.saving_ns_per_step < 3_000_000
+    assert of_job.saving_ns_per_step == pytest.approx(5_000_000, rel=0.01)
 
 
 def built(folder: Path, every: int = 1, kernel: str = "cudnn_sdpa_flash_fprop", **how: int) -> list[Finding]:

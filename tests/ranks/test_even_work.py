@@ -58,6 +58,18 @@ def test_of_more_data_all_kinds_are_shared() -> None:
     assert even_ns(late, other, step_ms=12) == pytest.approx(3 * MS, rel=0.01)
 
 
+def test_host_code_that_goes_on_one_rank_is_awaited_no_more_by_the_other() -> None:
+    """Before its only kernel of a step one rank builds for 30 ms: the other waits for it in their collective."""
+    slow, other = member(*[(2, "x")] * STEPS), member(*[(2, "x")] * STEPS)
+    builds = np.tile([True, False], STEPS)
+    cols = replace(slow.cols, gap=np.where(builds, 30 * MS, slow.cols.gap))
+    slow = replace(slow, cols=cols, unheld={"built": builds})
+    assert slow.changed("other") is slow and other.changed("built") is other
+    zero = np.zeros((2, STEPS))
+    times = OwnTimes(zero, zero, *[zero[:, 0]] * 3, 32 * MS, None, 0.0, (slow, other), dict.fromkeys(range(100), 0))
+    assert times.changed_ns()["built"] == pytest.approx(30 * MS, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("late", "other"),
     [

@@ -159,7 +159,7 @@ def test_no_change_of_a_real_job_beats_what_its_ranks_compute(names: tuple[str, 
 
 def test_what_all_ranks_can_change_is_told_of_each_rank_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups: of the one whose replays hold nothing that can change, nothing is told."""
-    left, none = SimpleNamespace(left={"x": 1}), SimpleNamespace(left={})
+    left, none = SimpleNamespace(changes=("x",)), SimpleNamespace(changes=())
     compared: Any = SimpleNamespace(
         costs=None, aligned="aligned", ranks=[SimpleNamespace(played=p) for p in (left, None, none, none)]
     )

@@ -263,7 +263,7 @@ def test_the_usual_peer_is_the_median_of_the_others_the_longer_of_two() -> None:
 def test_savings_of_a_job_are_of_the_measured_step_where_that_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     for source in rounds():
         measured = source.choice((None, 50.0, 100.0, 150.0))
-        members = tuple(SimpleNamespace(left=("a", "b")[:k], changed=lambda name: name) for k in (1, 2))
+        members = tuple(SimpleNamespace(left=("a", "b")[:k], unheld={}, changed=lambda name: name) for k in (1, 2))
         times = own_times_of(np.ones((2, 3)), measured=measured, members=members, transfer={1: 40, 2: 60})
         then = source.choice((None, 30.0, 100.0, 120.0))
         asked: list[Any] = []
