@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ from nsysx.findings.nsx112_fusion import chains_among, of_networks
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
+from nsysx.roofline.element_types import converts_types
 
 RULE = Rule(
     "NSX131",
@@ -245,6 +247,8 @@ def _found(case: Case, group: _Group) -> Finding | None:
         )
     if worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):
         return None
+    if group.kind.remedy == "compile-function":
+        worth = _with_narrow_ends(worth, case.per_step(_narrow_ns(case, group)))
     taken = case.per_step(int(group.kernels["ns"].sum()))
     first, last = min(group.lines), max(group.lines)
     there = f"{PurePath(group.file).name}:{first}{f'-{last}' if last > first else ''}"
@@ -285,9 +289,35 @@ def _fix_of(group: _Group) -> Fix:
     return fix.but(text=text, paste=f"{called} = torch.compile({called})")
 
 
+def _with_narrow_ends(worth: Saving, more_ns: int) -> Saving:
+    """Return a saving by the longest kernels of chains that may be so much larger (ns)."""
+    if worth.likely_ns is None or not more_ns:
+        return worth
+    least = max(0, worth.likely_ns - (worth.error_ns or 0))
+    most = max(worth.likely_ns, worth.most_ns or 0) + more_ns
+    why = "between its longest kernels and what its conversions move"
+    return replace(worth.between(least, most, why), scope=worth.scope)
+
+
+def _narrow_ns(case: Case, group: _Group) -> int:
+    """Return by how much chains in which numbers are converted may be shorter than their longest kernel (ns in all steps).
+
+    In one kernel they come or go as they are before it or behind it: no more moves than the conversion does, however many others there
+    are. Of a loss over 49,152 words (H200) two such chains take 10.3 ms, 4.1 ms less by their longest kernels, and 8.0 ms less compiled.
+    """
+    chains = _chains(case, group).join(case.ops.select("op", "name"), on="op", maintain_order="left")
+    names, name = lookup.distinct(chains["name"])
+    converts = np.array([n is not None and converts_types(n) for n in names], np.bool_)[name]
+    runs = chains.with_columns(converted=pl.when(pl.Series(converts)).then("ns")).group_by("run")
+    return int(runs.agg(pl.col("ns").max() - pl.col("converted").min().fill_null(pl.col("ns").max()))["ns"].sum())
+
+
+def _chains(case: Case, group: _Group) -> pl.DataFrame:
+    return chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), group.kernels["op"].to_numpy()))
+
+
 def _gone(case: Case, group: _Group) -> pl.DataFrame:
     """Return the kernels that are not needed with the remedy: op, ns."""
     if group.kind.stays is not None:
         return group.kernels.filter(~pl.col("family").is_in(group.kind.stays)).select("op", "ns")
-    chains = chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), group.kernels["op"].to_numpy()))
-    return chains.filter(~pl.col("longest")).select("op", "ns")
+    return _chains(case, group).filter(~pl.col("longest")).select("op", "ns")

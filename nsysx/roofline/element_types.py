@@ -83,3 +83,9 @@ def types_of(kernel: str) -> ElementTypes:
         bool(real) and ("bool" in names or bool(_MASKS.search(text))),
         vector=int(moved[1]) if moved else None,
     )
+
+
+def converts_types(kernel: str) -> bool:
+    """Return whether a kernel only writes numbers as another type."""
+    types = types_of(kernel)
+    return types.written is not None or (types.casts and "direct_copy_kernel" in kernel)

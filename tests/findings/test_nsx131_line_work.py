@@ -60,6 +60,38 @@ def test_lines_outside_of_the_network_are_fused_as_a_function(tmp_path: Path) ->
     assert finding.paste == "loss_of = torch.compile(loss_of)"
 
 
+#: A conversion of FP32 numbers to BF16, as torch names it.
+CONVERTS = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda(float)>(int)"
+
+
+@pytest.mark.parametrize(
+    ("names", "times_us", "least_us", "most_us"),
+    [
+        # By its longest kernel the chain of 500 us is 200 us, by the numbers that come in 50 us.
+        ((SCALE, SCALE, CONVERTS), (200, 250, 50), 250, 450),
+        ((SCALE, CONVERTS, CONVERTS), (200, 250, 50), 250, 450),
+        ((SCALE, SCALE, SCALE), (200, 250, 50), 250, 250),
+        ((SCALE, SCALE, CONVERTS), (100, 150, 250), 250, 250),
+    ],
+)
+def test_a_chain_that_converts_may_move_no_more_than_its_conversion(
+    names: tuple[str, ...], times_us: tuple[int, ...], least_us: int, most_us: int, tmp_path: Path
+) -> None:
+    def converted(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(500, "nvjet_gemm")
+        with program.line(30, "loss_of"):
+            for name, us in zip(names, times_us, strict=True):
+                program.launch(us, name)
+        program.sync()
+
+    (finding,) = Lined({30: "loss = penalty(logits)"}).run(converted).found(tmp_path, "NSX131")
+    saving = finding.saving
+    assert saving.likely_ns == pytest.approx((least_us + most_us) / 2 * 1_000, rel=0.05)
+    assert saving.likely_ns - (saving.error_ns or 0) <= 1_000 * least_us * 1.02
+    assert max(saving.most_ns or 0, saving.likely_ns) >= 1_000 * most_us * 0.98
+
+
 @pytest.mark.parametrize(
     ("function", "paste", "said"),
     [
