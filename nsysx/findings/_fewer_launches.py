@@ -12,13 +12,14 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import Call, StepLimit
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Fix, Saving, way
+from nsysx.findings._compiled_shapes import for_all_shapes
 from nsysx.findings._finding_bounds import FUSION_LEADS_TIMES, LAUNCH_BOUND_SHARE, SEVERAL_MODEL_CALLS
 from nsysx.findings._names import networks_called
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._recurrent_cells import recurrent_cell
 from nsysx.findings.nsx112_fusion import fusible_ns
 
-_GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
+_GRAPHED, _FUSED = way("compile-reduce-overhead"), way("compile")
 #: A model that is called several times a step overwrites its last output.
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
 #: A schedule of micro-batches calls it again before the backward of the last call: a mark in between would free what that needs.
@@ -161,11 +162,11 @@ def _no_graph(case: Case) -> Fix | None:
         return None  # calls that allocate are what to remove: no graph is advised before that
     shapes = next((seen for need, state, seen in tested if need is _needs.SAME_SHAPES and state == "violated"), None)
     if shapes:
-        return Fix.by_name(
-            _FUSED_FOR_ALL_SHAPES.name,
+        return for_all_shapes(
+            case,
             text=f"torch.compile(model, dynamic=True), compiled once for all shapes ({shapes}); with inputs padded to few lengths, "
             "mode='reduce-overhead' takes the launches, too",
-            paste=f"{_FUSED_FOR_ALL_SHAPES.paste}{_networks_comment(case)}",
+            comment=_networks_comment(case),
         )
     for state, words in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
         for need, is_, seen in tested:

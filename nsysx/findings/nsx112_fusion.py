@@ -35,6 +35,7 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._compiled_shapes import for_all_shapes
 from nsysx.findings._found import Found
 from nsysx.findings._names import module_of_most, networks_called
 from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
@@ -63,7 +64,7 @@ RULE = Rule(
     tries=("fused", "compile", "compile-reduce-overhead"),
 )
 REQUIRES = ("steps", "kernels")
-_COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
+_COMPILE = Fix.by_name("compile")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: Kernels of such a family that no compiler makes faster: they join tensors.
@@ -243,7 +244,7 @@ def check(case: Case) -> list[Finding]:
         if asked
         else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     )
-    compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
+    compiled = for_all_shapes(case) if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.compilable else Fix("Fuse these kernels into one per chain")
     written = _hand_written(case, chains)
     if written is not None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nsysx.analyses.helpers import module_names
+from nsysx.findings import _compiled_shapes
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
 from tests.findings import US, Program, empty, healthy, stepless
@@ -253,6 +256,22 @@ ADD, RAND = (
     "void vectorized_elementwise_kernel<4, Add>(int)",
     "void distribution_elementwise_grid_stride_kernel<rand>(int)",
 )
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "unsplit"), [({}, False), ({"DDP": [{"buffers": 0}]}, True), ({"FSDP": [{}]}, False)]
+)
+def test_what_ddp_wraps_is_compiled_for_all_shapes_without_its_splits(
+    wrappers: dict[str, Any], unsplit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SimpleNamespace(wrappers=lambda name: tuple(wrappers.get(name, ())))
+    monkeypatch.setattr(_compiled_shapes, "settings_of", lambda _: settings)
+    case: Any = SimpleNamespace(profile=None)
+    fix = _compiled_shapes.for_all_shapes(case, comment="  # your Net")
+    assert fix.paste.endswith("torch.compile(model, dynamic=True)  # your Net")
+    assert fix.paste.startswith("torch._dynamo.config.optimize_ddp = False") == unsplit
+    monkeypatch.setattr(_compiled_shapes, "settings_of", lambda _: None)
+    assert "optimize_ddp" not in _compiled_shapes.for_all_shapes(case).paste
 
 
 @pytest.mark.parametrize(("lengths", "dynamic"), [((64, 64, 80), False), ((64, 80, 96), True)])

@@ -36,6 +36,8 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
         watch.why_not = "no module with parameters was called in the first two steps"
 
         def meet(module: Any, _args: Any, _kwargs: Any) -> None:
+            if options.get("dynamic"):
+                torch._dynamo.config.optimize_ddp = False  # graphs that it splits take no changing shapes
             module._compiled_call_impl = torch.compile(whole(module), **options)
             compiled.append((module, module._compiled_call_impl))
             watch.took()
