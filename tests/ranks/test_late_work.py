@@ -160,12 +160,17 @@ def test_what_is_dealt_out_unevenly_is_dealt_out_by_cost() -> None:
         "Deal out by cost, not by number, what each rank computes here: rank 1 has more GEMM (68.00 ms a step)"
     )
     assert [r.name for r in found.remedies] == ["dealt-by-cost"] and found.where.get("line") == 83
-    names: dict[str, Any] = {"world": 2, "params": [Parameter(n) for n in (8, 8, 64, 8, 64, 8)], "owner": {}}
+    table = Parameter(1_000)  # an embedding, say: the largest of all, and none for which the line runs
+    params = [Parameter(n) for n in (8, 8, 64, 8, 64, 8)]
+    names: dict[str, Any] = {"world": 2, "params": params, "owner": {}, "heavy": lambda p: p is not table}
     exec(found.paste, names)
     assert (
         sorted(names["owner"][p] for p in names["params"] if p.numel() == 4_096) == [0, 1]
         and len(set(names["load"])) == 1
     )
+    names |= {"params": [table, *(Parameter(256) for _ in range(8))], "owner": {}}
+    exec(found.paste, names)
+    assert sum(names["owner"][p] for p in names["params"][1:]) == 4
 
 
 def test_waiting_names_the_kind_of_work_and_its_line() -> None:

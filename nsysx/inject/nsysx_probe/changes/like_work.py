@@ -23,7 +23,8 @@ UNTRIED = (
     Remedy(
         "dealt-by-cost",
         "Deal out what each rank computes for all by what it costs, not by number",
-        "load, cost = [0] * world, lambda p: p.numel() * min(p.shape)  # of a matrix in Muon or Shampoo\n"
+        "load = [0] * world\n"
+        "cost = lambda p: p.numel() * (min(p.shape) if heavy(p) else 1)  # heavy(p): this line runs for it (Muon, Shampoo: matrices)\n"
         "for p in sorted(params, key=cost, reverse=True):\n"
         "    owner[p] = load.index(min(load)); load[owner[p]] += cost(p)",
         "Items must be computed whole, each on one rank; what is sent from each rank changes with it.", untried=_ALL_RANKS,
