@@ -16,7 +16,17 @@ from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import report_totals, step_record, timeline_data
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import attribute, compiled_parts, correlate, ledger, nvtx_ranges, profile, sampling, sequence
+from nsysx.events import (
+    attribute,
+    bare_apart,
+    compiled_parts,
+    correlate,
+    ledger,
+    nvtx_ranges,
+    profile,
+    sampling,
+    sequence,
+)
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
@@ -334,6 +344,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
         main=trace.main,
         sampled=trace.sampled,
     )
+    trace = bare_apart.told_apart(trace, steps)
     table_rows.give_back()
     say("building the breakdowns")
     ledgers = ledger.build(trace, attributed, named)

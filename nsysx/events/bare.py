@@ -65,6 +65,11 @@ def _noted_steps(record: Mapping[str, Any], stretch: str) -> tuple[list[int], li
     return steps_ns, _noted_numbers(record, f"{stretch}fetch_ns", 0)
 
 
+def noted_lengths(record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the lengths (ns) of all bare steps that were noted between the windows, and after them."""
+    return _noted_steps(record, "")[0], _noted_steps(record, "after_")[0]
+
+
 def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
     """Return lengths and times in loaders (ns) of the steps between the windows and after them, at the pace that they can hold.
 

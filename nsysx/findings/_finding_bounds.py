@@ -334,14 +334,12 @@ NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 BETWEEN_STEPS_SHARE = 0.10
 #: A policy is called so often in a row, every so many steps, and this share of the calls has a copy in and out, of few bytes. Chosen.
 POLICY_CALLS, STEPS_TO_ROUNDS, EACH_ROUND_SHARE, ROUND_BYTES = 8, 10, 0.9, 64 << 10
-# ---- _made_between, _measured_loop -----------------------------------------------------------------------------------
+# ---- _made_between -----------------------------------------------------------------------------------
 #: A rollout draws numbers this often for each call of its network; what is made for the steps is read in no more of the stretches than this
 #: share: the first may hold what begins with the loop. Chosen; measured: 3 draws a call, and 1 of 2 stretches.
 DRAWS_A_CALL, STRETCHES_READ_SHARE = 0.5, 0.5
 #: Of the rows of a step so many were given to a network before it if they are those of a rollout, and so few of these came before. Chosen.
 TRAINED_ROWS_SHARE, OLD_ROWS_SHARE = 0.5, 0.1
-#: Long steps hold what was recorded between steps if they are longer by half to twice of that. Chosen; measured: 486 ms of 488.
-AS_LONG_TIMES = 2.0
 # ---- _same_evaluations -----------------------------------------------------------------------------------------------
 #: Of what goes when ranks share an evaluation, so much may stay: what is done once for each, and its reduction. Measured: 3 % of 25 ms.
 SHARED_EVALUATION_STAYS = 0.15

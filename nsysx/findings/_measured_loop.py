@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.events import bare
+from nsysx.events.event_bounds import AS_LONG_TIMES
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import AS_LONG_TIMES, FEWEST_UNRECORDED_STEPS
+from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS
 from nsysx.replay.engine import Replay, Withheld, unprofiled_of
 from nsysx.step_time import Unprofiled
 
