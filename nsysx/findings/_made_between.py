@@ -34,7 +34,11 @@ _DRAWS = r"(?i)distribution_|multinomial"
 #: The classes of a policy's wrapper, without which it is compiled.
 _DDP = re.compile(r"DDP|DistributedDataParallel")
 
-
+#: What is advised of a policy that DDP wraps: its wrapper runs code of its own in each call, and exchanges in some.
+_UNWRAPPED = (
+    "Let the rollout call the bare module, compiled so that CUDA graphs launch its forwards, or step more environments in each round: the "
+    "rollout is a part of the loop, and waits for launches"
+)
 #: What is advised where the GPU works for most of a rollout.
 _WORKING = "Compile the policy's forward for the rollout, or run it in 16 bits: the rollout is a part of the loop, and the GPU works in it"
 
@@ -92,7 +96,8 @@ class Rollout(NamedTuple):
         """Return the advice to make it faster."""
         fix = Fix.by_name("rollout-compiled")
         whose = "net.module" if self.wrapped else "net"
-        text = fix.text if self.waits_for_launches(between_ns) else _WORKING
+        launching = _UNWRAPPED if self.wrapped else fix.text
+        text = launching if self.waits_for_launches(between_ns) else _WORKING
         note = "without the wrapper; " if self.wrapped else ""
         paste = (
             f'policy = torch.compile({whose}, mode="reduce-overhead")  # once, before the loop; {note}the first calls record it\n'

@@ -5,6 +5,7 @@ What it means
     that starts anew. The loop as a whole is as long as both. Where what lies between takes more than any change of the step saves,
     it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU. Where each of n ranks evaluates all samples with
     the same weights, a part for each takes about 1/n of the time, and one reduction puts the sums together.
+    With gradients enabled DDP's wrapper sends its buffers in each call of an evaluation; under torch.no_grad() in the first one alone.
     What all of them compute alike for the steps (an index, features, labels of a teacher) is made in parts and gathered. A rollout is no
     evaluation: the steps train on what it makes, so that it can be made faster, not rarer.
 
@@ -43,8 +44,10 @@ from nsysx.findings._finding_bounds import (
     BETWEEN_STEPS_SHARE,
     COPIED_BETWEEN_SHARE,
     EACH_ROUND_SHARE,
+    MOST_SHARE,
     NAMED_BETWEEN_SHARE,
     POLICY_CALLS,
+    REPORTED_SHARE,
     ROUND_BYTES,
     STEPS_TO_ROUNDS,
 )
@@ -54,8 +57,10 @@ from nsysx.findings._made_between import rollout_of
 from nsysx.findings._measured_loop import measured_loop
 from nsysx.findings._passes_over_batches import made_between_steps
 from nsysx.findings._same_evaluations import gpu_works, same_evaluation
+from nsysx.findings._wrapper_calls import WrapperCalls, wrapper_calls
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld
+from nsysx.step_time import Unprofiled
 
 RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
 REQUIRES = ("steps",)
@@ -63,6 +68,7 @@ _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
 _ROUNDS = Fix.by_name("policy-at-once")
 _ROLLOUT = Fix.by_name("rollout-graphed")
+_UNWRAPPED = Fix.by_name("evaluated-without-gradients")
 #: Of a rollout in which the GPU works.
 _WORKS = "not known: the GPU works for most of it"
 
@@ -76,7 +82,7 @@ def check(case: Case) -> list[Finding]:
     if real.loop_ns is None or real.loop_ns - real.step_ns < BETWEEN_STEPS_SHARE * real.loop_ns:
         return case.clear(RULE, "next to nothing runs between the steps")
     between = real.loop_ns - real.step_ns
-    recorded = between_steps(case.profile)
+    recorded, calls = between_steps(case.profile), wrapper_calls(case)
     # A window that ends in an evaluation has no step behind it, so nothing lies between two of its steps.
     seen = covered.parts.get(EVALUATION, 0), covered.parts.get(BETWEEN, 0)
     forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
@@ -84,9 +90,10 @@ def check(case: Case) -> list[Finding]:
     restarted = None if evaluates else _new_workers.started_anew(case, fewest=2)
     line = line_of_long_steps(case) if restarted is None else None
     named = line is not None and line.evaluates
-    rounds = _rounds(case, recorded) if evaluates and not named else 0
-    made = not rounds and (evaluates or named) and made_between_steps(settings_of(case.profile))
-    rollout = rollout_of(case) if (evaluates or named) and not (rounds or made) else None
+    acts = _rounds(case, recorded) if evaluates and not named else 0
+    made = not acts and (evaluates or named) and made_between_steps(settings_of(case.profile))
+    rollout = rollout_of(case) if (evaluates or named) and not made else None
+    rounds = acts if rollout is None else 0
     evaluates = (evaluates or named) and not made and rollout is None
     # What all ranks compute alike needs no evaluation: an index, features, labels.
     same = same_evaluation(case) if (evaluates or forwards) and not (rounds or made or rollout) else None
@@ -140,7 +147,8 @@ def check(case: Case) -> list[Finding]:
         detail += " It is a rollout: it makes what the steps behind it are given, and is part of the loop."
         fix = _ROLLOUT
     elif rollout is not None:
-        detail += f" {rollout.sentence()}"
+        reads = " In each of these calls the host reads the result before it makes the next input." if acts else ""
+        detail += f" {rollout.sentence()}{reads}{_through_wrapper(calls)}"
         fix = rollout.fix(between)
         least = rollout.goes_ns(between)
         worth = Saving(
@@ -161,9 +169,45 @@ def check(case: Case) -> list[Finding]:
     elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)
-    return [
-        Found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence).as_finding(case)
+    told = Found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence).as_finding(
+        case
+    )
+    return _beside_wrapper(case, told, calls, real)
+
+
+def _through_wrapper(calls: WrapperCalls | None) -> str:
+    return "" if calls is None else f" {calls.sentence()}"
+
+
+def _beside_wrapper(case: Case, told: Finding, calls: WrapperCalls | None, real: Unprofiled) -> list[Finding]:
+    """Return what is told of the time between steps, and of a wrapper that sends buffers there in each call; the larger part first."""
+    between = (real.loop_ns or 0) - real.step_ns
+    if calls is None or not calls.in_each or calls.share * between < REPORTED_SHARE * (real.loop_ns or 0):
+        return [told]
+    sent = _of_wrapper(case, calls, real, round(calls.share * between))
+    return [sent, told] if calls.share >= MOST_SHARE else [told, sent]
+
+
+def _of_wrapper(case: Case, calls: WrapperCalls, real: Unprofiled, least_ns: int) -> Finding:
+    """Return the finding about a wrapper that sends buffers in calls that train nothing, which take ``least_ns`` a step at most."""
+    title = (
+        f"Between steps DDP sends its buffers to all ranks in each of {units.count(round(calls.calls / calls.stretches))} calls that "
+        "train nothing"
+    )
+    worth = Saving(None, f"up to {_loop_worth.in_words(real, least_ns)}")
+    evidence: list[Row] = [
+        {"step_ns": real.step_ns, "between_ns": least_ns, **(_loop_worth.of_loop(real, least_ns) or {})},
+        {
+            "calls": calls.calls,
+            "broadcasts": calls.messages,
+            "on the host_ns": calls.host_ns,
+            "on the GPU_ns": calls.gpu_ns,
+        },
     ]
+    where = {"near": "evaluation between steps", **calls.line}
+    return Found(
+        RULE, title, calls.sentence(), worth=worth, cost_ns=None, fix=_UNWRAPPED, where=where, evidence=evidence
+    ).as_finding(case)
 
 
 def _rounds(case: Case, recorded: BetweenSteps | None) -> int:

@@ -295,6 +295,13 @@ UNTRIED = (
         "if step % 500 == 0: validate(model)", untried=_OWN_CODE,
     ),
     Remedy(
+        "evaluated-without-gradients",
+        "Evaluate under torch.no_grad(): DDP's wrapper then sends the buffers in the first call alone, and nothing is kept for a backward",
+        "net.eval()\nwith torch.no_grad():\n"
+        "    out = net(x)  # or net.module(x), which sends none: each rank then evaluates with buffers of its own",
+        "Buffers must not change from call to call, as in eval().", untried=_OWN_CODE,
+    ),
+    Remedy(
         "rollout-graphed",
         "Make the next batch faster, which is part of the loop: launch what each token or round runs as one CUDA graph with a cache of "
         "fixed size, sample more rows at once, or let more passes go over what was made",
