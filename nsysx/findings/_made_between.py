@@ -39,6 +39,8 @@ _UNWRAPPED = (
     "Let the rollout call the bare module, compiled so that CUDA graphs launch its forwards, or step more environments in each round: the "
     "rollout is a part of the loop, and waits for launches"
 )
+#: What the wrapper did in the first call of a rollout.
+_OWN_BUFFERS = " The wrapper sends the buffers of rank 0 in the first call; without it each rank acts with its own: send them once where they differ."
 #: What is advised where the GPU works for most of a rollout.
 _WORKING = "Compile the policy's forward for the rollout, or run it in 16 bits: the rollout is a part of the loop, and the GPU works in it"
 
@@ -61,7 +63,8 @@ class Rollout(NamedTuple):
     """A rollout of ``calls`` calls of a network before every ``every`` steps; the GPU works ``busy_ns`` in it, and ``forwards`` is the
     share of its time in which the network runs.
 
-    ``drawn``: it is told by what is drawn between the calls, else by what the steps are given. ``wrapped``: DDP wraps the network.
+    ``drawn``: it is told by what is drawn between the calls, else by what the steps are given. ``wrapped``: DDP wraps the network,
+    and sends so many ``buffers`` of it from rank 0 to all ranks.
     """
 
     calls: int
@@ -70,6 +73,7 @@ class Rollout(NamedTuple):
     forwards: float
     drawn: bool
     wrapped: bool
+    buffers: int = 0
 
     def sentence(self) -> str:
         """Return what was seen."""
@@ -103,7 +107,8 @@ class Rollout(NamedTuple):
             f'policy = torch.compile({whose}, mode="reduce-overhead")  # once, before the loop; {note}the first calls record it\n'
             "logits, value = policy(obs)  # in the rollout: shapes stay the same, what is kept is copied out"
         )
-        return Fix.by_name(way(fix.ways[0].name, text, paste, fix.ways[0].condition))
+        condition = fix.ways[0].condition + (_OWN_BUFFERS if self.buffers else "")
+        return Fix.by_name(way(fix.ways[0].name, text, paste, condition))
 
 
 def rollout_of(case: Case) -> Rollout | None:
@@ -121,10 +126,11 @@ def rollout_of(case: Case) -> Rollout | None:
     if not draws and not _trained_on(settings):
         return None
     wraps = () if settings is None else settings.rows("wrappers") or ()
-    wrapped = any(_DDP.search(str(row.get("kind"))) for row in wraps)
+    by_ddp = [row for row in wraps if _DDP.search(str(row.get("kind")))]
+    sent = sum(whole_number(row.get("buffers")) or 0 for row in by_ddp if row.get("broadcast_buffers") is True)
     busy, each_calls = (float(np.median([getattr(each, column) for each in ours])) for column in ("busy_ns", "calls"))
     forwards = sum(each.forward_ns for each in ours) / max(sum(each.ns for each in ours), 1)
-    return Rollout(round(each_calls), rhythm, round(busy), forwards, draws, wrapped)
+    return Rollout(round(each_calls), rhythm, round(busy), forwards, draws, bool(by_ddp), sent)
 
 
 def _trained_on(settings: RecordedSettings | None) -> bool:
