@@ -40,7 +40,10 @@ _UNWRAPPED = (
     "rollout is a part of the loop, and waits for launches"
 )
 #: What the wrapper did in the first call of a rollout.
-_OWN_BUFFERS = " The wrapper sends the buffers of rank 0 in the first call; without it each rank acts with its own: send them once where they differ."
+_OWN_BUFFERS = (
+    " The wrapper sends the buffers of rank 0 in the first call; without it each rank acts with its own: send them once where they "
+    "differ."
+)
 #: What is advised where the GPU works for most of a rollout.
 _WORKING = "Compile the policy's forward for the rollout, or run it in 16 bits: the rollout is a part of the loop, and the GPU works in it"
 

@@ -18,7 +18,7 @@ from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings._case import Case
 from nsysx.findings._costly_jobs import ddp
 from nsysx.findings._finding_bounds import EACH_ROUND_SHARE, POLICY_CALLS
-from nsysx.frames.intervals import interval_of, union
+from nsysx.frames.intervals import I64, interval_of, union
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.records import whole_number
@@ -110,7 +110,7 @@ def wrapper_calls(case: Case) -> WrapperCalls | None:
     )
 
 
-def _host_ns(case: Case, thread: int, spans: tuple[np.ndarray, np.ndarray], sent: pl.DataFrame, buffers: int) -> int:
+def _host_ns(case: Case, thread: int, spans: tuple[I64, I64], sent: pl.DataFrame, buffers: int) -> int:
     """Return the host's time (ns) from the beginning of each call that sends to the end of the last launch that this can need.
 
     Behind the last broadcast each buffer is copied out of its message, in a launch of its own at most.
@@ -124,7 +124,7 @@ def _host_ns(case: Case, thread: int, spans: tuple[np.ndarray, np.ndarray], sent
     begun, ended = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     last = sent.group_by("span").agg(pl.col("call_start_ns").max())
     total = 0
-    for span, at in last.iter_rows():
-        behind = min(int(np.searchsorted(begun, at)) + buffers, len(ended) - 1)
+    for span, sent_ns in last.iter_rows():
+        behind = min(int(np.searchsorted(begun, sent_ns)) + buffers, len(ended) - 1)
         total += int(min(ended[behind], until[span]) - start[span])
     return total
