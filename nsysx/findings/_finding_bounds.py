@@ -185,6 +185,9 @@ BLUESTEIN_LEFT_SHARE = 0.2
 # ---- _unread ----------------------------------------------------------------------------------------------------
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
+# ---- _leaf_activations ------------------------------------------------------------------------------------------
+#: A part is the lowest that is trained if no more than this of the backward below all that is trained lies in it.
+LEFT_BELOW_SHARE = 0.1
 #: Of the products of a backward half make the gradients of weights, the other half those of inputs. Parts with less of it go unnamed.
 WEIGHT_GRADIENTS_SHARE, FROZEN_PART_SHARE = 0.5, 0.05
 # ---- _unrecorded_steps ------------------------------------------------------------------------------------------

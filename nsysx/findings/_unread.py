@@ -17,6 +17,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.activation_lines import sent_by_nodes
+from nsysx.events.leaf_backwards import leaf_backwards
 from nsysx.events.needless_gradients import needless_gradients, outermost_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
@@ -116,6 +117,9 @@ def _needless(case: Case, *, whole: bool) -> pl.DataFrame:
     if not whole:
         weights = case.ops["name"].cast(pl.String).str.contains(_OF_WEIGHTS).fill_null(value=False)
         chosen |= pl.Series(np.append(of_step.partly, np.False_)[call]) & weights
+    leaf = leaf_backwards(case.profile)
+    if leaf is not None:  # told as such (`_leaf_activations`)
+        chosen &= pl.Series(np.append(~leaf.work, np.True_)[call])
     return case.timed_ops(chosen, *columns)
 
 

@@ -29,6 +29,14 @@ UNTRIED = (
         untried="which tensors to detach, the program says",
     ),
     Remedy(
+        "no-gradient-of-activation",
+        "Do not make this activation require a gradient (enable_input_require_grads(), x.requires_grad_(True)): no layer below is trained, "
+        "and backward runs through all of these for it",
+        "x = embed(ids).detach()  # not .requires_grad_(True); without enable_input_require_grads()",
+        "What reads this gradient finds None; checkpoints with use_reentrant=True that hold trained layers need such an input.",
+        untried=_SET_BY_PROGRAM,
+    ),
+    Remedy(
         "full-power", "Give the GPU its own power limit back", "sudo nvidia-smi -pl WATTS  # the default of nvidia-smi -q -d POWER",
         untried=_MACHINE,
     ),
