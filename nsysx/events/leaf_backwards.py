@@ -137,7 +137,8 @@ def _outside(ops: pl.DataFrame) -> pl.Series:
         of_thread = keys == key
         spans = theirs["start_ns"].to_numpy(), theirs["end_ns"].to_numpy()
         inside[of_thread] = interval_of(start[of_thread], *spans) >= 0
-    return ops["label"].filter(pl.Series(~inside, dtype=pl.Boolean)).fill_null("")
+    labels: pl.Series = ops["label"].filter(pl.Series(~inside, dtype=pl.Boolean)).fill_null("")
+    return labels
 
 
 def _leaves_of(

@@ -28,6 +28,7 @@ from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Row
 
 _REQUIRES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True")
+_HOOK = "cut = lambda part, given, made: made.detach()\nmodel.get_submodule(at).register_forward_hook(cut)"
 #: Files of installed packages, which the program cannot change.
 _INSTALLED = re.compile(r"(?:site|dist)-packages/")
 _IN_PLACE = re.compile(r"^([\w.]+)\.(?:requires_grad_\((?:True)?\)|requires_grad\s*=\s*True)$")
@@ -107,10 +108,8 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
         return title, replace(remedy, paste=_detached(line[1]))
     if not made:
         return title, remedy
-    hook = f'model.get_submodule("{made}").register_forward_hook(lambda part, given, made: made.detach())'
-    return title, replace(
-        remedy, paste=f"# without enable_input_require_grads(); or behind it, before the network is wrapped:\n{hook}"
-    )
+    paste = f'at = "{made}"  # before the network is wrapped\n{_HOOK}'
+    return title, replace(remedy, text=f"{remedy.text}; or detach it behind the hook that does", paste=paste)
 
 
 def _detached(text: str) -> str:
