@@ -25,6 +25,8 @@ from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import LEFT_BELOW_SHARE, MUCH_UNREAD_SHARE
 from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._untrained import within_network
+from nsysx.findings.nsx112_fusion import outermost
 from nsysx.model import Row
 
 _REQUIRES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True")
@@ -40,7 +42,7 @@ def seen(case: Case) -> str:
     ns = case.per_step(int(_work(case)["ns"].sum()))
     if found is None or flow is None or not _sure(case, found) or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
-    part, made = _lowest_part(case, found, flow), _module_of_leaf(found, flow)
+    part, made = _lowest_part(case, found, flow), _module_of_leaf(case, found, flow)
     size = " x ".join(map(str, found.size))
     behind = f" below {part}" if part else ""
     of = f" of {made}" if made else ""
@@ -100,7 +102,7 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     found, flow = leaf_backwards(case.profile), flow_of(case.profile)
     if found is None or flow is None:
         return title, remedy
-    part, made = _lowest_part(case, found, flow), _module_of_leaf(found, flow)
+    part, made = _lowest_part(case, found, flow), _module_of_leaf(case, found, flow)
     if part:
         title = f"Backward runs on below {part}, where nothing is trained"
     line = next(_requiring(case), None)
@@ -141,11 +143,18 @@ def _lowest_part(case: Case, found: LeafBackwards, flow: OperatorFlow) -> str:
         if call.path and call.first <= found.last < call.last:
             inside = (rows >= call.first) & (rows < call.last)
             if inside.mean() <= LEFT_BELOW_SHARE and not (rows >= call.last).any():
-                return call.path
+                return _in_network(case, call.path)
     return ""
 
 
-def _module_of_leaf(found: LeafBackwards, flow: OperatorFlow) -> str:
+def _module_of_leaf(case: Case, found: LeafBackwards, flow: OperatorFlow) -> str:
     """Return the path of the innermost module whose last operator makes the activation, "" where that is none."""
     end = int(np.searchsorted(flow.start_ns, flow.end_ns[found.leaf]))
-    return next((call.path for call in reversed(flow.calls) if call.first <= found.leaf and call.last == end), "")
+    paths = (call.path for call in reversed(flow.calls) if call.first <= found.leaf and call.last == end)
+    return _in_network(case, next(paths, ""))
+
+
+def _in_network(case: Case, path: str) -> str:
+    """Return the path of a module within its network."""
+    networks = outermost(case.profile)
+    return within_network(path, networks[path][0]) if path in networks else path

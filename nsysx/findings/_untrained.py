@@ -230,7 +230,9 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
     """Return the backward work of these parts: below what is trained all of it goes, elsewhere half of the products."""
     names, networks = network_names(case.profile), outermost(case.profile)
     paths = {
-        module: _within(module, networks[module][0]) for module, classes in names.items() if network.cls in classes
+        module: within_network(module, networks[module][0])
+        for module, classes in names.items()
+        if network.cls in classes
     }
     computed = case.ops.filter(
         (case.ops["cls"] != DeviceActivity.COMM.value)
@@ -266,7 +268,7 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
     return _BackwardWork(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
 
 
-def _within(module: str, root: str) -> str:
+def within_network(module: str, root: str) -> str:
     """Return the path of a module within its network."""
     return module if root.startswith("(") else module.removeprefix(root).lstrip(".")
 
