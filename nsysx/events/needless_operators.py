@@ -40,6 +40,8 @@ _KEEPS_DIMENSIONS = re.compile(
 )
 _MAKES_ROOM = re.compile(r"^aten::(new_)?(empty(_like|_strided)?|resize_)$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|squeeze|detach|alias)$")
+#: Operators that wrappers of ranks let write into tensors that are given.
+_WRITES_GIVEN = re.compile(r"^aten::(split_with_sizes_copy|_chunk_cat)$")
 #: Which argument of an operator with weights is the data.
 _DATA_OF = {
     "linear": 0, "conv1d": 0, "conv2d": 0, "conv3d": 0, "convolution": 0, "embedding": 1, "embedding_bag": 1, "addmm": 1, "layer_norm": 0,
@@ -115,21 +117,23 @@ def before(makers: Sequence[Sequence[int]], begun: Flags) -> Flags:
 
 
 def unread_operators(
-    flow: OperatorFlow, trained: Sequence[bool], to_host: Sequence[bool]
+    flow: OperatorFlow, trained: Sequence[bool], to_host: Sequence[bool], elsewhere: Collection[int] = ()
 ) -> tuple[list[int], list[int]]:
     """Return the outermost operators (rows) of whose results nothing is made that a gradient, the host or a later step reads, and
     those that only the host reads number by number, of what is trained.
 
-    ``to_host``: operators that copy more than a number to the host. Both are empty where no later step was recorded.
+    ``to_host``: operators that copy more than a number to the host; ``elsewhere``: numbers of operators whose results others are given
+    that are not of the flow. Both are empty where no later step was recorded.
     """
     if not flow.read_later:
         return [], []
     outer, size = outer_operators(flow), len(flow.names)
     learns = outer.within(trained, size)
     kept = learns | outer.into_older | outer.within(to_host, size)
-    kept |= outer.within((writes_lists(name) for name in flow.names), size)
+    kept |= outer.within((writes_lists(name) or is_collective(name) for name in flow.names), size)
+    kept |= outer.within((_WRITES_GIVEN.match(name) is not None for name in flow.names), size)
     kept |= np.array([begins_gradients(flow.names[row]) for row in outer.rows], np.bool_)
-    kept |= outer.within((number in flow.read_later for number in flow.number), size)
+    kept |= outer.within((number in flow.read_later or number in elsewhere for number in flow.number), size)
     reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
     needed, read = before(outer.makers, kept), before(outer.makers, kept | reads)
     logged = read & ~needed & behind(outer.sources, learns)

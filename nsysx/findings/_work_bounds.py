@@ -156,6 +156,8 @@ UNLIMITED_OPERATOR_SHARE = 0.3
 # ---- nsx137_needless_work ---------------------------------------------------------------------------------------
 #: With more of a program's launches than this outside of torch's operators, what is read of results is not known.
 UNSEEN_LAUNCHES_SHARE = 0.01
+#: No more lines of the program than these stand in a change that moves them.
+MOST_PASTED_LINES = 4
 # ---- _passes_over_batches -------------------------------------------------------------------------------------------
 #: So many steps in a row are given the same, on average. Chosen: below, most batches are new ones.
 FEWEST_PASSES = 1.5

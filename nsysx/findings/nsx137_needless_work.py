@@ -52,7 +52,6 @@ from nsysx.events.flow_behind_another import flow_with_collectives
 from nsysx.events.frozen_operators import frozen_operators
 from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
-from nsysx.events.needless_operators import unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
 from nsysx.events.repeated_calls import repeated_calls
@@ -60,11 +59,12 @@ from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import copied, in_short, launching_operators, place_of_group, place_of_operator
+from nsysx.findings._flow_work import in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
+from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -127,8 +127,10 @@ def check(case: Case) -> list[Finding]:
         )
         needless += [(each, flow, of_calls) for each in (*of_line, *_on_every_rank(case, flow, code))]
     needless += fixed
+    needless += _logged(case, code, unseen=unseen)
     if not unseen:
-        needless += [(each, flow, of_calls) for each in (*_unread(case, flow, code), *_frozen(case, flow, code))]
+        unread = (_Needless(*each) for each in unread_results(case, flow, code))
+        needless += [(each, flow, of_calls) for each in (*unread, *_frozen(case, flow, code))]
     findings: list[Finding] = []
     gone: set[int] = set()  # the calls of these
     small = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]]()
@@ -350,6 +352,17 @@ def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlo
         yield _Needless(same.rows, same.title, same.why, same.fix, same.where, on_every_rank=True), flow, forward
 
 
+def _logged(case: Case, code: CodeLines, *, unseen: bool) -> Iterator[tuple[_Needless, OperatorFlow, OperatorOfCalls]]:
+    """Yield what each step computes for a log that few steps write, by place; collectives may be all that is ``unseen`` among operators."""
+    flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if unseen:
+        flow, of_calls = flow_with_collectives(case.profile), calls_of_flow_with_collectives(case.profile)
+    if flow is None or of_calls is None or (unseen and _unseen(case, flow, of_calls)):
+        return
+    for each in logged_statistics(case, flow, code):
+        yield _Needless(*each), flow, of_calls
+
+
 def _together(several: Sequence[_Needless]) -> _Needless:
     """Return what several lines make in the same way in each step, the one with the most of it first."""
     rows = sorted({row for each in several for row in each.rows})
@@ -372,28 +385,3 @@ def _frozen(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needle
     title = f"{in_short(where) or 'The step'} runs frozen networks on the data of each step"
     why = f"Nothing trains {names}, and nothing on the way from the data to it is drawn: of the same sample comes the same."
     yield _Needless(frozen.rows, title, why, Fix.by_name("encoded-once"), where)
-
-
-def _unread(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
-    """Yield what a training step computes and nothing reads, or only the host number by number, by line."""
-    trained = trained_of(case.profile)
-    if not trained.any():
-        return
-    unread, logged = unread_operators(flow, trained.tolist(), copied(case.profile, flow, "DtoH", many=True))
-    for where, theirs in _by_line(code, flow, unread):
-        title = f"{in_short(where) or 'The program'} computes what nothing reads"
-        why = "No operator, gradient, copy to the host or later step takes their results."
-        yield _Needless(theirs, title, why, Fix.by_name("left-out"), where)
-    for where, theirs in _by_line(code, flow, logged):
-        title = f"{in_short(where) or 'The program'} computes numbers that no gradient needs"
-        why = "Only the host reads what comes of them, number by number."
-        yield _Needless(theirs, title, why, Fix.by_name("metrics-rarely"), where)
-
-
-def _by_line(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Iterator[tuple[Row, list[int]]]:
-    """Yield the lines that run these operators, with them."""
-    lines: dict[tuple[object, object], tuple[Row, list[int]]] = {}
-    for row in rows:
-        where = place_of_operator(code, flow, flow.start_ns[[row]])
-        lines.setdefault((where.get("file"), where.get("line")), (where, []))[1].append(row)
-    yield from lines.values()

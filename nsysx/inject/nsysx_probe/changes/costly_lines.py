@@ -259,6 +259,12 @@ UNTRIED = (
         "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
+        "statistics-rarely",
+        "Compute this only in the steps that log it: elsewhere nothing reads it",
+        "if step % log_every == 0: log(statistics(logits.detach()))",
+        "What reads it goes into the same block; no list or average may need it from each step.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "checked-rarely",
         "Check this every n steps, or gather the answers on the GPU and read one of them a step: each of these checks makes the CPU wait "
         "for the GPU", "bad |= ~torch.isfinite(output).all()  # stays on the GPU; if step % 100 == 0: assert not bad",
