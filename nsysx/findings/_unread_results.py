@@ -141,7 +141,7 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows:
             line: text_of(source, file, line) or "" for file, line, name in rows if anywhere or (file, name) == function
         }
 
-    theirs, others = lines(of_group), _lines_of_step(flow, code) - of_group
+    theirs, others = lines(of_group), _lines_of_step(case.profile, flow, code) - of_group
     if any(not text or _HANDS_ON.search(text) or _BEGINS.match(text) for text in theirs.values()):
         return []
     made = {name.strip() for text in theirs.values() for name in _targets(text)}
@@ -158,13 +158,21 @@ def _targets(text: str) -> list[str]:
     return found[1].split(",") if found else []
 
 
-def _lines_of_step(flow: OperatorFlow, code: CodeLines) -> set[int]:
-    """Return the lines (rows of the places) that run in the step of a flow, on its thread."""
-    open_on = code.open.get(flow.thread)
-    if open_on is None:
+def _lines_of_step(profile: Profile, flow: OperatorFlow, code: CodeLines) -> set[int]:
+    """Return the lines (rows of the places) that run in the step of a flow, on its thread, from border to border."""
+    open_on, first = code.open.get(flow.thread), int(flow.start_ns[0])
+    step = profile.ranges.ranges.filter(
+        pl.col("process") == profile.process,
+        pl.col("kind") == "step",
+        pl.col("own"),
+        pl.col("start_ns") <= first,
+        pl.col("end_ns") > first,
+    ).select("start_ns", "end_ns")
+    if open_on is None or not step.height:
         return set()
+    start, end = step.row(0)
     begin = open_on.times[:-1]
-    stacks = open_on.labels[(begin >= flow.start_ns[0]) & (begin <= flow.end_ns[-1])]
+    stacks = open_on.labels[(begin >= start) & (begin < end)]
     return {each for stack in np.unique(stacks[stacks >= 0]).tolist() for each in code.chain(int(stack))}
 
 

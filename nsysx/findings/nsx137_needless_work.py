@@ -8,7 +8,8 @@ What it means
     step changes (masks, grids, filters, tables of positions, neighbors of fixed points, the order of edges, what a frozen network says
     of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step, and in each
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
-    heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown.
+    heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
+    statistics for a log in the steps that write it.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
