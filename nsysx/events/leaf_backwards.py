@@ -45,7 +45,7 @@ class LeafBackwards(NamedTuple):
     last: int
 
 
-class _Backward(NamedTuple):
+class _RecordedBackward(NamedTuple):
     """One ``backward`` of an X-ray step: the accumulations in it in order (thread, start_ns, end_ns, label)."""
 
     start_ns: int
@@ -103,20 +103,20 @@ def _end_of_step(ranges: pl.DataFrame, flow: OperatorFlow) -> int:
     return int(least) if isinstance(least, int) else int(flow.end_ns[-1])
 
 
-def _backwards(ranges: pl.DataFrame, ops: pl.DataFrame) -> list[_Backward]:
+def _backwards(ranges: pl.DataFrame, ops: pl.DataFrame) -> list[_RecordedBackward]:
     """Return the backwards of the X-ray steps in which gradients are accumulated."""
-    own = ranges.filter(pl.col("own"), pl.col("kind") == "phase", pl.col("name").cast(pl.String) == "backward")
-    spans = own.select("start_ns", "end_ns").sort("start_ns").rows()
+    phases = ranges.filter(pl.col("own"), pl.col("kind") == "phase", pl.col("name").cast(pl.String) == "backward")
+    spans = phases.select("start_ns", "end_ns").sort("start_ns").rows()
     accumulating = ops.filter(pl.col("name") == _ACCUMULATES).sort("start_ns")
-    result = list[_Backward]()
+    result = list[_RecordedBackward]()
     for start, end in spans:
         inside = accumulating.filter(pl.col("start_ns") >= start, pl.col("end_ns") <= end)
         if inside.height:
-            result.append(_Backward(start, end, inside.select("thread", "start_ns", "end_ns", "label").rows()))
+            result.append(_RecordedBackward(start, end, inside.select("thread", "start_ns", "end_ns", "label").rows()))
     return result
 
 
-def _asked_for(ops: pl.DataFrame, backwards: list[_Backward]) -> bool:
+def _asked_for(ops: pl.DataFrame, backwards: list[_RecordedBackward]) -> bool:
     """Return whether gradients are computed outside of ``backward`` (``autograd.grad``), too, or a checkpoint needs them."""
     nodes = ops.filter(pl.col("name").str.starts_with(_EVALUATES)).sort("start_ns")
     if nodes["name"].str.contains(_REENTRANT).any():
@@ -142,7 +142,12 @@ def _outside(ops: pl.DataFrame) -> pl.Series:
 
 
 def _leaves_of(
-    backward: _Backward, ops: pl.DataFrame, flow: OperatorFlow, result: dict[int, Size], trained: Flags, read: set[int]
+    backward: _RecordedBackward,
+    ops: pl.DataFrame,
+    flow: OperatorFlow,
+    result: dict[int, Size],
+    trained: Flags,
+    read: set[int],
 ) -> list[int]:
     """Return what made the activations to which a backward adds gradients behind all of its parameters, one row for each."""
     leaves = list[int]()
@@ -164,7 +169,7 @@ def _sizes_in(label: str) -> str:
     return label.partition("sizes = [")[2].partition(", input_op_ids")[0].removesuffix("]")
 
 
-def _made_behind(backward: _Backward, leaves: int, ops: pl.DataFrame, keys: I64, when: I64) -> Flags:
+def _made_behind(backward: _RecordedBackward, leaves: int, ops: pl.DataFrame, keys: I64, when: I64) -> Flags:
     """Return which API calls (their threads, and when) the nodes make that run behind the last gradient of a parameter."""
     thread, _, last, _ = backward.accumulations[-leaves - 1]
     nodes = ops.filter(

@@ -38,17 +38,17 @@ _IN_PLACE = re.compile(r"^([\w.]+)\.(?:requires_grad_\((?:True)?\)|requires_grad
 
 def seen(case: Case) -> str:
     """Return which backward leads to nothing that is trained, "" where there is none or it takes little."""
-    found, flow = leaf_backwards(case.profile), flow_of(case.profile)
+    needless, flow = leaf_backwards(case.profile), flow_of(case.profile)
     ns = case.per_step(int(_work(case)["ns"].sum()))
-    if found is None or flow is None or not _sure(case, found) or not case.notable(ns, MUCH_UNREAD_SHARE):
+    if needless is None or flow is None or not _sure(case, needless) or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
-    part, made = _lowest_part(case, found, flow), _module_of_leaf(case, found, flow)
-    size = " x ".join(map(str, found.size))
+    part, made = _lowest_part(case, needless, flow), _module_of_leaf(case, needless, flow)
+    size = " x ".join(map(str, needless.size))
     behind = f" below {part}" if part else ""
-    of = f" of {made}" if made else ""
+    owner = f" of {made}" if made else ""
     return (
-        f"an activation ({size}{of}) was made to require a gradient, which no operator reads: {units.duration(ns)} {case.per} of backward"
-        f"{behind} leads to it alone, behind the last of {units.several(found.gradients, 'gradient')} of parameters"
+        f"an activation ({size}{owner}) was made to require a gradient, which no operator reads: {units.duration(ns)} {case.per} of "
+        f"backward{behind} leads to it alone, behind the last of {units.several(needless.gradients, 'gradient')} of parameters"
     )
 
 
@@ -57,22 +57,22 @@ def costs(case: Case, _: RecordedSettings) -> str:
     return seen(case)
 
 
-def _sure(case: Case, found: LeafBackwards) -> bool:
+def _sure(case: Case, needless: LeafBackwards) -> bool:
     """Return whether what gets the gradient is no parameter for sure: one of a single row may have that size, and is counted then."""
-    if found.size[0] > 1:
+    if needless.size[0] > 1:
         return True
     settings = settings_of(case.profile)
     counts = [row.get("parameters") for row in (settings.rows("optimizers") if settings else None) or ()]
-    return bool(counts) and found.gradients >= sum(n for n in counts if isinstance(n, int))
+    return bool(counts) and needless.gradients >= sum(n for n in counts if isinstance(n, int))
 
 
 def _work(case: Case) -> pl.DataFrame:
     """Return the GPU work of that backward (op, call, ns), without what ranks send beside it."""
-    found = leaf_backwards(case.profile)
+    needless = leaf_backwards(case.profile)
     columns = ("op", "call")
-    if found is None:
+    if needless is None:
         return case.timed_ops(case.ops["op"] < 0, *columns)
-    made = pl.Series(np.append(found.work, np.False_)[case.ops["call"].fill_null(-1).to_numpy()])
+    made = pl.Series(np.append(needless.work, np.False_)[case.ops["call"].fill_null(-1).to_numpy()])
     return case.timed_ops(made & (case.ops["cls"] != DeviceActivity.COMM.value), *columns)
 
 
@@ -90,19 +90,19 @@ def taken(case: Case) -> Takes:
 
 def place(case: Case) -> Row:
     """Return the line that makes the activation require a gradient, else the one that makes the activation."""
-    found, flow, code = leaf_backwards(case.profile), flow_of(case.profile), case.profile.code()
-    if found is None or flow is None or code is None:
+    needless, flow, code = leaf_backwards(case.profile), flow_of(case.profile), case.profile.code()
+    if needless is None or flow is None or code is None:
         return {}
     line = next(_requiring(case), None)
-    return line[0] if line else place_of_operator(code, flow, flow.start_ns[[found.leaf]])
+    return line[0] if line else place_of_operator(code, flow, flow.start_ns[[needless.leaf]])
 
 
 def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and advice with the parts of the network."""
-    found, flow = leaf_backwards(case.profile), flow_of(case.profile)
-    if found is None or flow is None:
+    needless, flow = leaf_backwards(case.profile), flow_of(case.profile)
+    if needless is None or flow is None:
         return title, remedy
-    part, made = _lowest_part(case, found, flow), _module_of_leaf(case, found, flow)
+    part, made = _lowest_part(case, needless, flow), _module_of_leaf(case, needless, flow)
     if part:
         title = f"Backward runs on below {part}, where nothing is trained"
     line = next(_requiring(case), None)
@@ -131,26 +131,26 @@ def _requiring(case: Case) -> Iterator[tuple[Row, str]]:
             yield {"file": file, "line": line}, text
 
 
-def _lowest_part(case: Case, found: LeafBackwards, flow: OperatorFlow) -> str:
+def _lowest_part(case: Case, needless: LeafBackwards, flow: OperatorFlow) -> str:
     """Return the path of the lowest part of the network that is trained: the outermost call around the trained operator that comes first
     which holds hardly anything of what backward does for nothing; "" where that is none.
     """
     of_calls = operator_of_calls(case.profile)
-    if of_calls is None or found.last < 0:
+    if of_calls is None or needless.last < 0:
         return ""
-    rows = of_calls.backward[np.flatnonzero(found.work)]
+    rows = of_calls.backward[np.flatnonzero(needless.work)]
     for call in flow.calls:  # outer ones first
-        if call.path and call.first <= found.last < call.last:
+        if call.path and call.first <= needless.last < call.last:
             inside = (rows >= call.first) & (rows < call.last)
             if inside.mean() <= LEFT_BELOW_SHARE and not (rows >= call.last).any():
                 return _in_network(case, call.path)
     return ""
 
 
-def _module_of_leaf(case: Case, found: LeafBackwards, flow: OperatorFlow) -> str:
+def _module_of_leaf(case: Case, needless: LeafBackwards, flow: OperatorFlow) -> str:
     """Return the path of the innermost module whose last operator makes the activation, "" where that is none."""
-    end = int(np.searchsorted(flow.start_ns, flow.end_ns[found.leaf]))
-    paths = (call.path for call in reversed(flow.calls) if call.first <= found.leaf and call.last == end)
+    end = int(np.searchsorted(flow.start_ns, flow.end_ns[needless.leaf]))
+    paths = (call.path for call in reversed(flow.calls) if call.first <= needless.leaf and call.last == end)
     return _in_network(case, next(paths, ""))
 
 

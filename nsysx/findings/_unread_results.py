@@ -154,8 +154,8 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows:
 
 def _targets(text: str) -> list[str]:
     """Return the names that a line gives new values."""
-    found = _TARGETS.match(text)
-    return found[1].split(",") if found else []
+    given = _TARGETS.match(text)
+    return given[1].split(",") if given else []
 
 
 def _lines_of_step(profile: Profile, flow: OperatorFlow, code: CodeLines) -> set[int]:
