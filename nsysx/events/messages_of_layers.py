@@ -20,6 +20,7 @@ from nsysx.events.behind_backward import behind_backward
 from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.message_calls import with_messages
+from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import flow_of, is_view
 from nsysx.events.outputs_cut_again import CUTS, ELEMENTWISE, TOGETHER, CutOutput, LayerReaders, PartsInFlow
 from nsysx.events.profile import Profile
@@ -52,6 +53,14 @@ class LayerMessages(NamedTuple):
     outputs: tuple[CutOutput, ...] = ()
 
 
+class Came(NamedTuple):
+    """What came with a gather from so many ``ranks``: the ``numbers`` that it may have, and the size of what each sent (``part``)."""
+
+    numbers: set[int]
+    ranks: int
+    part: Size
+
+
 def layer_messages(profile: Profile) -> LayerMessages:
     """Return what the layers of the shown process send each other; nothing where no X-ray or no notes of NCCL say so."""
     return profile.once(_find)
@@ -61,8 +70,8 @@ def _find(profile: Profile) -> LayerMessages:
     flow = flow_of(profile)
     if flow is None or profile.trace.nccl is None:
         return LayerMessages()
-    search = _LayerSearch(flow)
-    made = [m for m in _outermost(messages_in(flow, profile)) if m.sent in flow.row_of]
+    search = LayerSearch(flow)
+    made = [m for m in outermost_messages(messages_in(flow, profile)) if m.sent in flow.row_of]
     of_ops = profile.once(with_messages)
     forward = ~pl.Series(
         behind_backward(profile.attributed.gpu_ops.filter(pl.col("process") == profile.process), of_ops)
@@ -99,7 +108,7 @@ def _find(profile: Profile) -> LayerMessages:
     )
 
 
-def _outermost(messages: list[FlowMessage]) -> list[FlowMessage]:
+def outermost_messages(messages: list[FlowMessage]) -> list[FlowMessage]:
     """Return the messages that lie in no other: a functional collective calls one of c10d."""
     outer = list[FlowMessage]()
     for message in messages:
@@ -120,7 +129,7 @@ def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]
     )
 
 
-class _LayerSearch(LayerReaders):
+class LayerSearch(LayerReaders):
     """Who reads what came with a message."""
 
     def _results(self, message: FlowMessage) -> set[int]:
@@ -150,14 +159,19 @@ class _LayerSearch(LayerReaders):
                 return False
         return False
 
-    def cut_output(self, message: FlowMessage) -> CutOutput | None:
-        """Return what is computed of all that was gathered until each rank takes its own part, None where all of it is needed."""
+    def came(self, message: FlowMessage) -> Came | None:
+        """Return what came with a gather, None where its sizes do not say from how many ranks."""
         sizes = [size for size in message.sizes if size]
         part = min(sizes, key=math.prod, default=())
-        results = self._results(message)
-        whole = {math.prod(size) for n in results for _, size in self.read_behind(n, self.flow.row_of[message.sent])}
+        numbers = self._results(message)
+        whole = {math.prod(size) for n in numbers for _, size in self.read_behind(n, self.flow.row_of[message.sent])}
         ranks, rest = divmod(max(whole, default=0), math.prod(part) or 1)
-        return PartsInFlow(self, message, ranks, part).follow(results) if ranks > 1 and not rest else None
+        return Came(numbers, ranks, part) if ranks > 1 and not rest else None
+
+    def cut_output(self, message: FlowMessage) -> CutOutput | None:
+        """Return what is computed of all that was gathered until each rank takes its own part, None where all of it is needed."""
+        came = self.came(message)
+        return came and PartsInFlow(self, message, came.ranks, came.part).follow(came.numbers)
 
     def is_cut(self, message: FlowMessage) -> bool:
         """Return whether what was gathered is only worked on number by number until each rank takes as much as it sent, for products.

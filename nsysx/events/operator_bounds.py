@@ -34,3 +34,6 @@ FEWEST_CLASSES_ADDED = 256
 # ---- copied_rows ----------------------------------------------------------------------------------------------------
 #: Copies are so many times the rows that they are of. Chosen: below, what is saved is less than half of the work.
 FEWEST_COPIES = 2
+
+#: Rows that are cut off before a loss, as the last position of each sequence, are one of so many at most. Chosen.
+FEWEST_LEFT_OF_ROWS = 8

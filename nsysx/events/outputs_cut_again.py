@@ -11,7 +11,7 @@ import heapq
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -177,18 +177,7 @@ class PartsInFlow:
 
     def follow(self, numbers: set[int]) -> CutOutput | None:
         """Return what is computed of all parts until each rank takes its own, None where all of them are needed."""
-        first_row = int(np.searchsorted(self._flow.start_ns, self._message.end_ns)) - 1
-        seen = set[int]()
-        try:
-            for number in numbers:
-                for size in {size for _, size in self._search.read_behind(number, first_row)}:
-                    self._hold(number, self._came(size), first_row)
-            while self._waiting:
-                row = heapq.heappop(self._waiting)
-                if row not in seen:
-                    seen.add(row)
-                    self._read(row)
-        except _Needed:
+        if not self._all_read(numbers):
             return None
         taken = set(self._cuts.values())
         if len(taken) != 1 or not all(self._search.is_for_product(row, self._message) for row in self._cuts):
@@ -205,6 +194,27 @@ class PartsInFlow:
             self._attends,
             self._packed,
         )
+
+    def _all_read(self, numbers: set[int]) -> bool:
+        """Go through all that reads what came with a message; return whether nothing of it needs the parts of several ranks."""
+        first_row = int(np.searchsorted(self._flow.start_ns, self._message.end_ns)) - 1
+        seen = set[int]()
+        try:
+            for number in numbers:
+                for size in {size for _, size in self._search.read_behind(number, first_row)}:
+                    self._hold(number, self._came(size), first_row)
+            while self._waiting:
+                row = heapq.heappop(self._waiting)
+                if row not in seen:
+                    seen.add(row)
+                    self._read(row)
+        except _Needed:
+            return False
+        return True
+
+    def _need(self) -> NoReturn:
+        """Say that an operator needs all parts, or that it is not known that it does not."""
+        raise _Needed
 
     def _came(self, size: Size) -> Parts | None:
         """Return where the parts lie in what came: one behind the other, or side by side where they were put together."""

@@ -24,6 +24,7 @@ from nsysx.findings import _summed_gathers as summed_gathers
 from nsysx.findings import _synchronized_norms as norms
 from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
+from nsysx.findings._costly_repeated import REPEATED_BY_RANKS
 from nsysx.findings._costly_replicas import OF_REPLICAS
 from nsysx.findings._costly_setting import Costly
 
@@ -388,5 +389,6 @@ OF_RANKS = (
         worth=shards.kept_on_gpu,
         leads=True,
     ),
+    *REPEATED_BY_RANKS,
     *OF_REPLICAS,
 )

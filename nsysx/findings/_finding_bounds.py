@@ -91,6 +91,10 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 #: What ranks send is float64 where so much of what they compute is (share); of a message that takes so long (ns) the bytes are what takes
 #: the time, and half of them half of it.
 ALL_FLOAT64_SHARE, LONG_MESSAGE_NS, HALF_OF_BYTES_LEFT = 0.9, 100_000, 0.5
+# ---- _gathered_losses -------------------------------------------------------------------------------------------
+#: Bytes of gradients are those of all parameters if they differ by no more than this share of those of a head. Chosen: without the head's
+#: they differ by all of it; a metric is reduced besides.
+BYTES_OF_HEAD_SHARE = 0.5
 # ---- _held ------------------------------------------------------------------------------------------------------
 #: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.

@@ -746,6 +746,7 @@ OF_JOBS = {
     "reductions added up",
     "gradients of one input",
     "sent again",
+    "loss of all rows",
     "ranks on one GPU",
     "float32 messages",
     "exchanges in a loop",

@@ -190,6 +190,17 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-rows-of-loss",
+        "Compute this on each rank's own part: head and loss of its own rows, without the gather. Gradients are averaged over the ranks, "
+        "so that the mean of the parts is that of all rows",
+        "own = slice(rank * len(h), (rank + 1) * len(h))  # h: this rank's rows, not gathered\n"
+        "loss = F.cross_entropy(head(h).float(), target[own])\n"
+        "logged = loss.detach() / world\ndist.all_reduce(logged)  # only in steps that log it",
+        "target has to be the same on all ranks. Where rows are left out of the mean (ignore_index), divide each rank's sum by the mean of "
+        "the ranks' counts.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-classes",
         "Compute the loss, or the argmax, of each rank's own classes, and send three numbers for each row: the largest logit, the sum of "
         "exponentials, and the target's logit",

@@ -1,0 +1,21 @@
+"""What every rank of a job computes whole and alike in each step, of which each could do its part."""
+
+from __future__ import annotations
+
+from nsysx.findings import _gathered_losses as gathered_losses
+from nsysx.findings._case import way
+from nsysx.findings._costly_setting import Costly
+
+REPEATED_BY_RANKS = (
+    Costly(
+        "loss of all rows",
+        gathered_losses.computed_of_all,
+        "Every rank computes the loss of all ranks' rows",
+        way("own-rows-of-loss"),
+        worth=gathered_losses.own_rows_alone,
+        takes=gathered_losses.taken,
+        oversight=True,
+        at=gathered_losses.place_of_loss,
+        worded=gathered_losses.in_its_words,
+    ),
+)

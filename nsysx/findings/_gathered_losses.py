@@ -1,0 +1,232 @@
+"""Losses that every rank computes of the rows of all ranks: with its own rows alone each has a part of the work, and nothing is gathered.
+
+Where gradients of all parameters are averaged over the ranks, the gradient of the mean of each rank's own rows becomes that of all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.analyses import lines
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.gathered_losses import GatheredLoss, gathered_losses, is_alike
+from nsysx.events.message_calls import with_messages
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._exposed_transfer import transfer_of_ops_ns
+from nsysx.findings._finding_bounds import BYTES_OF_HEAD_SHARE
+from nsysx.findings._flow_work import work_of_operators
+from nsysx.findings._once import Takes
+from nsysx.findings._parting_lines import parting_line
+from nsysx.model import Row
+from nsysx.reading import nccl_notes
+from nsysx.records import whole_number
+from nsysx.replay import peers
+from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
+
+#: Bytes of a number as gradients are reduced, if not as they are stored.
+_REDUCED_BYTES = (2, 4)
+
+
+def _losses(case: Case) -> list[GatheredLoss]:
+    """Return the losses that all ranks compute alike; none where gradients are not averaged, or a rank computes something else."""
+    settings, flow = settings_of(case.profile), flow_of(case.profile)
+    if settings is None or flow is None or case.program.compiled:  # what a compiled program reads is not seen
+        return []
+    losses = [loss for loss in gathered_losses(case.profile) if _averaged(case, settings, loss)]
+    if not losses:
+        return []
+    for other in peers.others(case.profile):
+        theirs, their_flow = gathered_losses(other), flow_of(other)
+        if their_flow is not None:
+            losses = [loss for loss in losses if any(is_alike(flow, loss, their_flow, each) for each in theirs)]
+    return losses
+
+
+def _averaged(case: Case, settings: RecordedSettings, loss: GatheredLoss) -> bool:
+    """Return whether the gradients of all that is trained are reduced among these ranks: no weight of the loss is another one on a rank.
+
+    Their bytes say so, to within a part of those of the smallest of these weights.
+    """
+    stored, elements = (
+        settings.trained_bytes(),
+        sum(whole_number(row.get("elements")) or 0 for row in settings.rows("optimizers") or ()),
+    )
+    if not elements or not stored or not loss.smallest:
+        return False
+    reduced = _reduced_bytes(case, settings, loss)
+    for element_bytes in {stored / elements, *_REDUCED_BYTES}:
+        times = round(reduced / (elements * element_bytes))
+        left = abs(reduced - times * elements * element_bytes)
+        if times and left <= BYTES_OF_HEAD_SHARE * loss.smallest * element_bytes:
+            return True
+    return False
+
+
+def _reduced_bytes(case: Case, settings: RecordedSettings, loss: GatheredLoss) -> float:
+    """Return how many bytes are added up over these ranks, or all ranks, in and behind backward (a step)."""
+    noted = case.profile.once(with_messages)
+    noted = noted.filter(pl.col("op").is_in(case.ops["op"].implode()))
+    among = noted.filter(pl.col("op").is_in(list(loss.gathers)))["communicator"].unique().to_list()
+    members = nccl_notes.members(case.profile.trace).get(case.process, {})
+    world = max((len(ranks) for ranks in settings.groups_of_ranks()), default=0)
+    of_all = [name for name, member in members.items() if member.size and member.size >= max(world, loss.ranks + 1)]
+    elsewhere = pl.col("phase").is_in(["forward", "evaluation"]).fill_null(value=False)
+    reduced = noted.filter(
+        (pl.col("kind") == "allreduce")
+        & ~elsewhere
+        & pl.col("communicator").is_in([*among, *of_all])
+        & ~pl.col("op").is_in(list(loss.gathers))
+    )
+    return float(reduced["bytes"].fill_null(0).sum()) / case.steps
+
+
+class _Work:
+    """GPU ops (op, ns) that work on the rows of all ranks (``rows``), and that put them together (``joins``); of ``ranks``."""
+
+    def __init__(self, case: Case, losses: list[GatheredLoss]) -> None:
+        flow = flow_of(case.profile)
+        work = pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
+        if losses and flow is not None:
+            sends = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
+            work = work_of_operators(case, flow).filter(~pl.col("op").is_in(sends.implode()))
+        self.rows, self.joins = (
+            work.filter(pl.col("row").is_in(sorted(frozenset[int]().union(*these))))
+            for these in ([loss.rows for loss in losses], [loss.joins for loss in losses])
+        )
+        self.gathers = frozenset[int]().union(*(loss.gathers for loss in losses))
+        self.ranks = min((loss.ranks for loss in losses), default=1)
+        self.rows_ns = case.per_step(int(self.rows["ns"].sum()))
+        self.needless_ns = round((1 - 1 / self.ranks) * self.rows_ns) + case.per_step(int(self.joins["ns"].sum()))
+
+
+def _work(case: Case) -> _Work:
+    return _Work(case, _losses(case))
+
+
+def computed_of_all(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that every rank computes a loss of the rows of all ranks, where that is notable."""
+    losses, work = _losses(case), _work(case)
+    transfer = transfer_of_ops_ns(case, work.gathers)
+    if not losses or not case.notable(work.needless_ns):
+        return ""
+    loss = max(losses, key=lambda each: math.prod(each.whole))
+    ranks = "both ranks gather" if work.ranks == 2 else f"all {work.ranks} ranks gather"
+    sent = f", with {units.duration(transfer)} of transfer that nothing hides" if transfer else ""
+    return (
+        f"{ranks} the rows of all ({' x '.join(map(str, loss.whole))}{sent}), and each computes the same of all of them: "
+        f"{_named(case, loss)}, {units.duration(work.rows_ns)} with the gradients. It works on each row by itself, with weights that all "
+        "ranks hold whole, and their gradients are averaged over the ranks"
+    )
+
+
+def _named(case: Case, loss: GatheredLoss) -> str:
+    flow = flow_of(case.profile)
+    names = [] if flow is None else [flow.names[row].removeprefix("aten::").strip("_") for row in sorted(loss.rows)]
+    return ", ".join(dict.fromkeys(name for name in names if name not in _VIEWS))
+
+
+_VIEWS = (
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "t",
+    "transpose",
+    "slice",
+    "flatten",
+    "unsqueeze",
+    "squeeze",
+    "_reshape_alias",
+)
+
+
+def own_rows_alone(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return what it saves if each rank computes its own rows: its part of the work, and of the gather, and what goes back, all.
+
+    At least a part takes as much longer as the root says: a small grid leaves a GPU idle.
+    """
+    work = _work(case)
+    share, ops = 1 / work.ranks, ops_of(work.rows)
+    transfer = transfer_of_ops_ns(case, work.gathers)
+    own: Edit = ScaleOps(ops, share, less_work=True)
+    least: Edit = ScaleOps(ops, math.sqrt(share), less_work=True)
+    joins: list[Edit] = [RemoveOps(ops_of(work.joins))] if work.joins.height else []
+    why = (
+        f"each rank computes 1 of {work.ranks} parts of what all of them compute, {units.duration(work.needless_ns)} less on the GPU, and "
+        "nothing is gathered"
+    )
+    worth = case.worth_between([least], [own, *joins], [own, *joins, RemoveOps(work.gathers)], why)
+    if worth.likely_ns is None:
+        return replace(case.bound(transfer + work.needless_ns, why), confidence=why)
+    most = max(worth.likely_ns, worth.most_ns or 0)
+    likely = min(worth.likely_ns + transfer, most)
+    return replace(worth, likely_ns=likely, error_ns=min((worth.error_ns or 0) + likely - worth.likely_ns, likely))
+
+
+def taken(case: Case) -> Takes:
+    """Return this work, and the gathers."""
+    work = _work(case)
+    return Takes(work.gathers | ops_of(work.rows) | ops_of(work.joins))
+
+
+def place_of_loss(case: Case) -> Row:
+    """Return the line at which gather and loss part."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return {}
+    at = [[(flow.thread, loss.start_ns), (flow.thread, int(flow.start_ns[min(loss.losses)]))] for loss in _losses(case)]
+    return parting_line(case, at)
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy with the program's own line without the gather, where that line has both."""
+    losses, where = _losses(case), place_of_loss(case)
+    text = lines.text_of(lines.texts(case.profile), where["file"], where["line"]) if where else None
+    rows = _own_line(str(text or ""), losses[0].dimension) if losses else None
+    logged = remedy.paste.splitlines()[-2:]
+    return title, remedy if rows is None else replace(remedy, paste="\n".join((rows, *logged)))
+
+
+class _Ungathered(ast.NodeTransformer):
+    """Takes the gathers out of a line; ``gathered``: what it has gathered, as it stands in the line."""
+
+    def __init__(self) -> None:
+        self.gathered: ast.expr | None = None
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        called = ast.unparse(node.func).rpartition(".")
+        if node.args and "gather" in (called[0] if called[2] == "apply" else called[2]).lower():
+            self.gathered = node.args[0]
+            return node.args[0]
+        return self.generic_visit(node)
+
+
+def _own_line(text: str, dimension: int) -> str | None:
+    """Return a line with a loss of gathered rows as one of a rank's own ones, None where it is another kind of line."""
+    try:
+        (line,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    ungathered = _Ungathered()
+    line = ungathered.visit(line)
+    own, value = ungathered.gathered, getattr(line, "value", None)
+    if not isinstance(own, ast.Name) or not isinstance(value, ast.Call) or len(value.args) < 2:
+        return None
+    if not any(isinstance(arg, ast.Name) and arg.id == own.id for arg in value.args):
+        return None
+    part = f"[{':, ' * dimension}own]"
+    for at, arg in enumerate(value.args):
+        if isinstance(arg, ast.Name) and arg.id != own.id:
+            value.args[at] = ast.parse(f"{arg.id}{part}", mode="eval").body
+    length = f"{own.id}.shape[{dimension}]"
+    return (
+        f"own = slice(rank * {length}, (rank + 1) * {length})  # of this rank, of what goes with each row\n"
+        f"{ast.unparse(line)}  # {own.id}: not gathered"
+    )
