@@ -65,7 +65,7 @@ class GatheredLoss(NamedTuple):
 
 
 class _Came(NamedTuple):
-    """A message in a steady step: GPU op, its communicator, and its bytes."""
+    """A message of steady steps: its communicator, and its bytes."""
 
     communicator: str
     bytes: int
@@ -97,12 +97,20 @@ def _find(profile: Profile) -> tuple[GatheredLoss, ...]:
         sent = {_Came(*row) for row in here.select("communicator", "bytes").iter_rows()}
         if found is None or len(sent) != 1:
             continue
-        back = _sent_back(steady, sent.pop(), came.ranks)
-        if not back.height:
+        (each,) = sent
+        back, like = _sent_back(steady, each, came.ranks), _like(steady, each)
+        if back.height < like.height:
             continue  # each rank has the gradients of its own losses alone
         ops = {*here["op"].to_list(), *(back["op"].to_list() if back.height == here.height else ())}
         losses.append(found._replace(gathers=frozenset(ops)))
     return tuple(losses)
+
+
+def _like(steady: pl.DataFrame, sent: _Came) -> pl.DataFrame:
+    """Return the gathers of as many bytes among the same ranks, those of backward left out."""
+    here = (steady["communicator"] == sent.communicator) & (steady["bytes"] == sent.bytes)
+    back = (steady["phase"] == "backward").fill_null(value=False)
+    return steady.filter(here & (steady["kind"] == "allgather") & ~back)
 
 
 def _sent_back(steady: pl.DataFrame, sent: _Came, ranks: int) -> pl.DataFrame:
