@@ -89,20 +89,20 @@ def _find(profile: Profile) -> tuple[GatheredLoss, ...]:
         if came is None:
             continue
         of_rows = RowsInFlow(search, message, came.ranks, came.part)
-        found = of_rows.to_losses(came.numbers)
+        loss = of_rows.to_losses(came.numbers)
         stack = int(code.at(flow.thread, np.array([message.start_ns]))[0])
         here = steady.filter(
             (steady["kind"] == "allgather") & pl.Series(code.op[steady["op"].to_numpy()] == stack, dtype=pl.Boolean)
         )
         sent = {_Came(*row) for row in here.select("communicator", "bytes").iter_rows()}
-        if found is None or len(sent) != 1:
+        if loss is None or len(sent) != 1:
             continue
         (each,) = sent
         back, like = _sent_back(steady, each, came.ranks), _like(steady, each)
         if back.height < like.height:
             continue  # each rank has the gradients of its own losses alone
         ops = {*here["op"].to_list(), *(back["op"].to_list() if back.height == here.height else ())}
-        losses.append(found._replace(gathers=frozenset(ops)))
+        losses.append(loss._replace(gathers=frozenset(ops)))
     return tuple(losses)
 
 
@@ -163,10 +163,10 @@ class RowsInFlow(PartsInFlow):
 
     def _over_classes(self, parts: Parts, size: Size) -> Parts | None:
         """Return where the rows lie in numbers of each row; the classes are the last dimension of two, else the second one."""
-        at = min(1, len(parts.shape) - 1)
-        if any(d == at for d, _ in parts.places):
+        of_classes = min(1, len(parts.shape) - 1)
+        if any(d == of_classes for d, _ in parts.places):
             return None
-        return Parts(size, frozenset((d - (d > at), length) for d, length in parts.places))
+        return Parts(size, frozenset((d - (d > of_classes), length) for d, length in parts.places))
 
     def _worked_on(self, row: int, given: list[Parts], size: Size) -> Parts | None:
         name, first, last = self._flow.names[row], given[0], len(given[0].shape) - 1
@@ -185,14 +185,14 @@ class RowsInFlow(PartsInFlow):
 
     def _times_weight(self, row: int, rows: Parts, size: Size) -> Parts | None:
         """Return the rows that come of a product with a weight that is whole on each rank; None for others."""
-        at, flow = _PRODUCTS[self._flow.names[row]], self._flow
+        argument, flow = _PRODUCTS[self._flow.names[row]], self._flow
         made, sizes = flow.made[row], self._search.sizes[row]
-        alone = [each for each, number in enumerate(made) if number in self._parts] == [at]
+        alone = [each for each, number in enumerate(made) if number in self._parts] == [argument]
         last = len(rows.shape) - 1
         apart = all(d < last for d, _ in rows.places) and size[:last] == rows.shape[:last]
-        if not alone or not apart or len(sizes[at + 1]) != 2 or not self._is_whole(made[at + 1]):
+        if not alone or not apart or len(sizes[argument + 1]) != 2 or not self._is_whole(made[argument + 1]):
             return None
-        self._weights.append(math.prod(sizes[at + 1]))
+        self._weights.append(math.prod(sizes[argument + 1]))
         return Parts(size, rows.places)
 
     def _is_whole(self, number: int) -> bool:

@@ -88,7 +88,7 @@ def _reduced_bytes(case: Case, settings: RecordedSettings, loss: GatheredLoss) -
     return float(reduced["bytes"].fill_null(0).sum()) / case.steps
 
 
-class _Work:
+class _WorkOnAllRows:
     """GPU ops (op, ns) that work on the rows of all ranks (``rows``), and that put them together (``joins``); of ``ranks``."""
 
     def __init__(self, case: Case, losses: list[GatheredLoss]) -> None:
@@ -107,8 +107,8 @@ class _Work:
         self.needless_ns = round((1 - 1 / self.ranks) * self.rows_ns) + case.per_step(int(self.joins["ns"].sum()))
 
 
-def _work(case: Case) -> _Work:
-    return _Work(case, _losses(case))
+def _work(case: Case) -> _WorkOnAllRows:
+    return _WorkOnAllRows(case, _losses(case))
 
 
 def computed_of_all(case: Case, settings: RecordedSettings | None = None) -> str:
@@ -155,14 +155,14 @@ def own_rows_alone(case: Case, settings: RecordedSettings | None) -> Saving:
     work = _work(case)
     share, ops = 1 / work.ranks, ops_of(work.rows)
     transfer = transfer_of_ops_ns(case, work.gathers)
-    own: Edit = ScaleOps(ops, share, less_work=True)
+    part: Edit = ScaleOps(ops, share, less_work=True)
     least: Edit = ScaleOps(ops, math.sqrt(share), less_work=True)
     joins: list[Edit] = [RemoveOps(ops_of(work.joins))] if work.joins.height else []
     why = (
         f"each rank computes 1 of {work.ranks} parts of what all of them compute, {units.duration(work.needless_ns)} less on the GPU, and "
         "nothing is gathered"
     )
-    worth = case.worth_between([least], [own, *joins], [own, *joins, RemoveOps(work.gathers)], why)
+    worth = case.worth_between([least], [part, *joins], [part, *joins, RemoveOps(work.gathers)], why)
     if worth.likely_ns is None:
         return replace(case.bound(transfer + work.needless_ns, why), confidence=why)
     most = max(worth.likely_ns, worth.most_ns or 0)
@@ -181,8 +181,10 @@ def place_of_loss(case: Case) -> Row:
     flow = flow_of(case.profile)
     if flow is None:
         return {}
-    at = [[(flow.thread, loss.start_ns), (flow.thread, int(flow.start_ns[min(loss.losses)]))] for loss in _losses(case)]
-    return parting_line(case, at)
+    groups = [
+        [(flow.thread, loss.start_ns), (flow.thread, int(flow.start_ns[min(loss.losses)]))] for loss in _losses(case)
+    ]
+    return parting_line(case, groups)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
@@ -216,17 +218,17 @@ def _own_line(text: str, dimension: int) -> str | None:
         return None
     ungathered = _Ungathered()
     line = ungathered.visit(line)
-    own, value = ungathered.gathered, getattr(line, "value", None)
-    if not isinstance(own, ast.Name) or not isinstance(value, ast.Call) or len(value.args) < 2:
+    rows, value = ungathered.gathered, getattr(line, "value", None)
+    if not isinstance(rows, ast.Name) or not isinstance(value, ast.Call) or len(value.args) < 2:
         return None
-    if not any(isinstance(arg, ast.Name) and arg.id == own.id for arg in value.args):
+    if not any(isinstance(arg, ast.Name) and arg.id == rows.id for arg in value.args):
         return None
     part = f"[{':, ' * dimension}own]"
-    for at, arg in enumerate(value.args):
-        if isinstance(arg, ast.Name) and arg.id != own.id:
-            value.args[at] = ast.parse(f"{arg.id}{part}", mode="eval").body
-    length = f"{own.id}.shape[{dimension}]"
+    for number, arg in enumerate(value.args):
+        if isinstance(arg, ast.Name) and arg.id != rows.id:
+            value.args[number] = ast.parse(f"{arg.id}{part}", mode="eval").body
+    length = f"{rows.id}.shape[{dimension}]"
     return (
         f"own = slice(rank * {length}, (rank + 1) * {length})  # of this rank, of what goes with each row\n"
-        f"{ast.unparse(line)}  # {own.id}: not gathered"
+        f"{ast.unparse(line)}  # {rows.id}: not gathered"
     )
