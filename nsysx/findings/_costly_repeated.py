@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _gathered_losses as gathered_losses
+from nsysx.findings import _whole_batches as whole_batches
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -17,5 +18,15 @@ REPEATED_BY_RANKS = (
         oversight=True,
         at=gathered_losses.place_of_loss,
         worded=gathered_losses.in_its_words,
+    ),
+    Costly(
+        "batch of all ranks",
+        whole_batches.encoded_whole,
+        "Every rank runs a frozen network on the whole batch",
+        way("own-part-of-batch"),
+        worth=whole_batches.shared_out,
+        takes=whole_batches.taken,
+        oversight=True,
+        at=whole_batches.place_of_call,
     ),
 )

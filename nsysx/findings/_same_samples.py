@@ -221,7 +221,13 @@ def _given_the_same(settings: RecordedSettings, others: Sequence[RecordedSetting
 
 
 def _given_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> SameSamples | None:
-    """Return the network that all ranks give the same in the same steps, where all of their networks are.
+    """Return the network that all ranks give the same in the same steps, where all of their networks are."""
+    rows = calls_given_alike(settings, others)
+    return SameSamples(max(rows, key=lambda row: row.get("rows") or 0), 1 + len(others), given=True) if rows else None
+
+
+def calls_given_alike(settings: RecordedSettings, others: Sequence[RecordedSettings]) -> list[Row]:
+    """Return the inputs of networks that all ranks give the same in the same steps, nothing where a rank gives one of them others.
 
     What is the same in all of its calls is a constant, or made up. Where a call does not tell, the ranks may have different data.
     """
@@ -229,11 +235,10 @@ def _given_alike(settings: RecordedSettings, others: Sequence[RecordedSettings])
     data = {call for call, sums in noted.items() if len(sums) > 1}
     seen = data and not any(None in sums for each in (noted, *theirs) for sums in each.values())
     if not seen or not all(noted.keys() == each.keys() for each in theirs):
-        return None
+        return []
     if not all(_alike_steps(sums, each[call]) for each in theirs for call, sums in noted.items()):
-        return None
-    rows = (row for row in settings.rows("inputs") or () if (row.get("class"), row.get("place")) in data)
-    return SameSamples(max(rows, key=lambda row: row.get("rows") or 0), 1 + len(others), given=True)
+        return []
+    return [row for row in settings.rows("inputs") or () if (row.get("class"), row.get("place")) in data]
 
 
 def _alike_steps(sums: frozenset[object], theirs: frozenset[object]) -> bool:

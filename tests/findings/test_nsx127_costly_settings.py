@@ -747,6 +747,7 @@ OF_JOBS = {
     "gradients of one input",
     "sent again",
     "loss of all rows",
+    "batch of all ranks",
     "ranks on one GPU",
     "float32 messages",
     "exchanges in a loop",

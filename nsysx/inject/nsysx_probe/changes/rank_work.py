@@ -201,6 +201,15 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-part-of-batch",
+        "Compute this on each rank's own part: its rows of the batch, and gather what comes of them",
+        "part = network(batch.chunk(world)[rank])  # under torch.no_grad(): nothing trains it\n"
+        "out = part.new_empty(world * len(part), *part.shape[1:])\ndist.all_gather_into_tensor(out, part.contiguous())",
+        "world and rank are of the group whose ranks read the same batch. Each row must be computed by itself: no BatchNorm that is "
+        "training.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-classes",
         "Compute the loss, or the argmax, of each rank's own classes, and send three numbers for each row: the largest logit, the sum of "
         "exponentials, and the target's logit",
