@@ -18,6 +18,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.gathered_losses import GatheredLoss, gathered_losses, is_alike
 from nsysx.events.message_calls import with_messages
 from nsysx.events.operator_flow import flow_of
+from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
@@ -35,19 +36,22 @@ from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
 _REDUCED_BYTES = (2, 4)
 
 
-def _losses(case: Case) -> list[GatheredLoss]:
-    """Return the losses that all ranks compute alike; none where gradients are not averaged, or a rank computes something else."""
-    settings, flow = settings_of(case.profile), flow_of(case.profile)
-    if settings is None or flow is None or case.program.compiled:  # what a compiled program reads is not seen
-        return []
-    losses = [loss for loss in gathered_losses(case.profile) if _averaged(case, settings, loss)]
-    if not losses:
-        return []
-    for other in peers.others(case.profile):
+def _of_all_ranks(profile: Profile) -> list[GatheredLoss]:
+    """Return the losses that all ranks compute alike, as far as they were recorded."""
+    losses, flow = list(gathered_losses(profile)), flow_of(profile)
+    for other in peers.others(profile) if losses else ():
         theirs, their_flow = gathered_losses(other), flow_of(other)
-        if their_flow is not None:
+        if flow is not None and their_flow is not None:
             losses = [loss for loss in losses if any(is_alike(flow, loss, their_flow, each) for each in theirs)]
     return losses
+
+
+def _losses(case: Case) -> list[GatheredLoss]:
+    """Return these losses; none where gradients are not averaged over the ranks."""
+    settings = settings_of(case.profile)
+    if settings is None or case.program.compiled:  # what a compiled program reads is not seen
+        return []
+    return [loss for loss in case.profile.once(_of_all_ranks) if _averaged(case, settings, loss)]
 
 
 def _averaged(case: Case, settings: RecordedSettings, loss: GatheredLoss) -> bool:
@@ -219,7 +223,7 @@ def _own_line(text: str, dimension: int) -> str | None:
     ungathered = _Ungathered()
     line = ungathered.visit(line)
     rows, value = ungathered.gathered, getattr(line, "value", None)
-    if not isinstance(rows, ast.Name) or not isinstance(value, ast.Call) or len(value.args) < 2:
+    if not isinstance(rows, ast.Name) or not isinstance(value, ast.Call) or len(value.args) != 2:
         return None
     if not any(isinstance(arg, ast.Name) and arg.id == rows.id for arg in value.args):
         return None

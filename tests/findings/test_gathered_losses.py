@@ -55,6 +55,11 @@ def gathered(program: Lined, at: int, made: int, kind: str) -> int:
         program.main.add_range(label, program.t, program.t + 1)
         program.host(2)
         return at + 1
+    if kind == "list":
+        label = f"c10d::allgather_, op_id = {at}, sizes = [[], {OWN}, [], []], input_op_ids = [(0,-1), ({made},0)]"
+        program.main.add_range(label, begin, program.t)
+        operator(program, "cat", at + 4, [at + 2, at + 3, -1], f"{OWN}, {OWN}, []", 0)
+        return at + 4
     label = f"c10d::_allgather_base_, op_id = {at}, sizes = [{whole}, {own}, []], input_op_ids = [(0,-1), ({made},0)]"
     program.main.add_range(label, begin, program.t)
     return at
@@ -165,7 +170,7 @@ def told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | 
 
 @pytest.mark.parametrize(
     "kind",
-    ["as it is", "functional", "normed", "converted", "shifted", "squares", "written out", "positions"],
+    ["as it is", "functional", "list", "normed", "converted", "shifted", "squares", "written out", "positions"],
 )
 def test_a_loss_of_the_rows_of_all_ranks_is_told_with_its_work_and_the_gather(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,6 +214,7 @@ def test_what_needs_all_rows_or_has_another_part_on_each_rank_is_silent(
         ("loss = model.loss(Gather.apply(h), target)", "loss = model.loss(h, target[own])"),
         ("loss = F.mse_loss(all_gather(out, group), y)", "loss = F.mse_loss(out, y[own])"),
         ("h = gather(h)", None),
+        ("loss = criterion(gather(h), target, weight)", None),
         ("loss = loss_of(gather(net(x)), y)", None),
         ("for x in gather(y):", None),
     ],
