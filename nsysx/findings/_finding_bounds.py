@@ -366,3 +366,6 @@ SAME_LOOP_SHARE = 0.8
 # ---- _sent_again ----------------------------------------------------------------------------------------------------
 #: Most modules, and most layers of each, that are named in a sentence.
 MOST_NAMED_LAYERS = 4
+# ---- _whole_batches ---------------------------------------------------------------------------------------------
+#: Bytes of a number of what comes of a network, whose type is not recorded: the more of those that networks compute in.
+GATHERED_ELEMENT_BYTES = 4

@@ -20,7 +20,7 @@ from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import LARGE_MESSAGE_BYTES
+from nsysx.findings._finding_bounds import GATHERED_ELEMENT_BYTES, LARGE_MESSAGE_BYTES
 from nsysx.findings._flow_work import in_short, work_of_operators
 from nsysx.findings._once import Takes
 from nsysx.findings._ranks_apart import apart, forwards_alone
@@ -29,9 +29,6 @@ from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
 from nsysx.replay.edits import Edit, ScaleOps
-
-#: Bytes of a number of what comes, where its type is not recorded: the more of those that networks compute in.
-_ELEMENT_BYTES = 4
 
 
 class _WholeBatch(NamedTuple):
@@ -112,7 +109,7 @@ def _gather_ns(case: Case, numbers: int) -> float | None:
     if not large.height:
         return None
     fastest = large.select((pl.col("ns") / pl.col("bytes")).min()).item()  # the others wait for a rank besides
-    return float(fastest * numbers * _ELEMENT_BYTES)
+    return float(fastest * numbers * GATHERED_ELEMENT_BYTES)
 
 
 def encoded_whole(case: Case, settings: RecordedSettings | None = None) -> str:
