@@ -180,7 +180,9 @@ class RowsInFlow(PartsInFlow):
             return first if size == first.shape and all(d < last for d, _ in first.places) else None
         if _OF_ROWS.match(name) or (_SUMS.match(name) and size == first.shape[:-1]):
             apart = size[:last] == first.shape[:last] and all(d < last for d, _ in first.places)
-            return Parts(size, first.places) if apart else None
+            # Of a square, sizes do not say whether numbers are of its rows or of its columns.
+            told = len(size) > last or all(first.shape[d] != first.shape[last] for d, _ in first.places)
+            return Parts(size, first.places) if apart and told else None
         return super()._worked_on(row, given, size)
 
     def _times_weight(self, row: int, rows: Parts, size: Size) -> Parts | None:

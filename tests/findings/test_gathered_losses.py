@@ -110,9 +110,9 @@ def loss(program: Lined, at: int, rows: int, size: str, kind: str) -> None:
     """Product (400 us), conversion (300 us) and loss (500 us) of rows."""
     factor = weight(program, at, rows, kind)
     logits = size.replace("128]", "512]")
-    if kind == "of what came":
+    if kind in ("of what came", "sums of a square"):
         logits = "[128, 128]"
-    of_weight = {"classes": "[512, 256]", "of what came": ALL}.get(kind, WEIGHT)
+    of_weight = {"classes": "[512, 256]", "of what came": ALL, "sums of a square": "[128, 128]"}.get(kind, WEIGHT)
     operator(program, "linear", at + 1, [rows, factor, -1], f"{size}, {of_weight}, []", 400)
     operator(program, "to", at + 2, [at + 1, -1], f"{logits}, []", 300, "copy")
     if kind == "classes":  # as if they were logits
@@ -124,6 +124,10 @@ def loss(program: Lined, at: int, rows: int, size: str, kind: str) -> None:
         operator(program, "gather", at + 6, [at + 5, -1, -1], f"{logits}, [], [128, 1]")
         operator(program, "mean", at + 7, [at + 6, -1], "[128, 1], []")
         operator(program, "neg", at + 4, [at + 7], "[]")
+    elif kind.startswith("sums"):
+        operator(program, "sum", at + 5, [at + 2, -1], f"{logits}, []", 500, "reduce")
+        operator(program, "square", at + 6, [at + 5], "[128]")
+        operator(program, "mean", at + 4, [at + 6, -1], "[128], []")
     elif kind == "positions":
         operator(program, "view", at + 5, [at + 2, -1], f"{logits}, []")
         operator(program, "cross_entropy_loss", at + 4, [at + 5, -1, -1], "[128, 512], [128], []", 500, "softmax")
@@ -170,7 +174,18 @@ def told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | 
 
 @pytest.mark.parametrize(
     "kind",
-    ["as it is", "functional", "list", "normed", "converted", "shifted", "squares", "written out", "positions"],
+    [
+        "as it is",
+        "functional",
+        "list",
+        "normed",
+        "converted",
+        "shifted",
+        "squares",
+        "written out",
+        "positions",
+        "sums of rows",
+    ],
 )
 def test_a_loss_of_the_rows_of_all_ranks_is_told_with_its_work_and_the_gather(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +214,7 @@ def test_the_paste_is_the_program_s_own_line(tmp_path: Path, monkeypatch: pytest
         "classes",  # what was gathered lies side by side
         "sorted, too",
         "root",  # of a mean
+        "sums of a square",  # of its rows, or of its columns
         "own again",  # each rank goes on with its own rows
     ],
 )
