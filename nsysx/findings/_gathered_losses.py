@@ -196,8 +196,8 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     losses, where = _losses(case), place_of_loss(case)
     text = lines.text_of(lines.texts(case.profile), where["file"], where["line"]) if where else None
     rows = _own_line(str(text or ""), losses[0].dimension) if losses else None
-    logged = remedy.paste.splitlines()[-2:]
-    return title, remedy if rows is None else replace(remedy, paste="\n".join((rows, *logged)))
+    logged = remedy.paste.splitlines()[-1]
+    return title, remedy if rows is None else replace(remedy, paste=f"{rows}\n{logged}")
 
 
 class _Ungathered(ast.NodeTransformer):

@@ -195,7 +195,7 @@ UNTRIED = (
         "so that the mean of the parts is that of all rows",
         "own = slice(rank * len(h), (rank + 1) * len(h))  # h: this rank's rows, not gathered\n"
         "loss = F.cross_entropy(head(h).float(), target[own])\n"
-        "logged = loss.detach() / world\ndist.all_reduce(logged)  # only in steps that log it",
+        "dist.all_reduce(logged := loss.detach() / world)  # only in steps that log it",
         "target has to be the same on all ranks. A loss that is a sum is multiplied by world; where rows are left out of the mean "
         "(ignore_index), divide each rank's sum by the mean of the ranks' counts.",
         untried=_ALL_RANKS,
