@@ -25,7 +25,7 @@ from nsysx.ranks.rank_bounds import (
     REPLAYED_TOGETHER_SHARE,
 )
 from nsysx.ranks.rank_record import Rank
-from nsysx.replay import peers
+from nsysx.replay import job_changes, peers
 from nsysx.replay.chain_columns import Columns
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
@@ -119,10 +119,14 @@ class OwnTimes:
 
     def changed_ns(self) -> dict[str, float]:
         """Return by how much the job's step is shorter with each change that its ranks can make, see ``job_changes`` (ns)."""
-        return {
+        saved = {
             name: self._measured(_job_step([member.changed(name) for member in self.members], self.transfer))
             for name in dict.fromkeys(name for member in self.members for name in (*member.left, *member.unheld))
         }
+        if job_changes.OF_HOSTS in saved and self.measured is not None:
+            # Hosts that are slower than tracing alone explains are so in each of their lines.
+            saved[job_changes.OF_HOSTS] *= max(self.measured / self.step, 1.0)
+        return saved
 
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).

@@ -15,6 +15,7 @@ from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import micro_steps
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.frozen_parameters import frozen_parameters
+from nsysx.events.looped_updates import left_of_loops
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.events.shared_optimizer import shared_optimizer
@@ -28,7 +29,8 @@ from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: The remedy for kernels that a library builds anew in each step.
 BUILT_NO_MORE = "no-kernel-built-in-a-step"
-
+#: The change that takes time of hosts alone: loops over tensors take lists of them. The GPU's work stays, in few launches.
+OF_HOSTS = "foreach-parameters"
 #: The kernel with which torch joins tensors into one.
 _FLATTENS = r"CatArrayBatchedCopy"
 
@@ -45,6 +47,9 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
         here = np.isin(ops, list(removed))
         if here.any():
             left[name] = np.where(here, 0.0, _relieved(profile, removed, ops)) * _grown(profile, name, ops)
+    merged = profile.once(left_of_loops)
+    if np.isin(ops, list(merged)).any():
+        left[OF_HOSTS] = np.array([merged.get(op, 1.0) for op in ops.tolist()])
     return left
 
 
