@@ -237,7 +237,7 @@ OF_RANKS = (
     Costly(
         "parameters one by one",
         looped_parameters.updated_one_by_one,
-        "Tensors are updated one by one, and the ranks wait for each other's hosts",
+        "Tensors are updated one by one on each rank",
         way("foreach-parameters"),
         worth=looped_parameters.in_one_call,
         seen=looped_parameters.updated_one_by_one,

@@ -73,7 +73,7 @@ class _Writer:
         if len(body) == 1 and isinstance(only := body[0], ast.If) and not only.orelse:
             self._test, body = only.test, only.body
         updates = [update for statement in body for update in self._updates(statement)]
-        calls = [self._call(update) for update in updates]
+        calls = [self._call(update) for update in _averages(updates)]
         if not calls:
             raise _Unknown
         return Listed("\n".join((*self._lines(), *calls)), len(self._lists), len(updates))
@@ -212,6 +212,30 @@ class _Writer:
         if not kept and not (isinstance(inner, ast.Name) and inner.id in self._variables):
             raise _Unknown
         return value
+
+
+def _averages(updates: Sequence[_Update]) -> list[_Update]:
+    """Return updates with each ``a.mul_(d).add_(b, alpha=1 - d)`` as the ``a.lerp_(b, 1 - d)`` that it is, up to rounding."""
+    told: list[_Update] = []
+    for update in updates:
+        before = told[-1] if told else None
+        weight = _complement(before, update) if before is not None else None
+        if before is None or weight is None:
+            told.append(update)
+        else:
+            told[-1] = _Update("lerp_", update.written, update.tensors, (weight,))
+    return told
+
+
+def _complement(scaled: _Update, added: _Update) -> str | None:
+    """Return the number by which the second one adds a tensor, if the first scales by what that leaves of 1; else None."""
+    same = ast.unparse(scaled.written) == ast.unparse(added.written)
+    by_numbers = scaled.method == "mul_" and not scaled.tensors and added.method == "add_" and len(added.tensors) == 1
+    if not (same and by_numbers and len(added.options) == 1 and added.options[0].startswith("alpha=")):
+        return None
+    times, weight = scaled.options[0], added.options[0].removeprefix("alpha=")
+    whole = any(a in (f"{one} - {b}", f"{one} - ({b})") for one in ("1", "1.0") for a, b in ((times, weight), (weight, times)))
+    return weight if whole else None
 
 
 def _names(value: ast.expr) -> set[str]:

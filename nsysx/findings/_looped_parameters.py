@@ -128,12 +128,12 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
 
 def written(listed: Listed | None, *, split: bool) -> Alternative:
     """Return the remedy for a loop, with code that takes its place where that is known."""
-    text = "Update all of these tensors in one call each (torch._foreach_*)"
-    condition = "The tensors must be on one device, and those of one update of one type."
+    text = "Update all tensors at once with torch._foreach_*"
+    condition = "All of them must be on one device, and of one type."
     paste = "torch._foreach_lerp_(averages, parameters, 1 - decay)  # lists of tensors"
     if split:
-        text = f"{text}, on the parts that each rank has (.to_local())"
-        condition = "The tensors of one update must be split over the ranks in the same way, and be of one type."
+        text = "Update all tensors at once: torch._foreach_* on .to_local()"
+        condition = "All of them must be split over the ranks alike, and of one type."
         paste = f"averages, parameters = ([p.to_local() for p in m.parameters()] for m in (average, model))\n{paste}"
     return way("foreach-parameters", text, paste if listed is None else listed.paste, condition)
 
