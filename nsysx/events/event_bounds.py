@@ -352,18 +352,15 @@ CORRESPONDING_OPERATORS_SHARE = 0.9
 WHOLE_BACKWARD_SHARE = 0.9
 #: What reads a gradient, or what a call needs, is not known where a larger share of kernels is launched outside of operators.
 UNSEEN_READERS_SHARE = 0.01
-
 # ---- earlier_nodes ----------------------------------------------------------------------------------------------
 #: Nodes are those of a flow's operators, numbered earlier, if this share of them has the name of theirs: products have several. Chosen.
 LIKE_NODES_SHARE = 0.7
-
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
 #: seldom twice as fast.
 FEWER_OPERATIONS_SHARE = 0.5
 #: All pairs of two tensors are written out where they are this many times as many numbers as both together. Chosen.
 WRITTEN_OUT_TIMES = 4
-
 # ---- attention_backends -----------------------------------------------------------------------------------------
 #: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
 FLASH_HEAD_SIZE = 256

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nsysx.events.code_lines import CodeLines
 from nsysx.events.event_bounds import FEWEST_LOOPED_UPDATES, ON_DEVICE_KIND
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, flow_of, in_place, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.rounds_in_sequence import in_sequence
@@ -58,18 +58,21 @@ def left_of_loops(profile: Profile) -> Mapping[int, float]:
 
 
 def _loops(profile: Profile) -> tuple[LoopedUpdates, ...]:
-    code, flow, steps = profile.code(), flow_of(profile), profile.scope.steps
-    if code is None or flow is None or not steps:
+    code, steps = profile.code(), profile.scope.steps
+    launched = _launched(profile) if code is not None and steps else None
+    flow = flow_of(profile) if launched is not None else None
+    if code is None or launched is None or flow is None:
         return ()
     there: I64 = code.places_of(code.at(flow.thread, flow.start_ns))
-    eligible = {row: seen for row in np.unique(there[there >= 0]).tolist() if (seen := _updates(profile, flow, there == row))}
+    many = np.intersect1d(there, launched.places[launched.places >= 0])
+    eligible = {row: seen for row in many.tolist() if (seen := _updates(profile, flow, there == row))}
     functions = code.places.select("file", "function").rows()
     by_function: dict[object, list[int]] = {}
     for row in eligible:
         by_function.setdefault(functions[row], []).append(row)
     loops = []
     for rows in by_function.values():
-        left = _left(profile, code, rows)
+        left = _left(launched, rows)
         if left:
             rows.sort(key=lambda row: -eligible[row][0])
             count, split = sum(eligible[row][0] for row in rows), any(eligible[row][1] for row in rows)
@@ -77,12 +80,43 @@ def _loops(profile: Profile) -> tuple[LoopedUpdates, ...]:
     return tuple(sorted(loops, key=lambda loop: -loop.operators))
 
 
-def _updates(profile: Profile, flow: OperatorFlow, at_line: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[int, bool] | None:
+class _Launched(NamedTuple):
+    """What the steady steps launch, by thread in order: ``ops`` (op, ns) and the place of each that may be a loop's, -1 for all else."""
+
+    ops: pl.DataFrame
+    places: I64
+
+
+def _launched(profile: Profile) -> _Launched | None:
+    """Return what is launched, None where no line launches much outside of networks, on one device."""
+    code, steps = profile.code(), profile.scope.steps or 1
+    columns = ("op", "call", "phase", "op_kind", "copy_kind", "start_ns", "end_ns")
+    ops = profile.steady_ops.select(columns).filter(profile.steady_ops["call"].is_not_null())
+    if code is None or not ops.height:
+        return None
+    ops = ops.with_columns(thread=profile.attributed.api_calls["thread"].gather(ops["call"])).sort(
+        "thread", "call", "op"
+    )
+    places = code.places_of(code.op[ops["op"].to_numpy()])
+    elsewhere = ((ops["op_kind"] == "memcpy") & (ops["copy_kind"] != ON_DEVICE_KIND)).fill_null(value=True)
+    of_networks = ops["phase"].cast(pl.String).is_in(_OF_NETWORKS).fill_null(value=False)
+    never = np.unique(places[(elsewhere | of_networks).to_numpy()])
+    often = np.bincount(places[places >= 0], minlength=code.places.height)
+    few = np.flatnonzero(often < FEWEST_LOOPED_UPDATES * steps)
+    places = np.where(np.isin(places, np.concatenate((never, few))), -1, places)
+    if (places < 0).all():
+        return None
+    return _Launched(ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")), places)
+
+
+def _updates(profile: Profile, flow: OperatorFlow, at_line: Flags) -> tuple[int, bool] | None:
     """Return how many operators a line runs in the step of the flow, and whether a subclass passes them on; None where it does anything
     but to update tensors each by itself.
     """
     outer = [(row, last) for row, last in flow.outermost_spans if at_line[row]]
-    computing = [(row, last) for row, last in outer if not is_view(flow.names[row]) and not _HANDS_ON.match(flow.names[row])]
+    computing = [
+        (row, last) for row, last in outer if not is_view(flow.names[row]) and not _HANDS_ON.match(flow.names[row])
+    ]
     names = [flow.names[row] for row, _ in computing]
     writes = sum(map(in_place, names))
     if writes < FEWEST_LOOPED_UPDATES or not all(map(_FOR_EACH.match, names)):
@@ -90,29 +124,20 @@ def _updates(profile: Profile, flow: OperatorFlow, at_line: np.ndarray[tuple[int
     if trained_of(profile)[[row for row, _ in computing]].any() or in_sequence(flow, at_line):
         return None
     passed_on = sum(
-        any(flow.names[inner] == flow.names[row] and flow.size[inner] != flow.size[row] for inner in range(row + 1, last))
+        any(
+            flow.names[inner] == flow.names[row] and flow.size[inner] != flow.size[row]
+            for inner in range(row + 1, last)
+        )
         for row, last in computing
     )
     return len(computing), 2 * passed_on >= len(computing)
 
 
-def _left(profile: Profile, code: CodeLines, rows: list[int]) -> dict[int, float]:
-    """Return what is left of each op of these lines, in runs with nothing else launched between; none where a network computes there, or
-    data goes to another device.
-    """
-    ops = profile.steady_ops.filter(profile.steady_ops["call"].is_not_null()).select(
-        "op", "call", "phase", "op_kind", "copy_kind", "start_ns", "end_ns"
-    )
-    threads = profile.attributed.api_calls["thread"].gather(ops["call"])
-    ops = ops.with_columns(thread=threads).sort("thread", "call", "op")
-    there = np.isin(code.places_of(code.op[ops["op"].to_numpy()]), rows)
-    theirs = ops.filter(pl.Series(there, dtype=pl.Boolean))
-    elsewhere = (theirs["op_kind"] == "memcpy") & (theirs["copy_kind"] != ON_DEVICE_KIND).fill_null(value=True)
-    if theirs["phase"].cast(pl.String).is_in(_OF_NETWORKS).any() or elsewhere.any():
-        return {}
-    begins = there & ~np.append(False, there[:-1])
-    run = np.cumsum(begins)[there]
-    numbers, ns = theirs["op"].to_numpy(), (theirs["end_ns"] - theirs["start_ns"]).to_numpy()
+def _left(launched: _Launched, rows: list[int]) -> dict[int, float]:
+    """Return what is left of each op of these lines, in runs with nothing else launched between."""
+    there: Flags = np.isin(launched.places, rows)
+    run = np.cumsum(there & ~np.append(False, there[:-1]))[there]
+    numbers, ns = (launched.ops[column].to_numpy()[there] for column in ("op", "ns"))
     left: dict[int, float] = {}
     for each in np.unique(run).tolist():
         of_run = run == each

@@ -20,6 +20,7 @@ from nsysx.findings import (
 )
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import way
+from nsysx.findings._costly_loops import OF_LOOPS
 from nsysx.findings._costly_ranks import OF_RANKS
 from nsysx.findings._costly_setting import Costly
 
@@ -149,6 +150,7 @@ SETTINGS = (
         set_by=("loader", "loop"),
     ),
     *OF_RANKS,
+    *OF_LOOPS,
     Costly(
         "padding",
         _padding.padded,

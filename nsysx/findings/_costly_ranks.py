@@ -13,7 +13,6 @@ from nsysx.findings import _cut_outputs as cut_outputs
 from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
-from nsysx.findings import _looped_parameters as looped_parameters
 from nsysx.findings import _one_queue as one_queue
 from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
@@ -233,18 +232,6 @@ OF_RANKS = (
         takes=widened.taken,
         oversight=True,
         at=widened.place_of_message,
-    ),
-    Costly(
-        "parameters one by one",
-        looped_parameters.updated_one_by_one,
-        "Tensors are updated one by one on each rank",
-        way("foreach-parameters"),
-        worth=looped_parameters.in_one_call,
-        seen=looped_parameters.updated_one_by_one,
-        takes=looped_parameters.taken,
-        oversight=True,
-        at=looped_parameters.place_of_loop,
-        worded=looped_parameters.worded,
     ),
     Costly(
         "ranks on one GPU",

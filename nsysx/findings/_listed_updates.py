@@ -108,7 +108,12 @@ class _Writer:
         """Return target and iterable of the loop, of several in ``zip`` the one that the tensor is of."""
         target, iterable = self._loop.target, self._loop.iter
         zips = isinstance(iterable, ast.Call) and ast.unparse(iterable.func) == "zip" and self._test is None
-        if zips and isinstance(iterable, ast.Call) and isinstance(target, ast.Tuple) and len(target.elts) == len(iterable.args):
+        if (
+            zips
+            and isinstance(iterable, ast.Call)
+            and isinstance(target, ast.Tuple)
+            and len(target.elts) == len(iterable.args)
+        ):
             used = _names(tensor) & self._variables
             for each, of_each in zip(target.elts, iterable.args, strict=True):
                 if used <= _names(each) and not isinstance(of_each, ast.Starred):
@@ -234,7 +239,9 @@ def _complement(scaled: _Update, added: _Update) -> str | None:
     if not (same and by_numbers and len(added.options) == 1 and added.options[0].startswith("alpha=")):
         return None
     times, weight = scaled.options[0], added.options[0].removeprefix("alpha=")
-    whole = any(a in (f"{one} - {b}", f"{one} - ({b})") for one in ("1", "1.0") for a, b in ((times, weight), (weight, times)))
+    whole = any(
+        a in (f"{one} - {b}", f"{one} - ({b})") for one in ("1", "1.0") for a, b in ((times, weight), (weight, times))
+    )
     return weight if whole else None
 
 

@@ -1,4 +1,4 @@
-"""Tensors that a line of the program updates one by one on every rank, while the ranks wait for each other's hosts: averages, decays, clipping.
+"""Tensors that a line of the program updates one by one on every rank, while the ranks wait for each other's hosts: averages, clipping.
 
 On the rank that is shown nothing idles for such a line where another rank's host is behind: its GPU waits in the next collective. What
 the line costs the job is known by the replay of all ranks together. Where one process is alone, the line itself is what the GPU waits for.
@@ -7,6 +7,7 @@ the line costs the job is known by the replay of all ranks together. Where one p
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -19,15 +20,16 @@ from nsysx.events.looped_updates import LoopedUpdates, looped_updates
 from nsysx.events.profile import Profile
 from nsysx.events.python_lines import place
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Saving, way
+from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._finding_bounds import LISTED_PART_SHARE, LISTED_SHARE, MOST_BODY_LINES, MOST_SHARE
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._listed_updates import Listed, in_lists
 from nsysx.findings._once import Takes
-from nsysx.model import Row
+from nsysx.model import Finding, Row
 from nsysx.replay import job_changes, peers
 
+_REMEDY = "foreach-parameters"
 _FOR = re.compile(r"^(async\s+)?for\b.*\bin\b")
 
 
@@ -135,11 +137,20 @@ def written(listed: Listed | None, *, split: bool) -> Alternative:
         text = "Update all tensors at once: torch._foreach_* on .to_local()"
         condition = "All of them must be split over the ranks alike, and of one type."
         paste = f"averages, parameters = ([p.to_local() for p in m.parameters()] for m in (average, model))\n{paste}"
-    return way("foreach-parameters", text, paste if listed is None else listed.paste, condition)
+    return way(_REMEDY, text, paste if listed is None else listed.paste, condition)
 
 
-def told_of_ranks(case: Case, line_row: int) -> bool:
-    """Return whether what a line of the shown rank does one by one is told of all ranks."""
-    here = any(line_row in each.places for each in looped_updates(case.profile))
-    saving = in_one_call(case, None) if here and updated_one_by_one(case) else None
-    return saving is not None and case.notable(saving.likely_ns or 0)
+def but_told(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings about lines without those about the loop that is told of all ranks."""
+    saving = in_one_call(case, None) if updated_one_by_one(case) else None
+    told = saving is not None and case.notable(saving.likely_ns or 0)
+    where = place_of_loop(case) if told else {}
+    return [f for f in findings if not where or any(f.where.get(key) != where[key] for key in where)]
+
+
+def in_its_words(case: Case, line_row: int, fix: Fix | None) -> Fix | None:
+    """Return what to do about a line of the shown rank that updates tensors one by one, with the program's own loop; else as it is."""
+    if fix is None or [each.name for each in fix.ways] != [_REMEDY]:
+        return fix
+    loop = next((each for each in looped_updates(case.profile) if line_row in each.places), None)
+    return fix if loop is None else Fix.by_name(written(listed_at(case.profile, loop), split=loop.split))

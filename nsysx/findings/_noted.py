@@ -15,7 +15,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
-from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _needs, _rounds_by_group
+from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _looped_parameters, _needs, _rounds_by_group
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
@@ -151,7 +151,7 @@ def _remedy(
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
         fix = None
     kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
-    return _copied_weights.ON_GPU if kept else fix
+    return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 
 
 def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], caller: int | None) -> Finding | None:

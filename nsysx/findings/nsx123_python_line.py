@@ -40,7 +40,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
-from nsysx.findings import _built_kernels, _line_remedies, _noted, _other_threads
+from nsysx.findings import _built_kernels, _line_remedies, _looped_parameters, _noted, _other_threads
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._found import Found
@@ -160,7 +160,10 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     if case.profile.code() is not None:
-        others, lines = _other_threads.findings_of(case, RULE), _noted.found(case, RULE)
+        others, lines = (
+            _other_threads.findings_of(case, RULE),
+            _looped_parameters.but_told(case, _noted.found(case, RULE)),
+        )
         if others:  # why a line of which nothing else is known is slow
             lines = [f for f in lines if f.remedies not in [fix.ways for fix in _line_remedies.NOT_KNOWN]]
         built = (
