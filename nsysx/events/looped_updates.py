@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.event_bounds import FEWEST_LOOPED_UPDATES, ON_DEVICE_KIND
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, flow_of, in_place, is_view
 from nsysx.events.profile import Profile
-from nsysx.events.rounds_in_sequence import in_sequence
 from nsysx.events.trained_operators import trained_of
 from nsysx.frames.intervals import I64
 
@@ -72,12 +72,28 @@ def _loops(profile: Profile) -> tuple[LoopedUpdates, ...]:
         by_function.setdefault(functions[row], []).append(row)
     loops = []
     for rows in by_function.values():
-        left = _left(launched, rows)
+        left = _left(launched, rows) if _apart(flow, np.isin(there, rows)) else {}
         if left:
             rows.sort(key=lambda row: -eligible[row][0])
             count, split = sum(eligible[row][0] for row in rows), any(eligible[row][1] for row in rows)
             loops.append(LoopedUpdates(tuple(rows), frozenset(left), count, split, left))
     return tuple(sorted(loops, key=lambda loop: -loop.operators))
+
+
+def _apart(flow: OperatorFlow, at_lines: Flags) -> bool:
+    """Return whether what lines run are many pieces, none of which needs what another has made."""
+    first_of = dict[int, int]()  # the number of an operator -> that of the first one of its piece
+    pieces = set[int]()
+    for row in flow.outermost:
+        if not at_lines[row]:
+            continue
+        needed = {first_of[number] for number in flow.made[row] if number in first_of}
+        piece = min(needed, default=flow.number[row])
+        for number, first in first_of.items() if len(needed) > 1 else ():
+            first_of[number] = piece if first in needed else first
+        first_of[flow.number[row]] = piece
+        pieces = (pieces - needed) | {piece}
+    return len(pieces) >= FEWEST_LOOPED_UPDATES
 
 
 class _Launched(NamedTuple):
@@ -88,9 +104,9 @@ class _Launched(NamedTuple):
 
 
 def _launched(profile: Profile) -> _Launched | None:
-    """Return what is launched, None where no line launches much outside of networks, on one device."""
+    """Return what is launched, None where no line launches much outside of networks, on one device and for this rank alone."""
     code, steps = profile.code(), profile.scope.steps or 1
-    columns = ("op", "call", "phase", "op_kind", "copy_kind", "start_ns", "end_ns")
+    columns = ("op", "call", "phase", "cls", "op_kind", "copy_kind", "start_ns", "end_ns")
     ops = profile.steady_ops.select(columns).filter(profile.steady_ops["call"].is_not_null())
     if code is None or not ops.height:
         return None
@@ -100,7 +116,8 @@ def _launched(profile: Profile) -> _Launched | None:
     places = code.places_of(code.op[ops["op"].to_numpy()])
     elsewhere = ((ops["op_kind"] == "memcpy") & (ops["copy_kind"] != ON_DEVICE_KIND)).fill_null(value=True)
     of_networks = ops["phase"].cast(pl.String).is_in(_OF_NETWORKS).fill_null(value=False)
-    never = np.unique(places[(elsewhere | of_networks).to_numpy()])
+    communicates = ops["cls"] == DeviceActivity.COMM.value
+    never = np.unique(places[(elsewhere | of_networks | communicates).to_numpy()])
     often = np.bincount(places[places >= 0], minlength=code.places.height)
     few = np.flatnonzero(often < FEWEST_LOOPED_UPDATES * steps)
     places = np.where(np.isin(places, np.concatenate((never, few))), -1, places)
@@ -121,7 +138,7 @@ def _updates(profile: Profile, flow: OperatorFlow, at_line: Flags) -> tuple[int,
     writes = sum(map(in_place, names))
     if writes < FEWEST_LOOPED_UPDATES or not all(map(_FOR_EACH.match, names)):
         return None
-    if trained_of(profile)[[row for row, _ in computing]].any() or in_sequence(flow, at_line):
+    if trained_of(profile)[[row for row, _ in computing]].any():
         return None
     passed_on = sum(
         any(
