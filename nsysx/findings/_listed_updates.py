@@ -174,14 +174,14 @@ class _Writer:
         """Return ``a.copy_(x * a + y * b)`` as two updates."""
         if not isinstance(value.op, ast.Add):
             raise _Unknown
-        own, other = self._product(value.left), self._product(value.right)
-        if ast.unparse(own[0]) != ast.unparse(written):
-            own, other = other, own
-        if ast.unparse(own[0]) != ast.unparse(written) or ast.unparse(other[0]) == ast.unparse(written):
+        kept, added = self._product(value.left), self._product(value.right)
+        if ast.unparse(kept[0]) != ast.unparse(written):
+            kept, added = added, kept
+        if ast.unparse(kept[0]) != ast.unparse(written) or ast.unparse(added[0]) == ast.unparse(written):
             raise _Unknown
         return [
-            _Update("mul_", written, (), (own[1],)),
-            _Update("add_", written, (other[0],), (f"alpha={other[1]}",)),
+            _Update("mul_", written, (), (kept[1],)),
+            _Update("add_", written, (added[0],), (f"alpha={added[1]}",)),
         ]
 
     def _product(self, value: ast.expr) -> tuple[ast.expr, str]:
@@ -239,10 +239,12 @@ def _complement(scaled: _Update, added: _Update) -> str | None:
     if not (same and by_numbers and len(added.options) == 1 and added.options[0].startswith("alpha=")):
         return None
     times, weight = scaled.options[0], added.options[0].removeprefix("alpha=")
-    whole = any(
-        a in (f"{one} - {b}", f"{one} - ({b})") for one in ("1", "1.0") for a, b in ((times, weight), (weight, times))
+    sum_to_one = any(
+        a in (f"{whole} - {b}", f"{whole} - ({b})")
+        for whole in ("1", "1.0")
+        for a, b in ((times, weight), (weight, times))
     )
-    return weight if whole else None
+    return weight if sum_to_one else None
 
 
 def _names(value: ast.expr) -> set[str]:

@@ -33,7 +33,7 @@ _REMEDY = "foreach-parameters"
 _FOR = re.compile(r"^(async\s+)?for\b.*\bin\b")
 
 
-class _Loop(NamedTuple):
+class _LoopOfRanks(NamedTuple):
     """A loop on one of the ranks: what it updates, the lines of that rank, and the loop as it could be written, None where unknown."""
 
     updates: LoopedUpdates
@@ -41,12 +41,12 @@ class _Loop(NamedTuple):
     listed: Listed | None
 
 
-def _loop(profile: Profile) -> _Loop | None:
+def _loop(profile: Profile) -> _LoopOfRanks | None:
     """Return the loop of the shown rank that runs most operators, else that of another rank; None without one."""
     for each in (profile, *peers.others(profile)):
         loops, code = looped_updates(each), each.code()
         if loops and code is not None:
-            return _Loop(loops[0], code, listed_at(each, loops[0]))
+            return _LoopOfRanks(loops[0], code, listed_at(each, loops[0]))
     return None
 
 
@@ -105,7 +105,7 @@ def in_one_call(case: Case, settings: RecordedSettings | None) -> Saving | None:
     return Saving(likely, why, error_ns=error, most_ns=min(likely + error, case.step_ns), source="replay")
 
 
-def _stays_share(loop: _Loop) -> float:
+def _stays_share(loop: _LoopOfRanks) -> float:
     """Return which part of a loop's host time it takes to make the lists, and to call the operators on them."""
     lists = loop.listed.lists / loop.listed.operators if loop.listed is not None else 1.0
     return min(lists * (LISTED_PART_SHARE if loop.updates.split else LISTED_SHARE), 1.0)

@@ -48,7 +48,8 @@ class JobChanges:
     on_all_ranks: Annotated[
         str,
         Option(
-            "Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers, frozen-before-wrapping).",
+            "Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers, frozen-before-wrapping, "
+            "foreach-parameters).",
             "NAME",
         ),
     ] = ""

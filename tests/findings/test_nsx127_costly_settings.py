@@ -737,6 +737,7 @@ OF_JOBS = {
     "compressing hook",
     "parameters_as_bucket_view",
     "metrics in each step",
+    "parameters one by one",
     "stream of collectives",
     "gathers into lists",
     "gathered logits",
