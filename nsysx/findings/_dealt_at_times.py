@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
 from typing import NamedTuple
 
 from nsysx import units
+from nsysx.analyses.lines import texts_of_ranks
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
 from nsysx.findings._rank_rows import rank_rows
@@ -12,6 +16,13 @@ from nsysx.findings._work_bounds import ALIKE_PIECES_SHARE
 from nsysx.judging import late_kinds
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.model import Row
+
+#: A rank takes what is its own by a map of the owners of all.
+_RANK = r"(?:\w+\.)*\w*rank\b(?:\(\))?"
+_MAP = r"(?P<{}>[A-Za-z_][\w.]*)\[[^\[\]]+\]"
+_TAKES_OWN = re.compile(
+    rf"{_MAP.format('first')}\s*[!=]=\s*{_RANK}|(?<![\w.]){_RANK}\s*[!=]=\s*{_MAP.format('second')}"
+)
 
 
 class DealtAtTimes(NamedTuple):
@@ -47,7 +58,7 @@ def dealt_at_times(case: Case, late: Row, each: str, often: float) -> DealtAtTim
     return DealtAtTimes(
         f"{detail} {_place_in_words(work, line)}".rstrip(),
         _saving(case, round(even_ns * often), round(work["mean_ns"] * often)),
-        _fix(line, each.replace("every", "each", 1), shares),
+        _fix(line, each.replace("every", "each", 1), shares, _owners_in_words(case.profile)),
         where,
         (
             {"work": late_kinds.of_family(work), "then_ns": work["ns"], "on its peers then_ns": work["others_ns"]},
@@ -65,13 +76,29 @@ def _place_in_words(work: Row, line: LongStepLine | None) -> str:
     return f"No such step was X-rayed: its host is in {line.in_words} in {units.share(line.share, 1)} of the looks at such steps."
 
 
-def _fix(line: LongStepLine | None, each: str, shares: str) -> Fix:
-    """Return what to do about it: an evaluation is shared, anything else is dealt out by cost."""
+def _owners_in_words(profile: Profile) -> str:
+    """Return in words where a rank takes what is its own, and by which names of owners; "" where no one line that was noted does so."""
+    noted = [
+        (file, number, match["first"] or match["second"])
+        for file, texts in texts_of_ranks(profile).items()
+        for number, text in texts.items()
+        if (match := _TAKES_OWN.search(str(text).partition("  #")[0]))
+    ]
+    if len({owners for _, _, owners in noted}) != 1:
+        return ""
+    file, number, owners = noted[0]
+    return f" (owners in {owners}, read at {PurePath(file).name}:{number})"
+
+
+def _fix(line: LongStepLine | None, each: str, shares: str, owners: str) -> Fix:
+    """Return what to do about it: an evaluation is shared, anything else is dealt out by cost; ``owners``: by which each knows its own."""
     if line is not None and line.evaluates:
         evenly = f"Share evenly what the ranks evaluate in {each}, every n-th item or a random share: {shares}"
         return Fix.by_name("mixed-shares", text=evenly)
     what = f"{line.function} computes on each rank" if line is not None and not line.enters else "each rank computes"
-    return Fix.by_name("dealt-by-cost", text=f"Deal out by cost, not by number, what {what} in {each}: {shares}")
+    return Fix.by_name(
+        "dealt-by-cost", text=f"Deal out by cost, not by number, what {what} in {each}{owners}: {shares}"
+    )
 
 
 def _saving(case: Case, even_ns: int, share_ns: int) -> Saving:

@@ -24,6 +24,7 @@ from nsysx.ranks.rank_bounds import (
     ALONE_AT_TIMES_SHARE,
     LATE_AT_TIMES_SHARE,
     LATE_STEP_TIMES,
+    LEAST_LATE_SHARE,
     MOST_LATE_STEPS_SHARE,
     USUAL_BEHIND_SHARE,
 )
@@ -89,7 +90,9 @@ def _late(own_ns: F64) -> tuple[int, Flags, I64] | None:
     alone = cost[member] >= ALONE_AT_TIMES_SHARE * np.where(behind > least / 2, behind, 0.0).sum()
     if not few or not alone or cost[member] < LATE_AT_TIMES_SHARE * own_ns.max(axis=0).sum():
         return None
-    return member, late[member], np.maximum(behind[member], 0).astype(np.int64)
+    usually_late = float(np.median(behind[member][late[member]]))
+    alike = late[member] & (behind[member] >= LEAST_LATE_SHARE * usually_late)
+    return member, alike, np.maximum(behind[member], 0).astype(np.int64)
 
 
 def _cause(rank: Rank, late: Flags) -> Late:

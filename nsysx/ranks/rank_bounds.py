@@ -66,6 +66,9 @@ LATE_STEP_TIMES = 0.5
 #: By how much it usually is behind is this quantile of its steps. Two healthy processes with `.item()` in each step were 7 to 14 ms apart,
 #: in steps of 24 ms.
 USUAL_BEHIND_SHARE = 0.25
+#: A step in which it is late by less than this share of what it is late by in the middle one of all such steps is late for another reason:
+#: one pause of 21 ms beside four refreshes of 190 ms. Chosen.
+LEAST_LATE_SHARE = 0.25
 #: It is late in this share of them at most: beyond, it always is.
 MOST_LATE_STEPS_SHARE = 0.5
 #: Of all that ranks are late by in single steps it makes this share, and this share of all steps: a note of less is of no use. Chosen.

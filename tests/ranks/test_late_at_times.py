@@ -77,6 +77,16 @@ def test_a_rank_that_saves_in_each_tenth_step_is_named_with_what_that_costs(tmp_
     assert slow.title == "Every 10th step takes 308.2 ms: they wait for rank 0"
 
 
+def test_a_single_pause_is_none_of_the_steps_in_which_it_saves(tmp_path: Path) -> None:
+    """Eight ms more in one step are far less than what it saves for: that would be called shorter than it is."""
+
+    def pauses(r: int, i: int) -> int:
+        return 8 if (r, i) == (0, 14) else saves(r, i)
+
+    at_times = summarize([job(tmp_path / "j.sqlite", pauses)]).rows("ranks")[0]["late_at_times"]
+    assert at_times["late_steps"] > 1 and at_times["ns"] == pytest.approx(300 * MS, rel=0.01)
+
+
 def test_its_line_is_that_of_its_long_steps(tmp_path: Path) -> None:
     saved, waits = [[FILE, 41, "save", 80, False]], [[FILE, 20, "step", 85, True]]
     (finding,) = stragglers(summarize([job(tmp_path / "j.sqlite", saves, long_steps=(saved, waits))]))

@@ -118,6 +118,25 @@ def test_work_that_is_dealt_out_by_number_in_each_tenth_step_is_dealt_out_by_cos
     assert not any(row["turn_even_ns"] for row in summary.rows("ranks"))
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({"84": "if self.owner[n] != self.rank:"}, " (owners in self.owner, read at train.py:84)"),
+        ({"84": "if rank == owners[p]:  # its own"}, " (owners in owners, read at train.py:84)"),
+        ({"84": "if owners[p] == rank:", "90": "if holder[p] == rank:"}, ""),  # which of them is not known
+        ({"84": "mine = params[rank::world]", "90": "if ranks[0] == 0:"}, ""),
+    ],
+)
+def test_the_line_at_which_a_rank_knows_its_own_is_told(lines: dict[str, str], told: str, tmp_path: Path) -> None:
+    path = job(tmp_path / "j.sqlite", refresh(WIDE, NARROW))
+    record = path.with_suffix(".run.json")
+    noted = json.loads(record.read_text())
+    noted["probe"][1]["of_ranks"] = {FILE: lines}
+    record.write_text(json.dumps(noted))
+    finding, _ = found(path)
+    assert f"in each 10th step{told}: rank 0" in finding.fix
+
+
 def test_a_rank_that_mostly_waits_for_one_that_is_late_at_times_says_for_which(tmp_path: Path) -> None:
     summary = summarize([job(tmp_path / "j.sqlite", refresh(WIDE, NARROW))])
     assert summary.verdict is not None
