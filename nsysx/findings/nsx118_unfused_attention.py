@@ -18,7 +18,8 @@ Good
     # transformers: attn_implementation="sdpa"
 
 Harmless when
-    Sequences are short, or something else needs the scores.
+    Sequences are short, or something else needs the scores. The softmax of a router or a gate, between layers, is none of attention:
+    where an X-ray shows the operators, only one counts whose scores are no layer's and which is a factor of a product itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.attention_backends import AttentionCalls, attention_calls
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.softmax_uses import softmax_apart_from_attention
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
@@ -101,6 +105,16 @@ def runs_math_path(case: Case) -> AttentionCalls | None:
     return next((each for each in calls if each.backend == "math"), None)
 
 
+def _of_something_else(case: Case) -> Flags:
+    """Return of each of ``case.ops`` whether it works for a softmax that the operators of an X-ray show not to be attention's."""
+    of_calls = operator_of_calls(case.profile)
+    flow = None if of_calls is None else flow_of(case.profile)
+    if of_calls is None or flow is None:
+        return np.zeros(case.ops.height, np.bool_)
+    row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
+    return np.isin(row, list(softmax_apart_from_attention(flow)))
+
+
 def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:
     """Return the kernels (op, ns) between neighboring products with a softmax in between, and how many such places there are."""
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
@@ -112,7 +126,7 @@ def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:
     by_stream = np.lexsort((stream, device))
     rows, stream = rows[by_stream], stream[by_stream]
     product = lookup.coded(case.ops["family"], {"gemm": 0})[rows] == 0
-    softmax = (softmax & ~lookup.matching(case.ops["name"], _OF_LOSS))[rows]
+    softmax = (softmax & ~lookup.matching(case.ops["name"], _OF_LOSS) & ~_of_something_else(case))[rows]
     row, softmax_rows = np.flatnonzero(product), np.flatnonzero(softmax)
     next_product = np.searchsorted(row, softmax_rows)
     inner = (next_product > 0) & (next_product < len(row))

@@ -22,14 +22,18 @@ TURNED: Called = ("t", 4, (2,), "[4096, 64]")
 MIXED: Called = ("mm", 7, (6, 3), "[4096, 4096], [4096, 64]")
 
 
-def forms(*called: Called) -> list[ProductForm]:
-    """Return the forms of operators of which none lies in another."""
+def flow_of_called(*called: Called) -> OperatorFlow:
+    """Return the flow of operators of which none lies in another."""
     names, numbers, made, size = zip(*called, strict=True)
     starts = 10 * np.arange(len(called), dtype=np.int64)
-    flow = OperatorFlow(
+    return OperatorFlow(
         [f"aten::{name}" for name in names], numbers, made=made, size=size, calls=(), start_ns=starts, end_ns=starts + 5
     )
-    return product_forms(flow)
+
+
+def forms(*called: Called) -> list[ProductForm]:
+    """Return the forms of operators of which none lies in another."""
+    return product_forms(flow_of_called(*called))
 
 
 def test_a_chain_takes_fewer_operations_in_the_other_order() -> None:
