@@ -31,7 +31,7 @@ class PieceInText(NamedTuple):
 
 def pieces_in(text: str) -> list[PieceInText] | None:
     """Return the expressions of a line that take a piece, in order; None where it is no whole statement."""
-    tree = _parsed(text)
+    tree = parsed(text)
     if tree is None:
         return None
     nodes = list(ast.walk(tree))
@@ -45,7 +45,7 @@ def pieces_in(text: str) -> list[PieceInText] | None:
     return sorted(pieces, key=lambda each: each.begin)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
     for statement in (text, f"{text} pass"):  # the second one: the head of a loop
         try:
             return ast.parse(statement) if text.isascii() else None  # columns of the tree are bytes

@@ -6,6 +6,8 @@ What it means
     do. People remove the wait that comes with them and gain nothing: the cost is in the kernels. A form with a fixed shape
     (where, masked_fill, weights of 0; ignore_index in a loss) needs none of them. Outside of a loss only the kernels of the
     mask itself count: a graph network has to scatter, a router has to sort.
+    An index of numbers (x[index]) is no mask, and told by its line: its backward adds up the rows of one number one after the other, which
+    an embedding's does not. Where an X-ray shows the operators, numbers are told from masks by them.
 
 In the trace
     DeviceSelectSweepKernel, write_indices (nonzero), DeviceRadixSort (sort, unique, index backward), index_elementwise_kernel
@@ -33,6 +35,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.findings import _picked_rows
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
@@ -105,8 +108,9 @@ def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding per module whose mask kernels take 1 % of the step or more."""
-    kernels = case.kernels
+    """Return a finding per line whose index adds equal rows in turn, and per module whose mask kernels take 1 % of the step or more."""
+    picked, of_numbers = _picked_rows.findings_of(case, RULE)
+    kernels = case.kernels.filter(~case.kernels["op"].is_in(list(of_numbers)))
     mask_kernels = kernels.filter(
         (kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS))
     )
@@ -121,6 +125,7 @@ def check(case: Case) -> list[Finding]:
     findings = [
         f for row in modules.select("module").to_dicts() if (f := _of_module(case, mask_kernels, row)) is not None
     ]
+    findings = picked + findings
     return findings or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
 
 

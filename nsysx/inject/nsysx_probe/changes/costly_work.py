@@ -40,7 +40,8 @@ UNTRIED = (
     Remedy(
         "rows-by-embedding",
         "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds up equal ones one at a time",
-        "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
+        "rows = F.embedding(index, table)  # not table[index]",
+        "No number may be negative: these count from the start alone.", untried=_OWN_CODE,
     ),
     Remedy(
         "sums-by-product", "Sum over this dimension by a GEMM (torch.einsum, @): here all products are written to memory",
