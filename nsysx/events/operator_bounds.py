@@ -31,6 +31,9 @@ PADDED_EXPERTS_TIMES = 2
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: A product with turned one-hot rows of fewer classes is bound by memory, and what adds up by number waits for itself. Chosen.
 FEWEST_CLASSES_ADDED = 256
+# ---- routing_masks --------------------------------------------------------------------------------------------------
+#: A product is one with zeros if no more than this share of a factor is set. Chosen: of experts and places a thousandth is, or less.
+MOSTLY_ZEROS_SHARE = 1 / 64
 # ---- copied_rows ----------------------------------------------------------------------------------------------------
 #: Copies are so many times the rows that they are of. Chosen: below, what is saved is less than half of the work.
 FEWEST_COPIES = 2

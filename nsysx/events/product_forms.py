@@ -15,15 +15,13 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
+from nsysx.events.matrix_products import Factors, MatrixProducts
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_bounds import FEWEST_CLASSES_ADDED
 from nsysx.events.operator_flow import OperatorFlow, is_view
-from nsysx.events.result_readers import ResultReaders
 
-_PRODUCT = re.compile(r"^aten::(addmm|baddbmm|b?mm)$")
 _SUMS = re.compile(r"^aten::(sum|mean)$")
 _SQUARES = re.compile(r"^aten::(pow|square)$")
 _LENGTHS = re.compile(r"^aten::(norm|linalg_norm|linalg_vector_norm)$")
@@ -47,9 +45,12 @@ _BETWEEN = re.compile(r"^aten::(mul|div|add|sub|conj\w*|exp|where)_?$")
 
 @dataclass(frozen=True)
 class ProductForm:
-    """A result that less work gives. ``kind``: order, diagonal, picked, added, blocks, kron, products, distances, repeated or transform;
-    ``rows``: the outermost operators that go (rows of the flow), ``at`` the one to name; ``operations``: those of what comes instead in
-    the forward, ``numbers``: what it reads and writes; ``before`` and ``after``: sizes for people.
+    """A result that less work gives. ``kind``: order, diagonal, picked, added, blocks, kron, products, distances, repeated, transform or
+    routed (``routing_masks``); ``rows``: the outermost operators that go (rows of the flow), ``at`` the one to name; ``operations``: those
+    of what comes instead in the forward, ``numbers``: what it reads and writes; ``before`` and ``after``: sizes for people.
+
+    ``sums_tokens``: a product with a mask sends the rows of tokens to slots, and does not bring them back; ``mask_at``: which tensor that
+    it is given is the mask.
     """
 
     kind: str
@@ -59,18 +60,8 @@ class ProductForm:
     numbers: int
     before: str
     after: str
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """A product of matrices (batch x rows x inner times inner x columns), and the numbers of the operators that made its factors."""
-
-    row: int
-    batch: int
-    rows: int
-    inner: int
-    columns: int
-    made: tuple[int, int]
+    sums_tokens: bool = False
+    mask_at: int = 0
 
 
 def product_forms(flow: OperatorFlow) -> list[ProductForm]:
@@ -80,29 +71,12 @@ def product_forms(flow: OperatorFlow) -> list[ProductForm]:
     return sorted(itertools.chain(*kinds), key=lambda form: form.at)
 
 
-class _Forms(ResultReaders):
-    @cached_property
-    def _products(self) -> dict[int, _Factors]:
-        """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
-        flow, products = self.flow, dict[int, _Factors]()
-        for row, end in flow.outermost_spans:
-            held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
-            if len(held) != 1 or "add" in flow.names[held[0]]:
-                continue
-            sizes, made = self.sizes[held[0]][:2], flow.made[held[0]][:2]
-            if len(sizes) < 2 or len(made) < 2 or len(sizes[0]) not in (2, 3) or len(sizes[0]) != len(sizes[1]):
-                continue
-            batch = sizes[0][0] if len(sizes[0]) == 3 else 1
-            (rows, inner), columns = sizes[0][-2:], sizes[1][-1]
-            if min(batch, rows, inner, columns) > 0 and sizes[1][-2] == inner:
-                products[row] = _Factors(row, batch, rows, inner, columns=columns, made=(made[0], made[1]))
-        return products
-
+class _Forms(MatrixProducts):
     def orders(self) -> Iterator[ProductForm]:
         """Yield the chains of two products that take less than half of the operations in the other order."""
-        for first in self._products.values():
+        for first in self.products.values():
             reader = self.scaled_reader(first.row)
-            second = None if reader is None else self._products.get(reader[0])
+            second = None if reader is None else self.products.get(reader[0])
             if reader is None or second is None:
                 continue
             number = self.base_of(reader[2])[0]
@@ -130,12 +104,12 @@ class _Forms(ResultReaders):
 
     def structured(self) -> Iterator[ProductForm]:
         """Yield the products with a factor that is diagonal, picks rows, or is made of blocks or by a Kronecker product."""
-        for factors in self._products.values():
+        for factors in self.products.values():
             for argument, number in enumerate(factors.made):
                 base, passed = self.base_of(number)
                 row = self.flow.row_of.get(base)
                 kind = None if row is None else _STRUCTURED.get(self.flow.names[row])
-                if row is None or kind is None or (kind == "picked" and not self._is_unit(row)):
+                if row is None or kind is None or (kind == "picked" and not self.is_unit(row)):
                     continue
                 free = factors.rows if argument else factors.columns
                 results, parts = (
@@ -157,30 +131,13 @@ class _Forms(ResultReaders):
                 )  # fmt: skip
                 break
 
-    def _adds(self, factors: _Factors, argument: int, base: int, passed: frozenset[int]) -> bool:
+    def _adds(self, factors: Factors, argument: int, base: int, passed: frozenset[int]) -> bool:
         """Return whether a product adds up rows by their number: the classes of the factor that is made of ones are not summed over."""
         made, free = self.results.get(base, ()), factors.columns if argument else factors.rows
         if not made or (made[-1] == factors.inner) == (made[-1] == free):  # both, or neither: as often as it is turned
             turns = sum(bool(_TURNS.match(self.flow.names[row])) for row in passed & set(self.flow.outermost))
             return turns % 2 != argument
         return made[-1] == free
-
-    def _is_unit(self, row: int) -> bool:
-        """Return whether each row that an operator makes is one of a unit matrix."""
-        name, made, sizes = self.flow.names[row], self.flow.made[row], self.sizes[row]
-        if name == "aten::one_hot":
-            return True
-        if name == "aten::eq":  # numbers, each beside all classes
-            makers = [self.base_of(number)[0] for number in made[:2]]
-            named = ["" if (i := self.flow.row_of.get(number)) is None else self.flow.names[i] for number in makers]
-            by_one = [size for size, name_of in zip(sizes[:2], named, strict=False) if name_of != "aten::arange"]
-            return named.count("aten::arange") == 1 and len(by_one) == 1 and by_one[0][-1:] == (1,)
-        source = self.flow.row_of.get(self.base_of(made[0])[0]) if made else None
-        of_source = "" if source is None else self.flow.names[source]
-        if name.startswith("aten::scatter"):  # a single 1 in each row of zeros
-            single = len(sizes) > 3 and bool(sizes[2]) and sizes[2][-1] == 1 and math.prod(sizes[3]) == 1
-            return single and of_source in ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
-        return of_source == "aten::eye"
 
     def written_out(self) -> Iterator[ProductForm]:
         """Yield the multiplications, and differences, of all pairs that are only summed."""
@@ -297,7 +254,7 @@ def _of_all_pairs(a: Size, b: Size) -> int:
     return math.prod(max(pair) for pair in pairs) if all(m == n or 1 in (m, n) for m, n in pairs) else 0
 
 
-def _other_order(first: _Factors, second: _Factors, argument: int) -> tuple[int, bool, int, int] | None:
+def _other_order(first: Factors, second: Factors, argument: int) -> tuple[int, bool, int, int] | None:
     """Return the inner size of the first product, whether its left factor is multiplied first in the other order, the columns (rows) of the
     second product's other factor, and the batch; None where the sizes do not say how the second is given the result of the first.
     """

@@ -9,19 +9,22 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
+from nsysx.analyses.lines import text_of, texts
 from nsysx.events import kernel_math
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
+from nsysx.events.routing_masks import routed_products
 from nsysx.events.trained_operators import trained_of
+from nsysx.findings import _routed_pastes
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import ADDED_AT_MOST_SHARE, MOST_LINES_NAMED
-from nsysx.model import Finding
+from nsysx.findings._work_bounds import ADDED_AT_MOST_SHARE, MOST_LINES_NAMED, ROUTED_AT_MOST_SHARE
+from nsysx.model import Finding, Row
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of
 from nsysx.roofline.roofline_bounds import HALF_TRANSFORM_AT_MOST_SHARE, INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
@@ -37,6 +40,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "repeated": ("views-for-copies", "{there}A copy of {after} repeats {before}"),
     "transform": ("real-transform", "{there}The whole Fourier transform of real numbers ({before}): {after} are enough"),
     "products": ("sums-by-product", "{there}All products of {before} are written out, {after}, and then summed"),
+    "routed": ("rows-to-slots", "{there}Masks of {before} send rows to slots by products, nearly all of them with zeros"),
     "distances": ("distances-by-product", "{there}All differences of {before} are written out, {after}"),
 }  # fmt: skip
 #: Work of memory in place of products takes at most this share of them; of a transform a half is left, and some kernels more.
@@ -45,6 +49,7 @@ _AT_MOST = {
     "picked": INSTEAD_AT_MOST_SHARE,
     "added": ADDED_AT_MOST_SHARE,
     "repeated": INSTEAD_AT_MOST_SHARE,
+    "routed": ROUTED_AT_MOST_SHARE,
     "transform": HALF_TRANSFORM_AT_MOST_SHARE,
 }
 
@@ -52,7 +57,7 @@ _AT_MOST = {
 def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
     """Return a finding for each kind of form that saves 5 % of the step or more; ``claimed``: GPU ops of other findings."""
     flow = flow_of(case.profile)
-    forms = [] if flow is None else product_forms(flow)
+    forms = [] if flow is None else [*product_forms(flow), *routed_products(flow)]
     if flow is None or not forms:
         return []
     try:
@@ -124,5 +129,16 @@ def _found(
     there = f"{in_short(where)}: " if where else ""
     return Found(
         rule, title.format(there=there, before=dearest.before, after=dearest.after), detail, worth=worth, cost_ns=cost,
-        fix=Fix.by_name(remedy), where=where or None, takes=Takes(ops_of(gone)),
+        fix=_fix(case, remedy, forms, places), where=where or None, takes=Takes(ops_of(gone)),
     ).as_finding(case)  # fmt: skip
+
+
+def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[int, Row]) -> Fix:
+    """Return the remedy, in the names of the program where its lines are those that a form is written out for; ``places``: of each form."""
+    fix, source = Fix.by_name(remedy), texts(case.profile)
+    if forms[0].kind != "routed":
+        return fix
+    lines = [
+        (text_of(source, each["file"], each["line"]) if (each := places[form.at]) else None, form) for form in forms
+    ]
+    return fix.but(paste=_routed_pastes.moved_rows(lines))
