@@ -28,11 +28,15 @@ _PRODUCTS = r"^aten::(mm|addmm|bmm|matmul|linear)$"
 
 
 class Instead(NamedTuple):
-    """``gone``: the GPU work (op, ns) that the remedy removes; ``least_ns``, ``most_ns``: what comes in its place takes (ns, all steps)."""
+    """``gone``: the GPU work (op, ns) that the remedy removes; ``least_ns``, ``most_ns``: what comes in its place takes (ns, all steps).
+
+    ``at_limit``: the least is what the device needs for its sizes, and not longer.
+    """
 
     gone: pl.DataFrame
     least_ns: float
     most_ns: float
+    at_limit: bool = True
 
     @property
     def fits(self) -> bool:
@@ -49,7 +53,7 @@ class Instead(NamedTuple):
             for share in (most, math.sqrt(most * least), least)
         )
         shortest, longest = (units.duration(case.per_step(ns)) for ns in (self.least_ns, self.most_ns))
-        why = f"what replaces it takes {shortest} (its limit) to {longest}"
+        why = f"what replaces it takes {shortest}{' (its limit)' if self.at_limit else ''} to {longest}"
         return case.worth_between(low, likely, high, why, cause=(StepPart.WORK,))
 
 

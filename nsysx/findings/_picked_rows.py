@@ -75,7 +75,7 @@ def _found(
     taken = case.per_step(int(adds["ns"].sum()))
     if not moved or not case.notable(taken):
         return None
-    worth = Instead(adds.select("op", "ns"), least * case.steps, most * case.steps).worth(case)
+    worth = Instead(adds.select("op", "ns"), least * case.steps, most * case.steps, at_limit=False).worth(case)
     if not case.notable(worth.likely_ns or 0):
         return None
     dearest = max(picks, key=lambda picked: int(adds.filter(pl.col("row") == picked.row)["ns"].sum()))

@@ -23,7 +23,12 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import ADDED_AT_MOST_SHARE, MOST_LINES_NAMED, ROUTED_AT_MOST_SHARE
+from nsysx.findings._work_bounds import (
+    ADDED_AT_MOST_SHARE,
+    MOST_LINES_NAMED,
+    ROUTED_AT_LEAST_TIMES,
+    ROUTED_AT_MOST_SHARE,
+)
 from nsysx.model import Finding, Row
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of
@@ -104,12 +109,13 @@ def _found(
     case: Case, rule: Rule, flow: OperatorFlow, work: pl.DataFrame, *, forms: Sequence[ProductForm], rates: DeviceRates
 ) -> Finding | None:
     """Return the finding about forms of one kind, None where they save too little."""
-    gone, least = _of_forms(work, forms), _least_ns(case, flow, forms, work, rates)
+    gone, limit = _of_forms(work, forms), _least_ns(case, flow, forms, work, rates)
     taken = int(gone["ns"].sum())
-    if least is None or not case.notable(case.per_step(taken), REPORTED_SHARE):
+    if limit is None or not case.notable(case.per_step(taken), REPORTED_SHARE):
         return None
-    most = max(PRODUCTS_AT_MOST_TIMES * least, _AT_MOST.get(forms[0].kind, 0.0) * taken)
-    worth = Instead(gone, least, most).worth(case)
+    times = ROUTED_AT_LEAST_TIMES if forms[0].kind == "routed" else 1.0
+    most = max(PRODUCTS_AT_MOST_TIMES * limit, _AT_MOST.get(forms[0].kind, 0.0) * taken)
+    worth = Instead(gone, times * limit, most, at_limit=times == 1).worth(case)
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     of_row, code = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows()), case.profile.code()
@@ -124,7 +130,7 @@ def _found(
     detail = (
         f"{units.duration(cost)} {case.per} with what the gradients launch, {case.share(cost)} of the step"
         f"{there_too}. In the other form the same result takes "
-        f"{units.duration(case.per_step(math.ceil(least)))} at the device's limit."
+        f"{units.duration(case.per_step(math.ceil(limit)))} at the device's limit."
     )
     there = f"{in_short(where)}: " if where else ""
     return Found(
@@ -141,4 +147,9 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
     lines = [
         (text_of(source, each["file"], each["line"]) if (each := places[form.at]) else None, form) for form in forms
     ]
-    return fix.but(paste=_routed_pastes.moved_rows(lines))
+    grouped = forms[0].before.count(" x ") > 2
+    return fix.but(paste=_routed_pastes.moved_rows(lines), condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}")
+
+
+#: What masks of several groups of tokens need besides.
+_OF_GROUPS = " Flatten the groups of tokens first, and count on the experts from one group to the next."

@@ -24,27 +24,20 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
     """Return lines that move rows to their slots and back; ``lines``: the text of each product's, None where it was not recorded."""
     there = next((each for text, form in lines if form.sums_tokens and (each := _read(text, form))), None)
     back = next((each for text, form in lines if not form.sums_tokens and (each := _read(text, form))), None)
-    several = max(int(form.after) for _, form in lines)
     x, buffer = (there.rows, there.result) if there else ("x", "rows")
-    out, y = (back.rows, back.result) if back else ("rows", "y")
-    numbers, rows = ("torch.where(keep, slot, spare)", x)
-    if several > 1:
-        numbers, rows = f"{numbers}.flatten()", f"{x}.repeat_interleave({several}, 0)"
-    paste = [
-        "slot = choice * places + place.clamp(max=places - 1)",
-        "spare = experts * places  # a row for those that have no place",
-        f"{buffer} = {x}.new_zeros(spare + 1, {x}.size(-1)).index_copy(0, {numbers}, {rows})[:-1]{_instead(there)}",
-        f"{buffer} = {buffer}.unflatten(0, (experts, places))",
-    ]
-    weights = f"(gate * keep).to({out}.dtype)[..., None]"
-    if several > 1:
-        paste.append(
-            f"{y} = {out}.flatten(0, 1).index_select(0, slot.flatten()).unflatten(0, slot.shape){_instead(back)}"
+    out, y = (back.rows, back.result) if back else (buffer, "y")
+    several = max(int(form.after) for _, form in lines)
+    slots, rows = ("slot.flatten()", f"{x}.repeat_interleave({several}, 0)") if several > 1 else ("slot", x)
+    weighted = f"{y} * gate.to({y}.dtype)[..., None]"
+    return "\n".join(
+        (
+            "slot = torch.where(keep, choice * places + place, experts * places)  # the last one: no place",
+            f"{buffer} = {x}.new_zeros(experts * places + 1, {x}.size(-1)).index_copy(0, {slots}, {rows}){_instead(there)}",
+            f"{buffer} = {buffer}[:-1].unflatten(0, (experts, places))",
+            f"{y} = F.embedding(slot, F.pad({out}.flatten(0, 1), (0, 0, 0, 1))){_instead(back)}",
+            f"{y} = ({weighted}).sum(-2)" if several > 1 else f"{y} = {weighted}",
         )
-        paste.append(f"{y} = ({y} * {weights}).sum(1)")
-    else:
-        paste.append(f"{y} = {out}.flatten(0, 1).index_select(0, slot) * {weights}{_instead(back)}")
-    return "\n".join(paste)
+    )
 
 
 def _instead(line: _ProductText | None) -> str:
@@ -53,7 +46,8 @@ def _instead(line: _ProductText | None) -> str:
 
 def _read(text: str | None, form: ProductForm) -> _ProductText | None:
     """Return the product of a line that gives its result a name, None where there is none."""
-    tree = parsed(text.partition("  #")[0].strip()) if text else None
+    text = (text or "").partition("  #")[0].strip()
+    tree = parsed(text) if text else None
     if tree is None or not isinstance(tree.body[0], ast.Assign):
         return None
     statement = tree.body[0]
@@ -66,4 +60,8 @@ def _read(text: str | None, form: ProductForm) -> _ProductText | None:
     if len(factors) != 2 or not isinstance(target, ast.Name):
         return None
     rows = factors[1 - form.mask_at]
-    return _ProductText(rows.id, target.id, ast.unparse(value)) if isinstance(rows, ast.Name) else None
+    return (
+        _ProductText(rows.id, target.id, ast.get_source_segment(text, value) or "")
+        if isinstance(rows, ast.Name)
+        else None
+    )

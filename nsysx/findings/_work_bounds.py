@@ -176,9 +176,9 @@ PADDED_CLASSES_TIMES = 1.03
 #: Rows that are added up by number take this share of the time of the product that did it, or less. Not tried: numbers that many rows have,
 #: and sums of 16 bits, are added one by one, and may take as long.
 ADDED_AT_MOST_SHARE = 1.0
-#: Rows that are moved by number take this share of the time of products with masks that did it, or less: a half of it where it was tried
-#: (H200; 8,192 tokens of 1024 numbers to 16 experts, 7.9 ms a step).
-ROUTED_AT_MOST_SHARE = 0.6
+#: Rows that are moved by number take so many times what their bytes need, and this share of the products with masks that did it, or less: a
+#: half of it where it was tried (H200; 8,192 tokens of 1024 numbers to 16 experts, 7.9 ms a step with masks).
+ROUTED_AT_LEAST_TIMES, ROUTED_AT_MOST_SHARE = 2.0, 0.6
 #: Of each of the k largest its value and its number are sent, as float64 both.
 TOP_BYTES = 16
 # ---- _rounds_by_group ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ What it means
     whose backward copies all of the gradient for each part; and layers or networks that compute all rows again for each that comes.
     Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
+    So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. A line

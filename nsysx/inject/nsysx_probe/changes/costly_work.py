@@ -81,11 +81,13 @@ UNTRIED = (
     Remedy(
         "rows-to-slots",
         "Move the rows of tokens to their slots and back by number: products with a mask of experts and places multiply by zeros",
-        "slot = choice * places + place.clamp(max=places - 1)\n"
-        "spare = experts * places  # rows for which there is no place\n"
-        "rows = x.new_zeros(spare + 1, x.size(-1)).index_copy(0, torch.where(keep, slot, spare), x)[:-1].unflatten(0, (experts, places))\n"
-        "y = rows.flatten(0, 1).index_select(0, slot) * (gate * keep).to(x.dtype)[:, None]",
-        "choice, place and gate: of each token its expert, its place there and its weight; keep: whether it has one.", untried=_OWN_CODE,
+        "slot = torch.where(keep, choice * places + place, experts * places)  # the last one: no place\n"
+        "rows = x.new_zeros(experts * places + 1, x.size(-1)).index_copy(0, slot, x)\n"
+        "rows = rows[:-1].unflatten(0, (experts, places))\n"
+        "y = F.embedding(slot, F.pad(rows.flatten(0, 1), (0, 0, 0, 1)))\n"
+        "y = y * gate.to(y.dtype)[..., None]",
+        "choice, place and gate: of each token its expert, its place there and its weight; keep: whether it has one. What the experts "
+        "compute stays, between the two.", untried=_OWN_CODE,
     ),
     Remedy(
         "fused-loss", "Use the loss that torch has for this, one pass for softmax and loss: F.cross_entropy takes logits",
