@@ -121,10 +121,10 @@ class _Masks(MatrixProducts):
         )  # fmt: skip
 
 
-def _multiplied(numbers: int, one: tuple[Size, float], other: tuple[Size, float]) -> float:
+def _multiplied(numbers: int, first: tuple[Size, float], second: tuple[Size, float]) -> float:
     """Return which share of a product of two tensors (size, share that is set) can be set, ``numbers`` in all."""
-    (size, share), (size_of_other, other_share) = one, other
-    if numbers <= max(math.prod(size), math.prod(size_of_other)):
-        return min(share, other_share)
+    shares = first[1], second[1]
+    if numbers <= max(math.prod(first[0]), math.prod(second[0])):
+        return min(shares)
     # Of all pairs those are set of which both are; what makes a mask longer has to be one itself.
-    return share * other_share if max(share, other_share) < 1 else 1.0
+    return math.prod(shares) if max(shares) < 1 else 1.0
