@@ -14,6 +14,7 @@ from nsysx.events.result_readers import ResultReaders
 
 _SOFTMAX = re.compile(r"^aten::_?(safe_)?softmax$")
 _PRODUCT = re.compile(r"^aten::(b?mm|addmm|baddbmm)_?$")
+_OF_MATRICES = re.compile(r"^aten::(mm|addmm)_?$")
 #: What leaves scores, or their softmax, as they are, but for a number, a mask or a part.
 _KEEPS = re.compile(
     r"^aten::((native_|feature_)?dropout|masked_fill|where|mul|div|add|sub|nan_to_num|tanh|expand|select|slice|narrow|index)_?$"
@@ -69,9 +70,9 @@ class _SoftmaxUses(ResultReaders):
                 return False
             if flow.names[source] == "aten::linear":
                 return True
-            if source in self._products:
+            if source in self._products:  # of matrices: keys of a batch may be older than the step, too
                 end = dict(flow.outermost_spans)[source]
-                inner = (i for i in range(source, end) if _PRODUCT.match(flow.names[i]))
+                inner = [i for i in range(source, end) if _OF_MATRICES.match(flow.names[i])]
                 factors = [
                     n for i in inner for n in (flow.made[i][1:3] if "add" in flow.names[i] else flow.made[i][:2])
                 ]

@@ -147,9 +147,14 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
     lines = [
         (text_of(source, each["file"], each["line"]) if (each := places[form.at]) else None, form) for form in forms
     ]
+    paste = _routed_pastes.moved_rows(lines)
+    if _routed_pastes.has_no_places(forms[0]):
+        return fix.but(text=_BY_NUMBER, paste=paste, condition=_NUMBERED)
     grouped = forms[0].before.count(" x ") > 2
-    return fix.but(paste=_routed_pastes.moved_rows(lines), condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}")
+    return fix.but(paste=paste, condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}")
 
 
-#: What masks of several groups of tokens need besides.
+#: What masks of several groups of tokens need besides; and what is said of masks of rows and numbers alone.
 _OF_GROUPS = " Flatten the groups of tokens first, and count on the experts from one group to the next."
+_BY_NUMBER = "Move rows by their numbers: products with a mask of weighed one-hot rows multiply by zeros"
+_NUMBERED = "number and weight: of each row where it belongs, and what it counts there; n: how many there are. Sums have no fixed order."

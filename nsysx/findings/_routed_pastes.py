@@ -24,9 +24,12 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
     """Return lines that move rows to their slots and back; ``lines``: the text of each product's, None where it was not recorded."""
     there = next((each for text, form in lines if form.sums_tokens and (each := _read(text, form))), None)
     back = next((each for text, form in lines if not form.sums_tokens and (each := _read(text, form))), None)
+    several = max(int(form.after) for _, form in lines)
+    if has_no_places(lines[0][1]):
+        sends, brings = (any(form.sums_tokens is kind for _, form in lines) for kind in (True, False))
+        return "\n".join([*(_added(there, several) if sends else ()), *(_picked(back, several) if brings else ())])
     x, buffer = (there.rows, there.result) if there else ("x", "rows")
     out, y = (back.rows, back.result) if back else (buffer, "y")
-    several = max(int(form.after) for _, form in lines)
     slots, rows = ("slot.flatten()", f"{x}.repeat_interleave({several}, 0)") if several > 1 else ("slot", x)
     weighted = f"{y} * gate.to({y}.dtype)[..., None]"
     return "\n".join(
@@ -38,6 +41,26 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
             f"{y} = ({weighted}).sum(-2)" if several > 1 else f"{y} = {weighted}",
         )
     )
+
+
+def has_no_places(form: ProductForm) -> bool:
+    """Return whether a mask has rows and numbers alone, and no places beside experts."""
+    return form.before.count(" x ") < 2
+
+
+def _added(line: _ProductText | None, several: int) -> list[str]:
+    """Return lines that add up weighed rows by their numbers."""
+    x, result = (line.rows, line.result) if line else ("x", "rows")
+    weighed = f"{x}[:, None] * weight[..., None]" if several > 1 else f"{x} * weight[:, None]"
+    number, weighed = ("number.flatten()", f"({weighed}).flatten(0, 1)") if several > 1 else ("number", weighed)
+    return [f"{result} = {x}.new_zeros(n, {x}.size(-1)).index_add(0, {number}, {weighed}){_instead(line)}"]
+
+
+def _picked(line: _ProductText | None, several: int) -> list[str]:
+    """Return lines that look rows up by number, and weigh them."""
+    rows, y = (line.rows, line.result) if line else ("rows", "y")
+    picked = f"F.embedding(number, {rows}) * weight[..., None]"
+    return [f"{y} = ({picked}).sum(-2){_instead(line)}" if several > 1 else f"{y} = {picked}{_instead(line)}"]
 
 
 def _instead(line: _ProductText | None) -> str:

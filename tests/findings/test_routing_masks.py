@@ -188,8 +188,8 @@ def test_the_lines_give_the_same_with_the_same_gradients(several: int, named: bo
         return torch.einsum("tec,ecd->td", combine, torch.tanh(buf))
 
     def moved(x: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        there = ProductForm("routed", frozenset(), 0, 0, 0, "", str(several), sums_tokens=True)
-        back = ProductForm("routed", frozenset(), 0, 0, 0, "", str(several))
+        there = ProductForm("routed", frozenset(), 0, 0, 0, "64 x 4 x 12", str(several), sums_tokens=True)
+        back = ProductForm("routed", frozenset(), 0, 0, 0, "64 x 4 x 12", str(several))
         texts = list(SOURCE.values()) if named else [None, None]
         lines = moved_rows(list(zip(texts, (there, back), strict=True))).splitlines()
         names: dict[str, Any] = {
@@ -210,3 +210,34 @@ def test_the_lines_give_the_same_with_the_same_gradients(several: int, named: bo
         results.append((y, *(leaf.grad for leaf in leaves)))
     for before, after in zip(*results, strict=True):
         torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_masks_without_places_give_the_same_by_number(several: int) -> None:
+    torch.manual_seed(3)
+    x, table, number = torch.randn(50, 8), torch.randn(90, 8), torch.randint(90, (50, several))
+    number[:, -1] = (number[:, 0] + 1) % 90
+    weight = torch.rand(50, several)
+    mask = torch.zeros(50, 90).scatter(1, number, weight) if several > 1 else F.one_hot(number[:, 0], 90) * weight
+    there = ProductForm("routed", frozenset(), 0, 0, 0, "50 x 90", str(several), sums_tokens=True, mask_at=0)
+    back = ProductForm("routed", frozenset(), 0, 0, 0, "50 x 90", str(several))
+    texts = ["sums = torch.matmul(mask.t(), x)", "y = mask @ table"]
+    names: dict[str, Any] = {
+        "torch": torch,
+        "F": F,
+        "x": x,
+        "table": table,
+        "n": 90,
+        "number": number,
+        "weight": weight,
+    }
+    names |= {} if several > 1 else {"number": number[:, 0], "weight": weight[:, 0]}
+    exec(moved_rows(list(zip(texts, (there, back), strict=True))), names)
+    torch.testing.assert_close(names["sums"], mask.t() @ x)
+    torch.testing.assert_close(names["y"], mask @ table)
+
+
+def test_weighed_one_hot_rows_are_masks_without_places() -> None:
+    called: list[Called] = [X, ("one_hot", 2, (-1, -1), "[4096], []"), ("mul", 4, (2, -1), "[4096, 1000], [4096, 1]")]
+    (form,) = routed(*called, ("mm", 6, (4, -1), "[4096, 1000], [1000, 512]"))
+    assert (form.before, form.sums_tokens) == ("4096 x 1000", False)

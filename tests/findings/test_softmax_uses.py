@@ -33,8 +33,9 @@ def apart(*called: Called) -> list[str]:
          ("dropout", 6, (5, -1, -1), f"{SCORES}, [], []"), ("bmm", 9, (6, 1), f"{SCORES}, {HEADS}")],
         [QUERY, TURNED, ("baddbmm", 4, (-1, 1, 2), f"{SCORES}, {HEADS}, [64, 64, 512]"), SOFTMAX, BY_VALUES],
         [("softmax", 5, (-1, -1, -1), f"{SCORES}, [], []"), BY_VALUES],
+        [QUERY, ("bmm", 4, (1, -1), f"{HEADS}, [64, 64, 512]"), SOFTMAX, ("bmm", 9, (5, -1), f"{SCORES}, {HEADS}")],
     ],
-    ids=["scaled", "a bias", "a mask and dropout", "in one call", "scores of before"],
+    ids=["scaled", "a bias", "a mask and dropout", "in one call", "scores of before", "keys of before"],
 )  # fmt: skip
 def test_attention_in_pieces(called: list[Called]) -> None:
     assert not apart(*called)
