@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import Size
@@ -55,7 +56,8 @@ class IndexedByNumber(NamedTuple):
 def indexed_by_number(flow: OperatorFlow) -> IndexedByNumber:
     """Return what an X-ray step indexes with numbers, without masks."""
     readers, operators, picks = ResultReaders(flow), set[int](), list[PickedRows]()
-    for row, end in flow.outermost_spans:
+    ends = dict(flow.outermost_spans)
+    for row, end in ends.items():
         sizes, made = readers.sizes[row], flow.made[row]
         if flow.names[row] != _INDEX or len(sizes) < 2 or any(map(_NONZERO.match, flow.names[row:end])):
             continue
@@ -63,7 +65,7 @@ def indexed_by_number(flow: OperatorFlow) -> IndexedByNumber:
         picked = (
             _picked(row, sizes[0], sizes[given[0]], readers.results.get(flow.number[row])) if len(given) == 1 else None
         )
-        from_mask = len(made) == len(sizes) and any(_of_mask(readers, made[i]) for i in given)
+        from_mask = len(made) == len(sizes) and any(_of_mask(readers, ends, made[i]) for i in given)
         if not given or (from_mask and (picked is None or picked.picked <= picked.rows)):
             continue
         operators.add(row)
@@ -80,12 +82,11 @@ def _picked(row: int, size: Size, numbers: Size, result: Size | None) -> PickedR
     return None
 
 
-def _of_mask(readers: ResultReaders, number: int) -> bool:
-    """Return whether numbers are the places at which a mask is set."""
+def _of_mask(readers: ResultReaders, ends: Mapping[int, int], number: int) -> bool:
+    """Return whether numbers are the places at which a mask is set; ``ends``: outermost operator -> the row behind what lies in it."""
     flow, row = readers.flow, readers.flow.row_of.get(number)
     while row is not None:
-        spans = dict(flow.outermost_spans)
-        if any(map(_NONZERO.match, flow.names[row : spans.get(row, row + 1)])):
+        if any(map(_NONZERO.match, flow.names[row : ends.get(row, row + 1)])):
             return True
         if not (readers.hands_on(row) or _PARTS.match(flow.names[row])) or not flow.made[row]:
             return False

@@ -30,7 +30,8 @@ def softmax_apart_from_attention(flow: OperatorFlow) -> frozenset[int]:
 class _SoftmaxUses(ResultReaders):
     def __init__(self, flow: OperatorFlow) -> None:
         super().__init__(flow)
-        spans = {row: flow.names[row:end] for row, end in flow.outermost_spans}
+        self._ends = dict(flow.outermost_spans)
+        spans = {row: flow.names[row:end] for row, end in self._ends.items()}
         self._products = {row for row, names in spans.items() if any(map(_PRODUCT.match, names))}
         #: Operators that hold a softmax, and no product: those of attention as a whole have both.
         self.rows = [
@@ -71,8 +72,7 @@ class _SoftmaxUses(ResultReaders):
             if flow.names[source] == "aten::linear":
                 return True
             if source in self._products:  # of matrices: keys of a batch may be older than the step, too
-                end = dict(flow.outermost_spans)[source]
-                inner = [i for i in range(source, end) if _OF_MATRICES.match(flow.names[i])]
+                inner = [i for i in range(source, self._ends[source]) if _OF_MATRICES.match(flow.names[i])]
                 factors = [
                     n for i in inner for n in (flow.made[i][1:3] if "add" in flow.names[i] else flow.made[i][:2])
                 ]
