@@ -60,10 +60,13 @@ class Contest:
 
     def leading(self) -> Finding | None:
         """Return one that cannot be told apart and whose rule leads: a change that is named, with a known saving, before what a compiler
-        may make of lines, or some other operation in place of a loop.
+        may make of lines, or some other operation in place of a loop; and before these what nobody meant, if that saves most.
         """
         leader = next((f for f in self._alike if rule_of(f.code).leads), None)
-        return None if leader is None else self._named_before(leader)
+        if leader is None:
+            return None
+        meant = subject.names_its_change(leader) or not _unmeant(self.best)
+        return self._named_before(leader) if meant else self.best
 
     def _named_before(self, leader: Finding) -> Finding:
         """Return a change that is named, with a known saving, before one for whatever stands there that saves at most twice as much."""

@@ -465,11 +465,15 @@ def test_what_nobody_meant_goes_before_the_most_that_another_whole_program_may_s
         (False, "compile-function", "NSX131"),
     ],
 )
-def test_what_nobody_meant_goes_before_what_a_compiler_makes_of_lines(oversight: bool, remedy: str, first: str) -> None:
+@pytest.mark.parametrize("bound", [True, False])
+def test_what_nobody_meant_goes_before_what_a_compiler_makes_of_lines(
+    bound: bool, oversight: bool, remedy: str, first: str
+) -> None:
     evidence = ({"leads": False, "oversight": oversight},)
     there = {"file": "md.py", "line": 107}
     remedies = (Alternative("float32", "", ""),)
-    setting = found("NSX127", 6, evidence=evidence, bound=True, where=there, remedies=remedies)
+    of_saving = {"bound": True} if bound else {"error_ns": 2 * MS}  # they cannot be told apart
+    setting = found("NSX127", 6, evidence=evidence, where=there, remedies=remedies, **of_saving)
     lines = found("NSX131", 5, remedies=(Alternative(remedy, "", ""),))
     assert led(StepLimit.GPU, lines, setting) == first
 
