@@ -162,7 +162,12 @@ def test_what_is_dealt_out_unevenly_is_dealt_out_by_cost() -> None:
     assert [r.name for r in found.remedies] == ["dealt-by-cost"] and found.where.get("line") == 83
     table = Parameter(1_000)  # an embedding, say: the largest of all, and none for which the line runs
     params = [Parameter(n) for n in (8, 8, 64, 8, 64, 8)]
-    names: dict[str, Any] = {"world": 2, "params": params, "owner": {}, "heavy": lambda p: p is not table}
+    names: dict[str, Any] = {
+        "world": 2,
+        "params": params,
+        "owner": {},
+        "depth": lambda p: 1 if p is table else min(p.shape),
+    }
     exec(found.paste, names)
     assert (
         sorted(names["owner"][p] for p in names["params"] if p.numel() == 4_096) == [0, 1]

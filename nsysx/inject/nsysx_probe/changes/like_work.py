@@ -23,11 +23,11 @@ UNTRIED = (
     Remedy(
         "dealt-by-cost",
         "Deal out what each rank computes for all by what it costs, not by number",
-        "load = [0] * world\n"
-        "cost = lambda p: p.numel() * (min(p.shape) if heavy(p) else 1)  # heavy(p): this line runs for it (Muon, Shampoo: matrices)\n"
+        "load, cost = [0] * world, lambda p: p.numel() * depth(p)\n"
         "for p in sorted(params, key=cost, reverse=True):\n"
         "    owner[p] = load.index(min(load)); load[owner[p]] += cost(p)",
-        "Items must be computed whole, each on one rank; what is sent from each rank changes with it.", untried=_ALL_RANKS,
+        "depth(p): min(p.shape) of what this line runs for (matrices in Muon or Shampoo), 1 of the rest. Items must be computed whole, "
+        "each on one rank; what is sent from each rank changes with it.", untried=_ALL_RANKS,
     ),
     Remedy(
         "even-stages",
