@@ -30,7 +30,7 @@ from nsysx.events import (
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
-from nsysx.judging import capture_checks, nothing_recorded, rank_verdict, verdict
+from nsysx.judging import capture_checks, host_pace, nothing_recorded, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
 from nsysx.ranks import (
@@ -55,7 +55,7 @@ from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_
 from nsysx.selection import Selection
 
 
-def _replay(given: Profile) -> Row | None:
+def _replay(given: Profile, judged: Sequence[Finding]) -> Row | None:
     """Return the figures of the replay itself, None if there is none (a check says why)."""
     replay = replay_of(given)
     if isinstance(replay, Withheld):
@@ -66,6 +66,7 @@ def _replay(given: Profile) -> Row | None:
         "error": replay.error,
         "trusted": replay.trusted,
         "steps": replay.steps,
+        "without_gpu_ns": host_pace.without_gpu_ns(given, replay, judged),
         "scope": scope.to_json() if (scope := replayed_scope(given)) else None,
     }
 
@@ -387,7 +388,7 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
             steps=step_record.steps(given),
             verdict=conclusion,
             tables=tables.made if options.every_table else tables,
-            replay=_replay(given),
+            replay=_replay(given, judged),
             unprofiled=_unprofiled(given),
             tried=given.trace.tried,
             findings=judged,

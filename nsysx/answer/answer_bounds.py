@@ -120,6 +120,9 @@ LONG_WAIT_SHARE, LITTLE_SAVING_SHARE = 0.05, 0.2
 LITTLE_WORK_SHARE, LITTLE_WORK_OPS = 0.01, 100
 #: A step in which the GPU idles for a larger share than this is not left to its work.
 MOSTLY_IDLE_SHARE = 0.5
+#: A step that takes this share of its time with a GPU that has nothing to do is paced by its host: of two such jobs on two H200 (0.86 and
+#: 0.95) half of a network's kernels, and the copies around each convolution, were taken off, and their steps stayed as long.
+PACED_BY_HOST_SHARE = 0.85
 
 # ---- remarks ----------------------------------------------------------------------------------------------------
 #: Letters of a detail on a card: what goes beyond is told with the finding.

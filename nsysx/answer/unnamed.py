@@ -6,7 +6,7 @@ from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import moved_most, near_limits, subject, time_places
-from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE, MOSTLY_IDLE_SHARE
+from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE, MOSTLY_IDLE_SHARE, PACED_BY_HOST_SHARE
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.limit_words import pair
@@ -145,7 +145,9 @@ def _left_over(summary: Summary, saves: str, figures: str, nothing: str) -> str:
     parts = summary.verdict.parts
     idle_ns = sum(ns for part, ns in parts.items() if StepPart.named(part).idle)
     left = f"What is left is GPU work. {figures}"
-    if idle_ns > MOSTLY_IDLE_SHARE * sum(parts.values()):
+    if paced := _paced_by_host(summary):
+        left = paced
+    elif idle_ns > MOSTLY_IDLE_SHARE * sum(parts.values()):
         left = f"For most of the step the GPU idles, and no change of that is known. {figures}"
     elif summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
@@ -156,6 +158,18 @@ def _left_over(summary: Summary, saves: str, figures: str, nothing: str) -> str:
         return f"Look at {most.name}{FIRST}{most.words}. No {saves} {figures}".rstrip()
     other = "" if nothing == "Nothing" else "other "
     return f"{nothing}: no {other}{saves} {left}".rstrip()
+
+
+def _paced_by_host(summary: Summary) -> str:
+    """Return that the host sets the pace, where a step is hardly shorter if the GPU has nothing to do; "" elsewhere."""
+    alone_ns, step_ns = (summary.replay or {}).get("without_gpu_ns"), summary.step.shown_ns
+    if alone_ns is None or step_ns is None or alone_ns < PACED_BY_HOST_SHARE * step_ns:
+        return ""
+    part, whole = pair(min(alone_ns, step_ns), step_ns)
+    return (
+        f"The host sets the pace: with nothing to do on the GPU the step would still take {part} of {whole}. Less GPU work alone saves no "
+        "more than the rest; less host code does, in Python or by CUDA graphs."
+    )
 
 
 def _works_on_one_kernel(summary: Summary, sentence: str) -> bool:

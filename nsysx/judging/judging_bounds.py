@@ -110,6 +110,10 @@ LONG_STEP_TIMES = 1.5
 #: Quarters of so many bare steps are compared, and differ from this share of the mean on.
 BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02
 
+# ---- host_pace --------------------------------------------------------------------------------------------------
+#: Where a change saves this share of a step, as much as other advice must save, nobody asks what the host alone takes (chosen).
+LITTLE_KNOWN_SHARE = 0.05
+
 # ---- uneven_stages --------------------------------------------------------------------------------------------------
 #: Stages of a pipeline are cut unevenly where the longest has so many times the GPU work that they have on average: layers are
 #: units that are not cut further, and embedding and head lie at the ends.

@@ -9,6 +9,7 @@ import pytest
 from nsysx import answer as answers
 from nsysx.answer import unnamed
 from nsysx.catalogue import StepLimit
+from nsysx.judging.limit_words import pair
 from tests.render import factory
 from tests.samples import Samples
 
@@ -62,6 +63,20 @@ def test_a_step_in_which_the_gpu_mostly_idles_is_not_left_to_its_work() -> None:
     assert "What is left is GPU work" in told({"work": 51, "host": 49})
     idle = told({"work": 49, "host": 51})
     assert "For most of the step the GPU idles" in idle and "is GPU work" not in idle
+
+
+@pytest.mark.parametrize(("alone_share", "paced"), [(None, False), (0.84, False), (0.86, True), (1.2, True)])
+def test_a_step_that_its_host_sets_the_pace_of_is_not_left_to_gpu_work(alone_share: float | None, paced: bool) -> None:
+    full = factory.summary()
+    step = full.step.shown_ns
+    assert step is not None
+    alone = None if alone_share is None else round(alone_share * step)
+    verdict = replace(full.verdict, parts={"work": 90, "host": 10})
+    told = unnamed.to_record(replace(full, verdict=verdict, replay={"trusted": True, "without_gpu_ns": alone}))
+    assert ("The host sets the pace" in told) == paced and ("What is left is GPU work" in told) != paced
+    if alone is not None and paced:
+        part, whole = pair(min(alone, step), step)
+        assert f"would still take {part} of {whole}." in told
 
 
 @pytest.mark.parametrize(
