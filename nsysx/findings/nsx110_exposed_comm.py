@@ -277,7 +277,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         if of_unit and settings is not None:
             where = settings.place("FSDP") or finding.where
             return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
-    if _uses_ddp(case) or _DDP not in finding.paste:
+    if _uses_ddp(case) or _DDP not in finding.paste or any(r.name == "replicated" for r in finding.remedies):
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
     fix = _ANY_EARLIER if finding.fix == EARLIER.text else finding.fix

@@ -295,6 +295,7 @@ def test_a_sharded_model_that_waits_for_launches_is_told_what_its_units_need(
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     assert [way.name for way in finding.remedies] == [told]
     assert told != "sharded-blocks" or finding.where["line"] == 9
+    assert ("DistributedDataParallel(" in finding.paste) == (told == "replicated")
 
 
 @pytest.mark.parametrize(("ranks", "bound"), [(2, False), (3, True)])

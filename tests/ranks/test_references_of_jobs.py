@@ -280,7 +280,7 @@ def test_savings_of_a_job_are_of_the_measured_step_where_that_is_shorter(monkeyp
 def test_hosts_that_are_slower_in_the_measured_steps_are_so_in_their_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_time, "_job_step", lambda *_: 80.0)
     for measured, saved in ((None, 20.0), (50.0, 10.0), (150.0, 30.0)):
-        members = (SimpleNamespace(left=("foreach-parameters", "a"), changed=lambda name: name),)
+        members = (SimpleNamespace(unheld={}, left=("foreach-parameters", "a"), changed=lambda name: name),)
         times = own_times_of(np.ones((1, 3)), measured=measured, members=members)
         assert times.changed_ns() == {"foreach-parameters": saved, "a": min(saved, 20.0)}
 

@@ -85,7 +85,8 @@ UNTRIED = (
         "Give each GPU the whole model (DistributedDataParallel): it fits many times, and in every gather of a sharded one the ranks wait "
         "for each other's launches",
         "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # without fully_shard()",
-        "Weights, gradients and the state of the optimizer must fit on each GPU.", untried=_ALL_RANKS,
+        "Weights, gradients and the state of the optimizer must fit on each GPU; fully_shard's mixed precision becomes autocast.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "shards-saved",
