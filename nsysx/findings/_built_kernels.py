@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Call
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._finding_bounds import (
@@ -26,8 +25,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import step_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
-from nsysx.replay.job_changes import BUILT_NO_MORE
-from nsysx.replay.replay_bounds import LEAST_LOAD_NS
+from nsysx.replay.job_changes import BUILT_NO_MORE, LOADS_KERNEL
 
 _ATTENTION = Fix.by_name("one-length-for-attention")
 _ANY = Fix.by_name(BUILT_NO_MORE)
@@ -42,7 +40,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     Of a job each rank builds for its own batches, and the others wait for it: of all steps a rank builds in fewer than are long.
     """
     ops, calls = case.ops.filter(case.ops["call"].is_not_null()).sort("call"), case.calls
-    loads = calls.filter((calls["kind"] == Call.LOAD) & (calls["end_ns"] - calls["start_ns"] >= LEAST_LOAD_NS))
+    loads = calls.filter(LOADS_KERNEL)
     steps = 0 if case.stepless else len(np.unique(step_of(case.profile, loads["start_ns"])))
     if not loads.height or steps < BUILT_IN_STEPS_SHARE * case.steps:
         return []

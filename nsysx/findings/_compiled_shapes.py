@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix
+from nsysx.findings._costly_jobs import ddp
 
 _NAME = "compile-dynamic"
 #: The compiler splits the graph of what DistributedDataParallel wraps by its buckets, and fails where it is given symbolic sizes
@@ -17,5 +18,5 @@ def for_all_shapes(case: Case, *, text: str | None = None, comment: str = "") ->
     ``text`` in place of the remedy's own; ``comment`` stands behind the line that compiles.
     """
     fix, settings = Fix.by_name(_NAME), settings_of(case.profile)
-    first = _UNSPLIT if settings is not None and settings.wrappers("DDP") else ""
+    first = _UNSPLIT if settings is not None and ddp(settings) is not None else ""
     return fix.but(text=text, paste=f"{first}{fix.paste}{comment}")

@@ -6,60 +6,34 @@ and backward, takes as many times as long as there are ranks, and needs no part 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses import lines
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.outputs_cut_again import CutOutput
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
-from nsysx.findings._flow_work import work_of_operators
 from nsysx.findings._layer_messages import gathers_outputs, line_of_layers, of_layers
 from nsysx.findings._once import Takes
+from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
 from nsysx.model import Row
-from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
+from nsysx.replay.edits import RemoveOps
 
 #: A line of a plan that has the output of a layer gathered.
 _GATHERED_BY_PLAN = re.compile(r"\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
 _GATHERS_BY_HAND = re.compile(r"gather", re.IGNORECASE)
 
 
-class _Repeated(NamedTuple):
-    """GPU work (op, ns) that every rank does for all parts (``between``), and that puts the parts together (``joins``); of ``ranks``."""
-
-    between: pl.DataFrame
-    joins: pl.DataFrame
-    ranks: int
-
-    @property
-    def needless_ns(self) -> float:
-        """What goes where each rank has its own part alone (ns, all steps)."""
-        return (1 - 1 / self.ranks) * int(self.between["ns"].sum()) + int(self.joins["ns"].sum())
-
-
-def _repeated(case: Case) -> _Repeated | None:
+def _repeated(case: Case) -> RepeatedWork | None:
     """Return the work between the gathers and the cuts, None where it is not seen."""
-    outputs, flow = of_layers(case).outputs, flow_of(case.profile)
-    if not outputs or flow is None:
-        return None
-    work = work_of_operators(case, flow)
-    sends = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
-    work = work.filter(~work["op"].is_in(sends.implode()))
-    between, joins = (
-        work.filter(work["row"].is_in(sorted(set[int]().union(*rows))))
-        for rows in ([o.between for o in outputs], [o.joins for o in outputs])
-    )
-    return _Repeated(between, joins, min(output.ranks for output in outputs))
+    outputs = of_layers(case).outputs
+    return repeated_work(case, [RepeatedOperators(each.between, each.joins, each.ranks) for each in outputs])
 
 
 def _needless_ns(case: Case) -> int:
@@ -97,8 +71,8 @@ def cut_again(case: Case, settings: RecordedSettings | None = None) -> str:
 def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it saves if each rank keeps its own part: its part of the work in between, and the gathers' exposed transfer.
 
-    At least a part takes as much longer as the root says: a small grid leaves a GPU idle. Where the host limits the step, what its calls
-    for the gathers take of it goes, and at most all that goes on the GPU, once the host is faster, too.
+    Where the host limits the step, what its calls for the gathers take of it goes, and at most all that goes on the GPU, once the host is
+    faster, too.
     """
     cut, repeated = of_layers(case).cut, _repeated(case)
     transfer, needless = transfer_of_ops_ns(case, cut), _needless_ns(case)
@@ -106,9 +80,7 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     if repeated is None or not case.notable(needless):
         return at_most
     between, joins = ops_of(repeated.between), RemoveOps(ops_of(repeated.joins))
-    share = 1 / repeated.ranks
-    of_own_part: Edit = ScaleOps(between, share, less_work=True)
-    least: Edit = ScaleOps(between, math.sqrt(share), less_work=True)
+    least, of_own_part = own_part(between, repeated.ranks)
     why = (
         f"each rank keeps 1 of {repeated.ranks} parts of what all of them compute, {units.duration(needless)} less on the GPU, and "
         f"{units.duration(transfer)} of exposed transfer goes"
@@ -121,9 +93,7 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
         host = _host_of_gathers_ns(case)
         most, more = max(most, at_most.likely_ns or 0), host
         why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: more goes once it is faster"
-    likely = min(worth.likely_ns + more, most)
-    error = (worth.error_ns or 0) + likely - worth.likely_ns
-    return replace(worth, confidence=why, likely_ns=likely, error_ns=min(error, likely), most_ns=most)
+    return replace(with_more(worth, more, most), confidence=why)
 
 
 def _host_of_gathers_ns(case: Case) -> int:

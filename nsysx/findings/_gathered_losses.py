@@ -14,23 +14,22 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses import lines
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.gathered_losses import GatheredLoss, gathered_losses, is_alike
 from nsysx.events.message_calls import with_messages
-from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_flow import flow_of, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import BYTES_OF_HEAD_SHARE
-from nsysx.findings._flow_work import work_of_operators
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
+from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.records import whole_number
 from nsysx.replay import peers
-from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
+from nsysx.replay.edits import Edit, RemoveOps
 
 #: Bytes of a number as gradients are reduced, if not as they are stored.
 _REDUCED_BYTES = (2, 4)
@@ -92,92 +91,60 @@ def _reduced_bytes(case: Case, settings: RecordedSettings, loss: GatheredLoss) -
     return float(reduced["bytes"].fill_null(0).sum()) / case.steps
 
 
-class _WorkOnAllRows:
-    """GPU ops (op, ns) that work on the rows of all ranks (``rows``), and that put them together (``joins``); of ``ranks``."""
-
-    def __init__(self, case: Case, losses: list[GatheredLoss]) -> None:
-        flow = flow_of(case.profile)
-        work = pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
-        if losses and flow is not None:
-            sends = case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)["op"]
-            work = work_of_operators(case, flow).filter(~pl.col("op").is_in(sends.implode()))
-        self.rows, self.joins = (
-            work.filter(pl.col("row").is_in(sorted(frozenset[int]().union(*these))))
-            for these in ([loss.rows for loss in losses], [loss.joins for loss in losses])
-        )
-        self.gathers = frozenset[int]().union(*(loss.gathers for loss in losses))
-        self.ranks = min((loss.ranks for loss in losses), default=1)
-        self.rows_ns = case.per_step(int(self.rows["ns"].sum()))
-        self.needless_ns = round((1 - 1 / self.ranks) * self.rows_ns) + case.per_step(int(self.joins["ns"].sum()))
+def _work(case: Case) -> RepeatedWork | None:
+    """Return the work on the rows of all ranks, None without any."""
+    return repeated_work(case, [RepeatedOperators(loss.rows, loss.joins, loss.ranks) for loss in _losses(case)])
 
 
-def _work(case: Case) -> _WorkOnAllRows:
-    return _WorkOnAllRows(case, _losses(case))
+def _gathers(case: Case) -> frozenset[int]:
+    return frozenset[int]().union(*(loss.gathers for loss in _losses(case)))
 
 
 def computed_of_all(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that every rank computes a loss of the rows of all ranks, where that is notable."""
     losses, work = _losses(case), _work(case)
-    transfer = transfer_of_ops_ns(case, work.gathers)
-    if not losses or not case.notable(work.needless_ns):
+    if work is None or not case.notable(case.per_step(work.needless_ns)):
         return ""
+    transfer, rows_ns = transfer_of_ops_ns(case, _gathers(case)), case.per_step(int(work.between["ns"].sum()))
     loss = max(losses, key=lambda each: math.prod(each.whole))
     ranks = "both ranks gather" if work.ranks == 2 else f"all {work.ranks} ranks gather"
     sent = f", with {units.duration(transfer)} of transfer that nothing hides" if transfer else ""
     return (
         f"{ranks} the rows of all ({' x '.join(map(str, loss.whole))}{sent}), and each computes the same of all of them: "
-        f"{_named(case, loss)}, {units.duration(work.rows_ns)} with the gradients. It works on each row by itself, with weights that all "
+        f"{_named(case, loss)}, {units.duration(rows_ns)} with the gradients. It works on each row by itself, with weights that all "
         "ranks hold whole, and their gradients are averaged over the ranks"
     )
 
 
 def _named(case: Case, loss: GatheredLoss) -> str:
+    """Return what is computed of a gather's rows, in words; views are not."""
     flow = flow_of(case.profile)
-    names = [] if flow is None else [flow.names[row].removeprefix("aten::").strip("_") for row in sorted(loss.rows)]
-    return ", ".join(dict.fromkeys(name for name in names if name not in _VIEWS))
-
-
-_VIEWS = (
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "t",
-    "transpose",
-    "slice",
-    "flatten",
-    "unsqueeze",
-    "squeeze",
-    "_reshape_alias",
-)
+    names = [] if flow is None else [flow.names[row] for row in sorted(loss.rows)]
+    return ", ".join(dict.fromkeys(name.removeprefix("aten::").strip("_") for name in names if not is_view(name)))
 
 
 def own_rows_alone(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return what it saves if each rank computes its own rows: its part of the work, and of the gather, and what goes back, all.
-
-    At least a part takes as much longer as the root says: a small grid leaves a GPU idle.
-    """
-    work = _work(case)
-    share, ops = 1 / work.ranks, ops_of(work.rows)
-    transfer = transfer_of_ops_ns(case, work.gathers)
-    part: Edit = ScaleOps(ops, share, less_work=True)
-    least: Edit = ScaleOps(ops, math.sqrt(share), less_work=True)
+    """Return what it saves if each rank computes its own rows: its part of the work, and of the gather, and what goes back, all."""
+    work, gathers = _work(case), _gathers(case)
+    if work is None:
+        return Saving(None, "no such loss is seen")
+    needless, transfer = case.per_step(work.needless_ns), transfer_of_ops_ns(case, gathers)
+    least, part = own_part(ops_of(work.between), work.ranks)
     joins: list[Edit] = [RemoveOps(ops_of(work.joins))] if work.joins.height else []
     why = (
-        f"each rank computes 1 of {work.ranks} parts of what all of them compute, {units.duration(work.needless_ns)} less on the GPU, and "
+        f"each rank computes 1 of {work.ranks} parts of what all of them compute, {units.duration(needless)} less on the GPU, and "
         "nothing is gathered"
     )
-    worth = case.worth_between([least], [part, *joins], [part, *joins, RemoveOps(work.gathers)], why)
+    worth = case.worth_between([least], [part, *joins], [part, *joins, RemoveOps(gathers)], why)
     if worth.likely_ns is None:
-        return replace(case.bound(transfer + work.needless_ns, why), confidence=why)
-    most = max(worth.likely_ns, worth.most_ns or 0)
-    likely = min(worth.likely_ns + transfer, most)
-    return replace(worth, likely_ns=likely, error_ns=min((worth.error_ns or 0) + likely - worth.likely_ns, likely))
+        return replace(case.bound(transfer + needless, why), confidence=why)
+    return with_more(worth, transfer, max(worth.likely_ns, worth.most_ns or 0))
 
 
 def taken(case: Case) -> Takes:
     """Return this work, and the gathers."""
-    work = _work(case)
-    return Takes(work.gathers | ops_of(work.rows) | ops_of(work.joins))
+    work, gathers = _work(case), _gathers(case)
+    return Takes(gathers if work is None else gathers | ops_of(work.between) | ops_of(work.joins))
 
 
 def place_of_loss(case: Case) -> Row:

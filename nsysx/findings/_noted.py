@@ -44,7 +44,7 @@ from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 from nsysx.replay.idle_lines import by_line
-from nsysx.replay.replay_bounds import LEAST_LOAD_NS
+from nsysx.replay.job_changes import LOADS_KERNEL
 
 _AS_TENSORS = Fix.by_name("tensors-gathered")
 #: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
@@ -324,8 +324,7 @@ def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) ->
 
 def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:
     """Return place -> how many kernels it loads in a step; calls that only look up what is loaded are none."""
-    loads = (pl.col("kind") == Call.LOAD) & (pl.col("end_ns") - pl.col("start_ns") >= LEAST_LOAD_NS)
-    calls = case.calls.filter(loads)["call"].to_numpy()
+    calls = case.calls.filter(LOADS_KERNEL)["call"].to_numpy()
     line_row, often = np.unique(code.places_of(code.call[calls]), return_counts=True)
     return dict(zip(line_row.tolist(), (often / case.steps).tolist(), strict=True))
 

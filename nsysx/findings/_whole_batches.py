@@ -24,11 +24,11 @@ from nsysx.findings._finding_bounds import GATHERED_ELEMENT_BYTES, LARGE_MESSAGE
 from nsysx.findings._flow_work import in_short, work_of_operators
 from nsysx.findings._once import Takes
 from nsysx.findings._ranks_apart import apart, forwards_alone
+from nsysx.findings._repeated_work import own_part
 from nsysx.findings._same_samples import calls_given_alike, settings_of_rank
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
-from nsysx.replay.edits import Edit, ScaleOps
 
 
 class _WholeBatch(NamedTuple):
@@ -133,9 +133,7 @@ def shared_out(case: Case, settings: RecordedSettings | None) -> Saving:
     gather_ns = _gather_ns(case, sum(each.made for each in batches))
     if not batches or gather_ns is None:
         return Saving(None, "how long the gather takes is not known")
-    ops, share = ops_of(_work(case, batches)), 1 / batches[0].ranks
-    part: Edit = ScaleOps(ops, share, less_work=True)
-    least: Edit = ScaleOps(ops, math.sqrt(share), less_work=True)
+    least, part = own_part(ops_of(_work(case, batches)), batches[0].ranks)
     why = f"each rank runs 1 of {batches[0].ranks} parts of the rows, and the gather takes {units.duration(round(gather_ns))}"
     worth = case.worth_between([least], [part], [part], why)
     if worth.likely_ns is None:

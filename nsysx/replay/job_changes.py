@@ -27,6 +27,8 @@ from nsysx.replay.chain_columns import Flags
 from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, LEAST_LOAD_NS
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
+#: API calls that load a kernel: others of the kind only look up what is loaded.
+LOADS_KERNEL = (pl.col("kind") == Call.LOAD) & (pl.col("end_ns") - pl.col("start_ns") >= LEAST_LOAD_NS)
 #: The remedy for kernels that a library builds anew in each step.
 BUILT_NO_MORE = "no-kernel-built-in-a-step"
 #: The change that takes time of hosts alone: loops over tensors take lists of them. The GPU's work stays, in few launches.
@@ -65,11 +67,10 @@ def built_calls(profile: Profile) -> frozenset[int]:
     These are the loads, and what is asked of a kernel until its launch; the host code before them builds it.
     """
     calls = profile.steady_calls.select("call", "thread", "kind", "start_ns", "end_ns").sort("thread", "start_ns")
-    loads = (calls["kind"] == Call.LOAD) & (calls["end_ns"] - calls["start_ns"] >= LEAST_LOAD_NS)
     launches = calls["call"].is_in(profile.steady_ops["call"].drop_nulls().implode())
     # Stretch n of a thread ends with its n-th launch, itself not included.
     before = launches.cast(pl.Int64).cum_sum() - launches.cast(pl.Int64)
-    behind = calls.with_columns(load=loads, stretch=before).with_columns(
+    behind = calls.with_columns(load=LOADS_KERNEL, stretch=before).with_columns(
         loaded=pl.col("load").cum_max().over("thread", "stretch")
     )
     return frozenset(behind.filter(pl.col("loaded") & ~launches)["call"].to_list())
