@@ -291,10 +291,11 @@ def _passed_on(
     """Return what made the arguments of each operator, -1 where a name is that of what lay in the memory of the argument before.
 
     An operator within another is given what that is given, or what was made in it; autocast calls one again with weights that it has kept.
-    A tensor of some dimensions is no number elsewhere. ``spans``: start and end of each.
+    A tensor of some dimensions is no number elsewhere, nor is what was made within an operator and not returned by it. ``spans``: start and
+    end of each.
     """
     row_of = {number: row for row, number in enumerate(numbers)}
-    passed, around, arrays = list(made), list[int](), set[int]()
+    passed, around, arrays, outermost = list(made), list[int](), set[int](), list[int]()
     for row, (start, _) in enumerate(spans):
         while around and start >= spans[around[-1]][1]:
             around.pop()
@@ -302,11 +303,15 @@ def _passed_on(
             outer, given = around[-1], passed[around[-1]]
             passed[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
         around.append(row)
+        outermost.append(around[0])
+        makers = [row_of.get(n, row) for n in passed[row]]
+        within = {numbers[maker] for maker in makers if outermost[maker] not in (maker, around[0])}
         dimensions = DIMENSIONS.findall(sizes[row])
         if len(dimensions) == len(made[row]):
             arrays.update(n for n, each in zip(passed[row], dimensions, strict=True) if each)
             passed[row] = tuple(
-                n if each or n not in arrays else -1 for n, each in zip(passed[row], dimensions, strict=True)
+                n if each or (n not in arrays and n not in within) else -1
+                for n, each in zip(passed[row], dimensions, strict=True)
             )
     return passed
 

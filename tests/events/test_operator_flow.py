@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nsysx.events.needs_of_calls import depth, signature
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, _passed_on
 from nsysx.events.recorded_beside import recorded_beside
 
 Op = tuple[str, int, tuple[int, ...], str]
@@ -109,3 +109,19 @@ def test_only_the_steps_right_beside_one_tell_what_it_takes_from_them_and_gives_
         {"start_ns": times, "end_ns": [t + 5 for t in times]}, schema={"start_ns": pl.Int64, "end_ns": pl.Int64}
     )
     assert recorded_beside(steps, operators, (600, 700), 6) == beside
+
+
+@pytest.mark.parametrize(
+    ("maker", "size", "told"),
+    [(2, "[]", -1), (1, "[]", 1), (2, "[1]", 2), (2, "[4, 8]", 2)],
+    ids=["a number of Python", "what the operator returned", "a row", "weights that autocast keeps"],
+)
+def test_a_number_does_not_bear_the_name_of_what_was_dropped_within_an_operator(
+    maker: int, size: str, told: int
+) -> None:
+    """Operator 1 makes 2 inside; a number of Python may lie where the result of 2 lay until 1 had ended."""
+    names, spans = ["aten::index", "aten::reshape", "aten::div"], [(0, 10), (2, 4), (20, 30)]
+    made = _passed_on(
+        [(-1, -1), (-1, -1), (-1, maker)], ["[50], [1]", "[1], []", f"[42], {size}"], [1, 2, 3], names, spans
+    )
+    assert made[2] == (-1, told)
