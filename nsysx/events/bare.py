@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nsysx import ids
+from nsysx.events.bare_settled import unsettled
 from nsysx.events.event_bounds import (
     BARE_FEWEST_STEPS,
     ENOUGH_BARE_STEPS,
@@ -29,7 +30,8 @@ from nsysx.model import Capture, Row
 def lengths(record: Mapping[str, Any]) -> list[int]:
     """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any.
 
-    Those that lived on batches made during the window's pause are left out: see `_starved`.
+    Those that lived on batches made during the window's pause are left out (see `_starved`), and so are those that were slower than all
+    that followed (see `unsettled`).
     """
     return _paced(record)[0][0]
 
@@ -77,8 +79,16 @@ def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tupl
     """
     stretches = [_noted_steps(record, stretch) for stretch in ("", "after_")]
     parts = [(stretch, part) for stretch in stretches if (part := _starved(*stretch)) is not None]
-    paced = [(steps_ns[part], fetches_ns[part]) for (steps_ns, fetches_ns), part in parts] or stretches
+    paced = [(steps_ns[part], fetches_ns[part]) for (steps_ns, fetches_ns), part in parts] or [
+        (steps_ns[first:], fetches_ns[first:]) for steps_ns, fetches_ns in stretches for first in (unsettled(steps_ns),)
+    ]
     return paced[0], paced[1] if len(paced) > 1 else ([], [])
+
+
+def slower_at_first(record: Mapping[str, Any]) -> list[int]:
+    """Return the lengths (ns) of the steps right behind the first window that are left out because all that followed were faster."""
+    steps_ns, _ = _noted_steps(record, "")
+    return [] if loader_sets_pace(record) else steps_ns[: unsettled(steps_ns)]
 
 
 def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
@@ -125,8 +135,18 @@ def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[i
     """
     if loader_sets_pace(record):
         return [], []
-    later = _noted_numbers(record, "after_loop_ns") if detached(record, capture) else []
-    return _noted_numbers(record, "loop_ns"), later
+    later = _settled_loop(record, "after_") if detached(record, capture) else []
+    return _settled_loop(record, ""), later
+
+
+def _settled_loop(record: Mapping[str, Any], stretch: str) -> list[int]:
+    """Return the loop's lengths (ns) of a stretch ("", "after_") without those of its steps that are not settled.
+
+    A step with an evaluation has no length of its own, so the loop may have more of them: it is cut at the same share.
+    """
+    loop_ns, (steps_ns, _) = _noted_numbers(record, f"{stretch}loop_ns"), _noted_steps(record, stretch)
+    first = unsettled(steps_ns) * len(loop_ns) / len(steps_ns) if steps_ns else unsettled(loop_ns)
+    return loop_ns[round(first) :]
 
 
 def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:

@@ -127,6 +127,9 @@ def _parts(profile: Profile) -> list[Check]:
         which = "after" if not two else "between"
         sentence += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
         sentence += _drift(lengths) + _by_rank(profile)
+        if slower := bare.slower_at_first(record):
+            mean = units.duration(round(sum(slower) / len(slower)))
+            sentence += f". {units.several(len(slower), 'step')} before them took {mean} in the mean and do not count: nsys still wrote"
     untimed = not two and record.get("unrecorded_steps") is None and not _replaced(profile)
     if untimed:
         sentence += ". No step was timed without the profiler: the program ended too soon after this window"
