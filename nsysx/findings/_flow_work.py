@@ -48,12 +48,46 @@ def work_with_gradients(case: Case, flow: OperatorFlow) -> pl.DataFrame:
 
 def launching_operators(case: Case, flow: OperatorFlow, rows: Sequence[int], of_calls: OperatorOfCalls) -> I64:
     """Return of each of ``case.calls`` the operator among these (rows) that makes it, itself or through its gradient; -1 for none."""
-    around, call = np.full(len(flow.names) + 1, -1), case.calls["call"].to_numpy()
+    around, call = _around(flow, rows), case.calls["call"].to_numpy()
+    outer: I64 = np.where(of_calls.forward[call] < 0, around[of_calls.backward[call]], around[of_calls.forward[call]])
+    return outer
+
+
+def _around(flow: OperatorFlow, rows: Sequence[int]) -> I64:
+    """Return of each row of the flow the one of these that it lies in, -1 for none, and -1 behind the last."""
+    around = np.full(len(flow.names) + 1, -1)
     for row in rows:
         around[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = row
     around[-1] = -1
-    outer: I64 = np.where(of_calls.forward[call] < 0, around[of_calls.backward[call]], around[of_calls.forward[call]])
-    return outer
+    return around
+
+
+def host_code_shared(
+    case: Case, flow: OperatorFlow, rows: Sequence[int], of_calls: OperatorOfCalls, calls: frozenset[int]
+) -> tuple[frozenset[int], float]:
+    """Return those of the calls of operators (rows) that come right behind a call of something else, and how much before them is theirs.
+
+    What runs between two calls of which the first is another's belongs to it up to where the operator begins: the share of the time behind
+    that, in the X-ray step, of their launches in forward; 1 where there are none.
+    """
+    api = case.profile.attributed.api_calls
+    start, end, thread = (api[column].to_numpy() for column in ("start_ns", "end_ns", "thread"))
+    order = np.lexsort((start, thread))
+    before = np.full(len(start), -1)
+    before[order[1:]] = np.where(thread[order[1:]] == thread[order[:-1]], order[:-1], -1)
+    gone = np.zeros(len(start) + 1, np.bool_)
+    gone[list(calls)] = True
+    shared = frozenset(call for call in calls if not gone[before[call]])
+    row = _around(flow, rows)[of_calls.forward]
+    made = (
+        (row >= 0) & (thread == flow.thread) & (start >= flow.start_ns[0]) & (start < flow.end_ns.max()) & (before >= 0)
+    )
+    first = np.flatnonzero(made)
+    first = first[row[before[first]] < 0]
+    free = end[before[first]]
+    whole = float((start[first] - free).clip(0).sum())
+    theirs = float((start[first] - np.maximum(flow.start_ns[row[first]], free)).clip(0).sum())
+    return shared, theirs / whole if whole else 1.0
 
 
 def time_of_operators(work: pl.DataFrame) -> dict[int, int]:

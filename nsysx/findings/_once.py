@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -190,12 +190,17 @@ def calls_that_launch(gpu_ops: pl.DataFrame, ops: Iterable[int]) -> frozenset[in
     return calls_of(gpu_ops.filter(gpu_ops["op"].is_in(list(ops))))
 
 
-def edits_without(calls: pl.DataFrame, ops: pl.DataFrame, *, leading: bool = False) -> list[Edit]:
+def edits_without(
+    calls: pl.DataFrame, ops: pl.DataFrame, *, leading: bool = False, shared: Collection[int] = (), theirs: float = 1.0
+) -> list[Edit]:
     """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``.
 
-    ``leading``: the host code before them is torch's own, as in a backward, and lies before the queries that lead to a launch, too.
+    ``leading``: the host code before them is torch's own, as in a backward, and lies before the queries that lead to a launch, too. Of
+    that before ``shared`` ones, the share ``theirs`` is: the rest belongs to what runs before them and stays.
     """
     gone = calls_of(calls)
     launched = ops_of(ops.filter(ops["call"].is_in(list(gone)).fill_null(value=False)))
-    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone, leading)]
+    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone - frozenset(shared), leading)]
+    if shared:
+        edits.append(RemoveHost(gone & frozenset(shared), leading, theirs))
     return [*edits, RemoveOps(launched)] if launched else edits

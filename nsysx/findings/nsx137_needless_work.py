@@ -60,7 +60,7 @@ from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, launching_operators, place_of_group, place_of_operator
+from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
@@ -180,7 +180,8 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
     if not calls:
         return None
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    changes = [*edits_without(made, case.ops), *edits]
+    shared, share = host_code_shared(case, flow, needless.rows, of_calls, calls)
+    changes = [*edits_without(made, case.ops, shared=shared, theirs=share), *edits]
     if needless.kept:
         row_of_call = pl.DataFrame({"call": case.calls["call"], "outer": outer})
         placed = theirs.join(row_of_call, on="call", how="left", maintain_order="left")

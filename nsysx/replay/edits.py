@@ -26,9 +26,9 @@ from nsysx.replay.replay_bounds import (
 )
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
-#: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
-#: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
-#: step became 0.44 ms. ``torch.compile(mode="reduce-overhead")``: 176 us for guards and 128 us for cudagraph trees (pytorch#150488).
+#: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch, 5 us for the copy into the
+#: static input (H200: 2.6 us alone; a step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same step became 0.44 ms.
+#: ``torch.compile(mode="reduce-overhead")``: 176 us for guards and 128 us for cudagraph trees (pytorch#150488).
 GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
 
 
@@ -41,14 +41,14 @@ class RemoveWaits:
 
 @dataclass(frozen=True)
 class RemoveHost:
-    """Host code before these API calls takes no time; None: no host code takes time.
+    """Host code before these API calls takes no time, or loses a ``share`` of it; None: that before all calls.
 
-    ``leading``: nor does that before calls in front of them that launch nothing and hold no host (cudaStreamIsCapturing, queries of
-    a kernel's attributes, the events with which a collective's stream waits for the data): these are made for them.
+    ``leading``: that before calls in front of them, too, which are made for them, launch nothing and hold no host: queries, events.
     """
 
     calls: frozenset[int] | None = None
     leading: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,14 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
         case RemoveWaits(calls):
             places = _with_companions(cols, fixed, _items_of_calls(cols, calls))
             return _no_waits(_unstaged(cols, places & (cols.tail != NOT_AWAITED)), places)
-        case RemoveHost(calls, leading):
+        case RemoveHost(calls, leading, share):
             if calls is not None and fixed.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
             items = _items_of_calls(cols, calls)
             if leading:
                 items |= _leading_to(cols, fixed, items)
-            return replace(cols, gap=np.where(items, cols.loading, cols.gap))
+            left = np.rint((1 - share) * (cols.gap - cols.loading)).astype(np.int64)
+            return replace(cols, gap=np.where(items, cols.loading + left, cols.gap))
         case FreeLoader():
             return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
@@ -189,9 +190,8 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
         case RemoveOps(ops):
             return without_ops(cols, fixed.ops(ops))
         case ScaleOps(ops, factor, bound, least):
-            for chosen, by in ((ops - bound, factor), (ops & bound, max(factor, least))):
-                cols = _scaled(cols, fixed.ops(chosen), by)
-            return cols
+            cols = _scaled(cols, fixed.ops(ops - bound), factor)
+            return _scaled(cols, fixed.ops(ops & bound), max(factor, least))
         case Graph(calls, by):
             return _graph(cols, fixed, _items_of_calls(cols, calls), GRAPH_PRICE_NS[by])
         case Fuse(calls):

@@ -73,6 +73,14 @@ def no_host_for(items: list[ChainItem], calls: frozenset[int] | None, borders: f
         leads = leads and i not in borders
 
 
+def less_host_for(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+    """Of the host code before these calls three quarters stay; waiting for data does."""
+    assert calls is not None
+    for i, item in enumerate(items):
+        if item.call in calls or (item.call == -1 and 1 in calls):
+            items[i] = item._replace(gap=item.loading + round(0.75 * (item.gap - item.loading)))
+
+
 def graph(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     head = -1
     for i, item in enumerate(items):
@@ -132,6 +140,7 @@ CASES: dict[str, tuple[Callable[[frozenset[int]], edits.Edit], Callable[..., Non
     "every wait": (lambda calls: edits.RemoveWaits(), lambda items, calls, borders: no_waits(items, None, borders)),
     "calls": (lambda calls: edits.RemoveCalls(calls, between=True), no_calls),
     "host code for calls": (lambda calls: edits.RemoveHost(calls, leading=True), no_host_for),
+    "some host code": (lambda calls: edits.RemoveHost(calls, share=0.25), less_host_for),
     "graph": (edits.Graph, graph),
     "one graph": (lambda calls: edits.Graph(), lambda items, calls, borders: graph(items, None, borders)),
     "fused": (edits.Fuse, fuse),
