@@ -26,11 +26,10 @@ STARVED_WAIT_SHARE, FEWEST_STARVED_WAITS, STOCK_GAPS = 0.2, 4, 2.0
 
 # ---- bare_settled -----------------------------------------------------------------------------------------------
 #: Steps behind a window are not settled if they are longer by this share of the later ones, and by so many times the distance of the
-#: quartiles of these. Measured on two H200s: 43.1 ms for a second, then 34.4 as without the profiler; 79.7, then 73.0; 181, then 159.
-UNSETTLED_SHARE, UNSETTLED_SPREADS = 0.02, 1.5
-#: What is told by fewer steps, or by a smaller share of them, is nothing; nor is a lower standard score. Of 70 other recordings none
-#: reaches it; of random lengths one in 400, of lengths that depend on the one before by 0.8 one in twelve.
-FEWEST_UNSETTLED_STEPS, FEWEST_SETTLED_STEPS, FEWEST_SETTLED_SHARE, LEAST_SETTLED_SCORE = 3, 6, 0.25, 3.15
+#: quartiles of these. Measured on two H200s: 43.1 ms for a second, then 34.4 as without the profiler. What is told by fewer steps, by
+#: a smaller share of them or by a lower standard score is nothing: of 70 other recordings none reaches that.
+UNSETTLED_SHARE, UNSETTLED_SPREADS, LEAST_SETTLED_SCORE = 0.02, 1.5, 3.15
+FEWEST_UNSETTLED_STEPS, FEWEST_SETTLED_STEPS, FEWEST_SETTLED_SHARE = 3, 6, 0.25
 
 # ---- batch_waits ------------------------------------------------------------------------------------------------
 #: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.
@@ -383,20 +382,14 @@ MOST_OF_SENT_SHARE = 0.75
 #: are ready all at once: fewer fills and reductions in a row may be anything.
 SAME_PARAMETERS_SHARE, FEWEST_READY_AT_ONCE = 0.01, 4
 # ---- rounds_in_sequence ---------------------------------------------------------------------------------------------
-#: Fewer rounds of a line in a step are no loop. Chosen.
-FEWEST_ROUNDS_IN_SEQUENCE = 3
-#: Rounds need one another if this share of what the later ones run needs a round before. Chosen: a part of each may be independent.
-IN_SEQUENCE_SHARE = 0.5
+#: Fewer rounds of a line in a step are no loop; rounds need one another if this share of what the later ones run needs a round before.
+FEWEST_ROUNDS_IN_SEQUENCE, IN_SEQUENCE_SHARE = 3, 0.5
 # ---- gathered_products ----------------------------------------------------------------------------------------------
-#: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics. More of them are
-#: sums by row and by column in turn, which need all of it.
-MOST_SUMS_OF_GATHERED = 4
-#: Of these so many may be sums behind an exponential, as a softmax that is written out has: of them it is not known whether they are by
-#: row or by column.
-MOST_SUMS_BY_HAND = 2
+#: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics; more are by row and
+#: by column in turn. Of them so many may be of a softmax that is written out: whether these are by row or by column is not known.
+MOST_SUMS_OF_GATHERED, MOST_SUMS_BY_HAND = 4, 2
 # ---- steps_to_meetings ------------------------------------------------------------------------------------------
-#: So many meetings in a window, with as many passes from each to the next, are no accident: a metric that is reduced now and then comes
-#: behind far more passes.
+#: So many meetings in a window, with as many passes from each to the next, are no accident: a metric comes behind far more passes.
 FEWEST_MEETINGS = 4
 # ---- messages_of_layers ---------------------------------------------------------------------------------------------
 #: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. A line
