@@ -62,6 +62,7 @@ def written(
     steady: int = 12,
     growth_ns: int = 0,
     bare_growth_ns: int = 0,
+    slow: int = 0,
     after_ns: Sequence[int] = (),
     detached: bool = True,
     left: bool = True,
@@ -72,7 +73,7 @@ def written(
     start.write(folder / "r.cold.sqlite")
     path = part(100, steady, at=900 * MS, extra_domain=True, growth_ns=growth_ns).write(folder / "r.sqlite")
     bare = {
-        "lengths_ns": [1_500 * US + i * bare_growth_ns for i in range(40)],
+        "lengths_ns": [1_500 * US + i * bare_growth_ns + 500 * US * (i < slow) for i in range(40)],
         "clock": "gpu",
         "where": "between the windows",
         "after_ns": list(after_ns),
@@ -94,6 +95,17 @@ def test_steps_after_the_windows_count_and_the_bounds_hold_both_parts(tmp_path: 
     assert step.high_ns is not None and step.high_ns >= 1_800 * US
     said = next(c.detail for c in summary.quality if c.check == "windows")
     assert "So did the 20 steps after them: 1.80 ms in the mean" in said and "stays in the program" not in said
+
+
+@pytest.mark.traced
+def test_steps_while_nsys_still_writes_are_told_and_do_not_count(tmp_path: Path) -> None:
+    """15 steps of 2 ms right behind the first window, then 25 of 1.5 ms, as long as the program's own."""
+    summary = summarize([written(tmp_path, slow=15)])
+    assert summary.unprofiled is not None
+    assert (summary.unprofiled.step_ns, summary.unprofiled.measured_steps) == (1_500 * US, 25)
+    said = next(c.detail for c in summary.quality if c.check == "windows")
+    assert "25 steps between them ran without the profiler" in said
+    assert "15 steps before them took 2.00 ms in the mean and do not count: nsys still wrote" in said
 
 
 @pytest.mark.traced

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nsysx.errors import NsysxError
+from nsysx.events import bare as bare_steps
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
 from nsysx.recording import capture, commands, environment, news, then_stop, window_plan, windows_link
@@ -212,7 +213,8 @@ def test_a_run_with_two_windows_tells_the_bare_step(profile: Any, tmp_path: Path
     steady = [row["number"] for row in trace.steps.rows if row["steady"]]
     assert steady and steady[0] >= first
     check = next(check for check in trace.quality if check.check == "windows")
-    assert f"{len(told)} steps between them ran without the profiler" in check.detail
+    slower = len(bare_steps.slower_at_first(probe))  # on a busy machine the first may be
+    assert f"{len(told) - slower} steps between them ran without the profiler" in check.detail
     assert json.loads((tmp_path / "r.run.json").read_text())["options"]["steps"] == "windows"
 
 
