@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import ELEMENTWISE, Size
 from nsysx.events.operator_bounds import FEWEST_COPIES
@@ -82,21 +83,40 @@ class _CopiedTensor:
     dimensions: frozenset[int]
 
 
+class CopyingOf(NamedTuple):
+    """What a tensor of copies was made by: the operator (row of the flow), of how many ``rows`` it made how many ``copies``."""
+
+    row: int
+    rows: int
+    copies: int
+
+
+def copies_by_number(flow: OperatorFlow, more_results: Mapping[int, Size]) -> dict[int, CopyingOf]:
+    """Return the tensors that hold copies of rows, or what was made of each copy by itself, by the number of what made each.
+
+    ``more_results``: sizes of tensors that no operator of the flow reads, by number.
+    """
+    every = _AllCopies(flow, more_results)
+    list(every.all())
+    return {n: CopyingOf(each.of.copying[0], each.of.rows, each.of.copies) for n, each in every.copies.items()}
+
+
 def copied_rows(flow: OperatorFlow) -> list[CopiedRows]:
     """Return the rows of an X-ray step that are copied twice or more, on average, before work on each."""
     return list(_AllCopies(flow).all())
 
 
 class _AllCopies(ResultReaders):
-    def __init__(self, flow: OperatorFlow) -> None:
+    def __init__(self, flow: OperatorFlow, more_results: Mapping[int, Size] | None = None) -> None:
         super().__init__(_named_once(flow))
-        self._copies = dict[int, _CopiedTensor]()  # by the number of what made the tensor
+        self.results = {**(more_results or {}), **self.results}
+        self.copies = dict[int, _CopiedTensor]()  # by the number of what made the tensor
 
     def all(self) -> Iterator[CopiedRows]:
         every = list[_Copying]()
         for row, end in self.flow.outermost_spans:
             number = self.flow.number[row]
-            given = {i: self._copies[made] for i, made in enumerate(self._makers_of(row)) if made in self._copies}
+            given = {i: self.copies[made] for i, made in enumerate(self._makers_of(row)) if made in self.copies}
             followed = [self._follow(row, end, given, each) for each in self._made_by(row)] if given else []
             if any(followed):
                 hands_on = self.hands_on(row) and not _CONVERTS.match(self.flow.names[row])
@@ -105,7 +125,7 @@ class _AllCopies(ResultReaders):
                 (source.copying if source.lazy and not source.work and hands_on else source.work).append(row)
             elif number in self.results and (copying := self._copied(row, self.results[number])) is not None:
                 every.append(copying.of)
-                self._copies[number] = copying
+                self.copies[number] = copying
         for each in every:
             firsts = range(1, len(each.work) + 1)
             if each.work:
@@ -147,7 +167,7 @@ class _AllCopies(ResultReaders):
         drawn = _DROPS.match(name) and any(is_drawn(self.flow.names[inner]) for inner in range(row + 1, end))
         dimensions = None if drawn else self._dimensions(row, given, self.results[number], first.dimensions)
         if dimensions is not None:
-            self._copies[number] = _CopiedTensor(first.of, dimensions)
+            self.copies[number] = _CopiedTensor(first.of, dimensions)
         return dimensions is not None
 
     def _dimensions(

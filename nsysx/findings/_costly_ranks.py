@@ -26,6 +26,7 @@ from nsysx.findings import _widened_messages as widened
 from nsysx.findings._case import way
 from nsysx.findings._costly_repeated import REPEATED_BY_RANKS
 from nsysx.findings._costly_replicas import OF_REPLICAS
+from nsysx.findings._costly_sent import OF_SENT
 from nsysx.findings._costly_setting import Costly
 
 #: Rows of settings that DDP acts on in backward, and of settings of FSDP.
@@ -391,4 +392,5 @@ OF_RANKS = (
     ),
     *REPEATED_BY_RANKS,
     *OF_REPLICAS,
+    *OF_SENT,
 )

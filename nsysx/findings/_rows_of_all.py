@@ -59,7 +59,7 @@ def _to_all(profile: Profile) -> _ToAll | None:
         # A helper that all layers call may bring others what they need.
         if len(theirs) < MOST_SHARE * line_of.count(row) or len({each.sums for each in theirs}) > 1:
             continue
-        ops = comm.filter(pl.Series(np.isin(places_of_comm, [row, *_backward_of(code, row)]), dtype=pl.Boolean))
+        ops = comm.filter(pl.Series(np.isin(places_of_comm, [row, *backward_of(code, row)]), dtype=pl.Boolean))
         share = max(each.share for each in theirs)
         needless = (1 - SCATTERED_SHARE if theirs[0].sums else 1 - share) * len(theirs) / line_of.count(row)
         picked = place_of_operator(code, flow, flow.start_ns[[min(theirs[0].by)]])
@@ -68,7 +68,7 @@ def _to_all(profile: Profile) -> _ToAll | None:
     return max(of_lines.values(), key=lambda each: each[0])[1] if of_lines else None
 
 
-def _backward_of(code: CodeLines, line_row: int) -> list[int]:
+def backward_of(code: CodeLines, line_row: int) -> list[int]:
     """Return the lines of the backward of the function of autograd that a line is in."""
     functions = [str(each) for each in code.places["function"].to_list()]
     owner = functions[line_row].rpartition(".")[0]

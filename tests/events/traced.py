@@ -130,7 +130,7 @@ def _tensors(values: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
     for value, kind, shape in zip(values["values"], values["types"], values["shapes"], strict=True):
         if kind.startswith("Tensor"):
             yield (value[0], shape) if value else (-1, [])
-        elif kind.startswith("GenericList[") and "Tensor" in kind:
+        elif kind.startswith("GenericList[Tensor"):  # of a list of lists torch notes nothing
             kinds = kind[len("GenericList[") : -1].split(",")
             yield from _tensors({"values": value, "types": kinds, "shapes": shape})
         else:

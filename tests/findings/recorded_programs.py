@@ -146,7 +146,7 @@ def _launch(program: Lined, each: _Range, host: bool) -> None:
         program.sync()
     elif each.name.startswith(_OF_PACKAGES):
         program.launch(60, name)
-    elif (
+    elif each.name.startswith("c10d::") or (
         not any(inner.name.startswith("aten::") for inner in each.inner)
         and not is_view(each.name)
         and name not in _NO_WORK

@@ -747,6 +747,7 @@ OF_JOBS = {
     "reductions added up",
     "gradients of one input",
     "sent again",
+    "copies sent",
     "loss of all rows",
     "batch of all ranks",
     "ranks on one GPU",

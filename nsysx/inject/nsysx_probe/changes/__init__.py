@@ -27,7 +27,7 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "host_copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
     "mixed_precision", "reads", "batches", "skipped_update", "switches", "array_types", "nothing", "program_clocks", "like_work",
-    "rank_work", "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices", "random_draws",
+    "rank_work", "sent_rows", "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices", "random_draws",
 )  # fmt: skip
 
 

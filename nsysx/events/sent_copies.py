@@ -1,0 +1,147 @@
+"""Messages of rows that were copied before they are sent: each byte of a copy but the first could be made where it arrives.
+
+What copies rows, and what of it is sent, sizes and what made what of an X-ray step tell: heads that are repeated before a gather, tokens
+that are repeated, or picked several times, before an exchange.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from nsysx.events.copied_rows import CopyingOf, copies_by_number
+from nsysx.events.flow_messages import FlowMessage, messages_in, place_of_sent
+from nsysx.events.message_calls import with_messages
+from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_bounds import FEWEST_COPIES
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+from nsysx.events.result_readers import ResultReaders
+from nsysx.reading import nccl_notes
+
+#: Collectives after which each rank can copy what came as the sender did before: those that scatter cut what they are given by place.
+_SENDS = re.compile(r"all_?gather|all_?reduce|broadcast|all_?to_?all|::send$")
+_EXCHANGES = re.compile(r"all_?to_?all")
+_TOGETHER = re.compile(r"^aten::(cat|concat|concatenate|stack)$")
+#: What puts rows in another order: as many come as go.
+_ORDERS = re.compile(r"^aten::(index|index_select|gather|roll|flip)$")
+
+
+class SentCopies(NamedTuple):
+    """A collective (from ``start_ns`` on) that sends so many ``numbers``, and which share of them need not be sent.
+
+    ``copying``: the operator (row of the flow) that copies; ``times``: how many copies of a row are sent, on average. ``exchange``: each
+    rank is sent other rows. ``back``: it brings back what was made of copies that an exchange sent.
+    """
+
+    start_ns: int
+    numbers: int
+    needless: float
+    copying: int
+    times: float
+    exchange: bool
+    back: bool
+
+
+class _Origin(NamedTuple):
+    """Of what a tensor is made: so many ``numbers`` before they were copied, and what copied them."""
+
+    numbers: float
+    copying: tuple[CopyingOf, ...]
+
+
+def sent_copies(flow: OperatorFlow, profile: Profile) -> tuple[list[SentCopies], dict[int, int]]:
+    """Return the messages of copies, and of each message of the flow (by its start) how many numbers it sends."""
+    messages = messages_in(flow, profile)
+    numbers = {each.start_ns: math.prod(_size(each)) for each in messages if _size(each)}
+    return list(_SentRows(flow, profile, messages).all()) if numbers else [], numbers
+
+
+class _SentRows(ResultReaders):
+    def __init__(self, flow: OperatorFlow, profile: Profile, messages: list[FlowMessage]) -> None:
+        super().__init__(flow)
+        self._profile = profile
+        self._messages = messages
+
+    def all(self) -> Iterator[SentCopies]:
+        """Yield the messages of copies, and those that bring back what other ranks made of them."""
+        exchanged = list[tuple[tuple[Size, ...], SentCopies]]()
+        for each in self._messages:
+            if not _SENDS.search(each.name) or not _size(each):
+                continue
+            exchange = bool(_EXCHANGES.search(each.name))
+            back = next((sent for sizes, sent in exchanged if exchange and sizes == each.sizes[1::-1]), None)
+            copies = self._copies_in(each, exchange=exchange)
+            if copies is not None:
+                yield copies
+                if exchange and len(each.sizes) > 1 and _is_of_rows(_size(each)):
+                    exchanged.append((each.sizes[:2], copies))
+            elif back is not None:
+                yield back._replace(start_ns=each.start_ns, numbers=math.prod(_size(each)), back=True)
+
+    def _copies_in(self, each: FlowMessage, *, exchange: bool) -> SentCopies | None:
+        size = _size(each)
+        origin, whole = self._origin(each.sent, size), math.prod(size)
+        if not origin.copying or not origin.numbers or whole < FEWEST_COPIES * origin.numbers:
+            return None
+        times, ranks = whole / origin.numbers, self._ranks(each) if exchange else 1
+        if ranks is None or times < FEWEST_COPIES * ranks:  # each rank may need its own
+            return None
+        copying = max(origin.copying, key=lambda copies: copies.copies)
+        return SentCopies(each.start_ns, whole, 1 - ranks / times, copying.row, times, exchange, back=False)
+
+    def _origin(self, number: int, size: Size) -> _Origin:
+        """Return of what a tensor is made."""
+        while True:
+            copies, row = self._copies.get(number), self.flow.row_of.get(number)
+            if copies is not None:
+                return _Origin(math.prod(size) * copies.rows / copies.copies, (copies,))
+            made = () if row is None else self.flow.made[row]
+            if row is None or not made or len(made) != len(self.sizes[row]):
+                break
+            name, sizes = self.flow.names[row], self.sizes[row]
+            if _TOGETHER.match(name):
+                parts = [self._origin(n, part) for n, part in zip(made, sizes, strict=True) if part]
+                copying = tuple(copies for part in parts for copies in part.copying)
+                return _Origin(sum(part.numbers for part in parts), copying)
+            orders = bool(_ORDERS.match(name)) and math.prod(sizes[0]) == math.prod(size)
+            if made[0] < 0 or not (orders or self.hands_on(row)):
+                break
+            number, size = made[0], sizes[0]
+        return _Origin(math.prod(size), ())
+
+    @cached_property
+    def _copies(self) -> dict[int, CopyingOf]:
+        sent = {each.sent: _size(each) for each in self._messages if _size(each)}
+        return copies_by_number(self.flow, sent)
+
+    def _ranks(self, each: FlowMessage) -> int | None:
+        """Return among how many ranks a message goes, None where no note says that."""
+        starts, communicators = self._noted
+        first = bisect_left(starts, each.start_ns)
+        if first == len(starts) or starts[first] > each.end_ns:
+            return None
+        member = nccl_notes.members(self._profile.trace).get(self._profile.process, {}).get(communicators[first] or "")
+        return None if member is None else member.size
+
+    @cached_property
+    def _noted(self) -> tuple[list[int], list[str | None]]:
+        sent = self._profile.once(with_messages)
+        sent = sent.filter(sent["thread"] == self.flow.thread).sort("call_start_ns")
+        return sent["call_start_ns"].to_list(), sent["communicator"].to_list()
+
+
+def _size(each: FlowMessage) -> Size:
+    """Return the size of what a message sends, () where it is not noted."""
+    argument = place_of_sent(each.name) or 0
+    return each.sizes[argument] if len(each.sizes) > argument else ()
+
+
+def _is_of_rows(size: Size) -> bool:
+    """Return whether a tensor is one of rows: what is made of exchanged rows goes back in the same number, heads of keys do not."""
+    rows, *width = size
+    return rows > 0 and len(width) == 1

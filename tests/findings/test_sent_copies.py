@@ -1,0 +1,174 @@
+"""NSX127: rows that are copied before ranks send them, in programs that torch runs, and messages whose rows differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from nsysx.events import sent_copies
+from nsysx.model import Finding
+from tests.findings.lined import all_is_transfer
+from tests.findings.recorded_programs import recorded
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names of the same collectives
+RANKS, HEADS, OWN_HEADS, ROWS, WIDTH, CHOSEN = 2, 8, 2, 16, 8, 6
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        parts = [torch.empty_like(x) for _ in range(RANKS)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        part = grad.new_empty(grad.shape[0], grad.shape[1] // RANKS, *grad.shape[2:])
+        dist.reduce_scatter(part, [each.contiguous() for each in grad.chunk(RANKS, 1)])
+        return part
+
+
+class Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        came = torch.empty_like(x)
+        dist.all_to_all_single(came, x.contiguous())
+        return came
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        came = torch.empty_like(grad)
+        dist.all_to_all_single(came, grad.contiguous())
+        return came
+
+
+def into_one(x: Tensor) -> Tensor:
+    whole = x.new_empty(RANKS * x.shape[1], x.shape[0], *x.shape[2:])
+    dist.all_gather_into_tensor(whole, x.detach().transpose(0, 1).contiguous())
+    return whole.transpose(0, 1)
+
+
+def spread(x: Tensor) -> Tensor:
+    """Heads as libraries repeat them: an expansion and a reshape."""
+    b, s, h, d = x.shape
+    return x[:, :, :, None].expand(b, s, h, HEADS // OWN_HEADS, d).reshape(b, s, HEADS, d)
+
+
+class Attention(nn.Module):
+    def __init__(
+        self, repeat: Callable[[Tensor], Tensor], gather: Callable[[Tensor], Tensor], late: bool = False
+    ) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(64, HEADS * WIDTH), nn.Linear(64, 2 * OWN_HEADS * WIDTH)
+        self.repeat, self.gather, self.late = repeat, gather, late
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, _ = x.shape
+        q = self.q(x).view(b, s, HEADS, WIDTH)
+        k, v = self.kv(x).view(b, s, 2 * OWN_HEADS, WIDTH).chunk(2, 2)
+        if not self.late:
+            k, v = self.repeat(k), self.repeat(v)
+        k, v = self.gather(k), self.gather(v)
+        if self.late:
+            k, v = self.repeat(k), self.repeat(v)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, s, -1)
+
+
+def by_head(x: Tensor) -> Tensor:
+    return x.repeat_interleave(HEADS // OWN_HEADS, dim=2)
+
+
+class Experts(nn.Module):
+    """Tokens go to the ranks of their experts; ``send``: what is sent of tokens and the experts that were chosen."""
+
+    def __init__(self, send: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.router, self.expert, self.send = nn.Linear(WIDTH, 16), nn.Linear(WIDTH, WIDTH), send
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, chosen = self.router(x).topk(CHOSEN, -1)
+        came = Exchanged.apply(self.send(x, chosen.flatten()))
+        return Exchanged.apply(self.expert(came))
+
+
+def repeated(x: Tensor, chosen: Tensor) -> Tensor:
+    order = chosen.argsort(stable=True)
+    return x.repeat_interleave(CHOSEN, 0)[order]
+
+
+def picked(x: Tensor, chosen: Tensor) -> Tensor:
+    order = chosen.argsort(stable=True)
+    return x[order // CHOSEN]
+
+
+def once(x: Tensor, chosen: Tensor) -> Tensor:
+    return x[chosen[: len(x)] * 0 + torch.arange(len(x))]
+
+
+def twice(x: Tensor, chosen: Tensor) -> Tensor:
+    return torch.cat([x, x])[chosen[: 2 * len(x)].argsort()]  # a copy for each of two ranks
+
+
+def own(x: Tensor) -> Tensor:
+    """Heads of their own, as many."""
+    return torch.cat([x, x * 2, x + 1, x.sin()], dim=2)
+
+
+ATTENTION, TOKENS = torch.randn(2, ROWS, 64), torch.randn(ROWS, WIDTH)
+COPIED: dict[str, tuple[Callable[[], nn.Module], Tensor, float]] = {
+    "heads repeated, lists": (lambda: Attention(by_head, Gathered.apply), ATTENTION, 0.75),
+    "heads repeated, one tensor": (lambda: Attention(by_head, into_one), ATTENTION, 0.75),
+    "heads expanded": (lambda: Attention(spread, Gathered.apply), ATTENTION, 0.75),
+    "tokens repeated": (lambda: Experts(repeated), TOKENS, 2 / 3),
+    "tokens picked": (lambda: Experts(picked), TOKENS, 2 / 3),
+}
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "repeated behind": (lambda: Attention(by_head, Gathered.apply, late=True), ATTENTION),
+    "heads of their own": (lambda: Attention(own, Gathered.apply), ATTENTION),
+    "tokens in order": (lambda: Experts(once), TOKENS),
+    "a copy for each rank": (lambda: Experts(twice), TOKENS),
+}
+
+
+@pytest.fixture(autouse=True)
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sent_copies._SentRows, "_ranks", lambda self, each: RANKS)
+    all_is_transfer(monkeypatch)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    yield
+    dist.destroy_process_group()
+
+
+def told(model: nn.Module, given: Tensor, folder: Path) -> Finding | None:
+    def step() -> None:
+        model(given * 1).pow(2).mean().backward()
+
+    found = recorded(step, model, __file__, folder).found(folder, "NSX127")
+    return next((f for f in found if f.evidence[0]["setting"] == "copies sent"), None)
+
+
+@pytest.mark.parametrize("kind", COPIED)
+def test_each_row_is_sent_once(kind: str, tmp_path: Path) -> None:
+    make, given, needless = COPIED[kind]
+    found = told(make(), given, tmp_path)
+    assert found is not None and found.saving.bound
+    name = "row-for-each-rank" if "tokens" in kind else "copied-behind"
+    assert [r.name for r in found.remedies] == [name]
+    assert f"{100 * needless:.0f} % of the bytes" in found.detail
+    if name == "copied-behind":
+        assert "k, v = self.repeat(k), self.repeat(v)  # line " in found.paste
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_rows_that_differ_are_sent_as_they_are(kind: str, tmp_path: Path) -> None:
+    make, given = OTHERS[kind]
+    assert told(make(), given, tmp_path) is None
