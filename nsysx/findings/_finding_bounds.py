@@ -298,6 +298,10 @@ DISPATCHED_BYTES = 100_000
 # ---- _uneven_tables ---------------------------------------------------------------------------------------------
 #: Tables lie unevenly where a rank looks up this many times as much as its peers (chosen: tables that are dealt out by cost come nearer).
 LOOKED_UP_MORE_TIMES = 1.25
+# ---- _uneven_experts --------------------------------------------------------------------------------------------
+#: Experts lie unevenly where a rank is sent so many times as many rows as its peers, and all send as many but for this share. Chosen:
+#: routers are trained to nearly even loads of experts, and a batch differs from the next by a few percent.
+SENT_MORE_TIMES, SENT_ALIKE_SHARE = 1.25, 0.1
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first. Peers run a line, too, where
 #: it takes them this share of what it takes a late rank.

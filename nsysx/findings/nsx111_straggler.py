@@ -39,6 +39,7 @@ from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
+from nsysx.findings._uneven_experts import placed_by_load
 from nsysx.findings._uneven_tables import placed_by_cost
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
@@ -60,7 +61,12 @@ def check(case: Case) -> list[Finding]:
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     late = _late_at_times.in_its_steps(case, late)
     late = _beside_each_other(case, late)
-    late = placed_by_cost(case, late) or read_by_one_rank(case, late) or without_sampler(case, late)
+    late = (
+        placed_by_cost(case, late)
+        or placed_by_load(case, late)
+        or read_by_one_rank(case, late)
+        or without_sampler(case, late)
+    )
     if late.verdict == "found":
         return alone if alone and _late_by_evaluations(case) else [late, *alone]
     return [*alone, *_late_at_times.findings_of(case, RULE)] or [late]

@@ -26,4 +26,16 @@ UNTRIED = (
         "dist.all_to_all_single(recv, send, recv_counts, [len(i) for i in rows])",
         "Which rank owns which experts must be fixed; the sum of a row's results is then rounded once on each rank.", untried=_SENT_SO,
     ),
+    Remedy(
+        "experts-by-load",
+        "Give the ranks experts by the tokens that these are sent, not by their number, so that each rank is sent as many",
+        "tokens = torch.bincount(expert.flatten(), minlength=experts)  # summed over many steps\n"
+        "dist.all_reduce(tokens)  # alike on all ranks\n"
+        "owner, load, room = [0] * experts, [0] * world, [experts // world] * world\n"
+        "for e in tokens.argsort(descending=True).tolist():\n"
+        "    owner[e] = min((r for r in range(world) if room[r]), key=lambda r: load[r])\n"
+        "    load[owner[e]] += int(tokens[e]); room[owner[e]] -= 1",
+        "Experts move with their state of the optimizer; where loads change, place them anew from time to time, as at checkpoints. One "
+        "expert that is busier than a rank's share must be held by several.", untried=_SENT_SO,
+    ),
 )  # fmt: skip
