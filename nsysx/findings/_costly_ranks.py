@@ -201,6 +201,7 @@ OF_RANKS = (
         seen=looped.one_by_one,
         takes=looped.taken,
         at=looped.place_of_loop,
+        worded=looped.in_words_of_line,
     ),
     Costly(
         "metrics in each step",

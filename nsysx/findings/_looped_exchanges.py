@@ -14,13 +14,14 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames.intervals import I64
@@ -29,6 +30,10 @@ from nsysx.replay.edits import RemoveCalls, RemoveHost
 
 _EXCHANGES = re.compile(
     r"\b(all_to_all\w*|all_gather\w*|broadcast|reduce_scatter\w*|all_reduce)\s*\((?!.*\b(grad|param|weight)s?\b)"
+)
+#: Broadcasts of which each has a rank of its own that sends: by the number of the tensor, a list of owners, an attribute of it.
+_OF_OWNERS = re.compile(
+    r"\bbroadcast\w*\((?:[^(),]|\([^()]*\))+,\s*(?:src\s*=\s*)?[^,()=]*(?:%|\[|\bowner|\.own|\.rank\b|\.src\b)"
 )
 #: Kinds of kernels whose result an exchange behind them may need.
 _COMPUTES = ("gemm", "attention", "convolution", "norm")
@@ -67,7 +72,7 @@ def _loop(profile: Profile) -> _ExchangeLoop | None:
     }
     for n in sorted(often, key=lambda n: -often[n]):
         text = lines.text_of(source, *code.places.row(n)[:2]) or ""
-        if often[n] < LOOP_LAUNCHES * steps or not _EXCHANGES.search(text):
+        if often[n] < LOOP_LAUNCHES * steps or not (_EXCHANGES.search(text) or by_owners(text)):
             continue
         rows = np.flatnonzero(exchanges & (place_of_op == n))
         runs = _runs(forward, rows)
@@ -135,12 +140,32 @@ def behind_first_round(count: int, steps: int, times: float | None = None) -> Fl
     return np.arange(count) % each >= first
 
 
+def by_owners(text: str) -> bool:
+    """Return whether a line broadcasts what each rank has made of its own part: the ranks send in turn."""
+    return _OF_OWNERS.search(text) is not None
+
+
+def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy for what the line exchanges."""
+    loop, code = case.profile.once(_loop), case.profile.code()
+    text = "" if loop is None or code is None else _text_of(case.profile, code, loop.place)
+    return (
+        ("What each rank updates is broadcast one by one", way("updates-gathered"))
+        if by_owners(text)
+        else (title, remedy)
+    )
+
+
+def _text_of(profile: Profile, code: CodeLines, place: int) -> str:
+    return lines.text_of(lines.texts(profile), *code.places.row(place)[:2]) or ""
+
+
 def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that a loop exchanges one tensor after the other."""
     loop, code = case.profile.once(_loop), case.profile.code()
     if loop is None or code is None:
         return ""
-    text = lines.text_of(lines.texts(case.profile), *code.places.row(loop.place)[:2]) or ""
+    text = _text_of(case.profile, code, loop.place)
     together = f", {loop.together:.0f} at a time," if 2 * loop.together <= loop.times else ""
     return (
         f"line {code.places.row(loop.place)[1]} ({text}) runs {units.count(round(loop.times))} times in each step{together} with nothing "

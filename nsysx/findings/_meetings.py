@@ -40,7 +40,7 @@ from nsysx.findings._finding_bounds import (
     SLOW_NVLINK_SHARE,
     SLOWER_GROUP_TIMES,
 )
-from nsysx.findings._looped_exchanges import behind_first_round
+from nsysx.findings._looped_exchanges import behind_first_round, by_owners
 from nsysx.findings._once import edits_without
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._values_of_ranks import values_at_once
@@ -57,6 +57,7 @@ _OF_LINES = (
     "shards-saved",
     "weights-sent-once",
     "weights-in-one",
+    "updates-gathered",
     "values-at-once",
 )
 #: Lines that exchange whole weights, which a step of training need not: remedy -> text of the line that communicates.
@@ -154,9 +155,10 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         ops = frozenset(comm.filter(pl.Series(line_of_op == most))["op"].to_list())
         exposed_ns = exposed_share(case, ops) * case.taken_by((StepPart.COMM,))
         worth = case.bound(exposed_ns, f"all that is exposed of this line's is gone ({worth.confidence})")
-    if fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case):
-        # One rank trains, and the others need what it made: they can have all of it in one message.
-        fix = Fix.by_name("weights-in-one") if often >= LOOP_LAUNCHES else None
+    owned = by_owners(text)
+    if owned or (fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case)):
+        # One rank trains, or each its part, and the others need what it made: they can have all of it in one message.
+        fix = Fix.by_name("updates-gathered" if owned else "weights-in-one") if often >= LOOP_LAUNCHES else None
         worth = case.worth(*edits_without(_behind_first(case, code.made_at(case.calls, [most])), case.ops))
     if fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None

@@ -35,6 +35,7 @@ from nsysx.findings import _late_at_times, _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
+from nsysx.findings._lone_updates import updated_by_one
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.findings._roles_in_turn import in_turn
@@ -61,12 +62,8 @@ def check(case: Case) -> list[Finding]:
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     late = _late_at_times.in_its_steps(case, late)
     late = _beside_each_other(case, late)
-    late = (
-        placed_by_cost(case, late)
-        or placed_by_load(case, late)
-        or read_by_one_rank(case, late)
-        or without_sampler(case, late)
-    )
+    placed = placed_by_cost(case, late) or placed_by_load(case, late) or updated_by_one(case, late)
+    late = placed or read_by_one_rank(case, late) or without_sampler(case, late)
     if late.verdict == "found":
         return alone if alone and _late_by_evaluations(case) else [late, *alone]
     return [*alone, *_late_at_times.findings_of(case, RULE)] or [late]

@@ -125,3 +125,49 @@ def test_exchanges_of_each_layer_are_told_where_they_are_many_together(each: int
         assert "runs 48 times in each step, 3 at a time, with nothing computed between" in finding.detail
         least = 32 * (HOST_US + 2) * 1_000
         assert 0.6 * least <= (finding.saving_ns_per_step or 0) <= 1.6 * least
+
+
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def updated(program: Lined, times: int = 200) -> None:
+    """A step whose optimizer updates a part of the parameters, and then sends all of them one by one."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(500, "sm90_xmma_gemm_f32f32")
+    with program.line(21), program.range("backward"):
+        program.launch(1_000, "sm90_xmma_gemm_f32f32")
+        program.launch(200, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    with program.line(40), program.range("optimizer"):
+        program.launch(100, "multi_tensor_apply_kernel")
+    for _ in range(times):
+        with program.line(50):
+            program.host(25)
+            program.launch(12, BROADCAST)
+    program.sync()
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("dist.broadcast(p.data, src=i % world)", "updates-gathered"),
+        ("dist.broadcast(param.data, owner[i])", "updates-gathered"),
+        ("works.append(dist.broadcast(weight, p.owner, async_op=True))", "updates-gathered"),
+        ("dist.broadcast(p.data, src=0)", "weights-sent-once"),
+    ],
+)
+def test_what_each_rank_updates_is_gathered_at_once(text: str, remedy: str, tmp_path: Path) -> None:
+    """Only where one rank sends all is it needless: what each rank has updated, the others need."""
+    program = Lined({**SOURCE, 50: text}).run(lambda program, _: updated(program))
+    found = {
+        f.code: f
+        for f in program.summary(tmp_path).findings or ()
+        if f.verdict == "found" and f.where.get("line") == 50
+    }
+    names = {way.name for f in found.values() for way in f.remedies} & {
+        "updates-gathered",
+        "weights-sent-once",
+        "packed-exchange",
+    }
+    assert remedy in names and ("weights-sent-once" in names) == (remedy == "weights-sent-once")
+    if remedy == "updates-gathered":
+        assert names == {remedy}

@@ -1,4 +1,4 @@
-"""What ranks send to each other, and how often. A change would have to be made on all ranks at once, before they start."""
+"""What ranks send to each other, how often, and what one of them owns. A change would have to be made on all ranks at once."""
 
 from __future__ import annotations
 
@@ -37,5 +37,33 @@ UNTRIED = (
         "    load[owner[e]] += int(tokens[e]); room[owner[e]] -= 1",
         "Experts move with their state of the optimizer; where loads change, place them anew from time to time, as at checkpoints. One "
         "expert that is busier than a rank's share must be held by several.", untried=_SENT_SO,
+    ),
+    Remedy(
+        "update-shared-out",
+        "Let each rank update its part of the parameters: gradients are reduced and scattered, each rank steps on what it was sent, and "
+        "the parts are gathered; one rank alone does the same work while all others wait",
+        "half = flat_param.numel() // world  # flat_param and flat_grad padded to a multiple of world\n"
+        "g_own = flat_grad.new_empty(half)\n"
+        "dist.reduce_scatter_tensor(g_own, flat_grad)\n"
+        "p_own = flat_param[rank * half:(rank + 1) * half]  # the optimizer of each rank holds this alone\n"
+        "adam_step(p_own, g_own / world)\n"
+        "dist.all_gather_into_tensor(flat_param, p_own.clone())",
+        "The update must go number by number, as of SGD, Adam and Lion: norms of whole parameters (LAMB) need a sum over the ranks. "
+        "ZeroRedundancyOptimizer does the same parameter by parameter.", untried=_SENT_SO,
+    ),
+    Remedy(
+        "updates-gathered",
+        "Gather what the ranks have updated in one message, each rank's parameters as one flat part: broadcasts of one after the other are "
+        "a launch and a meeting of all ranks each",
+        "owned = [params[r::world] for r in range(world)]  # those that each rank updates\n"
+        "most = max(sum(p.numel() for p in part) for part in owned)\n"
+        "own = torch.cat([p.data.flatten() for p in owned[rank]])\n"
+        "whole = own.new_empty(world * most)\n"
+        "dist.all_gather_into_tensor(whole, F.pad(own, (0, most - own.numel())))\n"
+        "for part, flat in zip(owned, whole.chunk(world)):\n"
+        "    new = flat[:sum(p.numel() for p in part)].split([p.numel() for p in part])\n"
+        "    torch._foreach_copy_([p.data for p in part], [t.view_as(p) for t, p in zip(new, part)])",
+        "The parameters must have one dtype. Where they are views of one flat tensor in the order of their owners, no copies are needed.",
+        untried=_SENT_SO,
     ),
 )  # fmt: skip
