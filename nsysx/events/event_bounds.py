@@ -362,21 +362,9 @@ UNSEEN_READERS_SHARE = 0.01
 # ---- earlier_nodes ----------------------------------------------------------------------------------------------
 #: Nodes are those of a flow's operators, numbered earlier, if this share of them has the name of theirs: products have several. Chosen.
 LIKE_NODES_SHARE = 0.7
-# ---- product_forms --------------------------------------------------------------------------------------------------
-#: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
-#: seldom twice as fast.
-FEWER_OPERATIONS_SHARE = 0.5
-#: All pairs of two tensors are written out where they are this many times as many numbers as both together. Chosen.
-WRITTEN_OUT_TIMES = 4
 # ---- attention_backends -----------------------------------------------------------------------------------------
 #: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
 FLASH_HEAD_SIZE = 256
-# ---- narrowed_operators ---------------------------------------------------------------------------------------------
-#: Of a tensor that is narrowed no more than this share is kept.
-MOST_KEPT_SHARE = 0.9
-# ---- narrowed_messages ----------------------------------------------------------------------------------------------
-#: Of what a message brings no more than this share is read. Chosen: of two ranks each one reads half.
-MOST_OF_SENT_SHARE = 0.75
 # ---- frozen_parameters ----------------------------------------------------------------------------------------------
 #: Sums of bytes are of the same parameters if they differ by less than this share (chosen: buckets are padded). Gradients that are zero
 #: are ready all at once: fewer fills and reductions in a row may be anything.

@@ -10,15 +10,19 @@ import math
 import re
 from typing import NamedTuple
 
-from nsysx.events.event_bounds import MOST_OF_SENT_SHARE
+import numpy as np
+
 from nsysx.events.flow_messages import FlowMessage, messages_in
-from nsysx.events.narrowed_operators import kept_of_tensors
+from nsysx.events.narrowed_operators import kept_of_tensors, sizes_of
+from nsysx.events.operator_bounds import MOST_OF_BORDER_SHARE, MOST_OF_SENT_SHARE, NEIGHBOURS
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
 _REDUCES = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
-_GATHERS = "c10d::_allgather_base_"
+_GATHERS, _INTO_LIST = "c10d::_allgather_base_", "c10d::allgather_"
+#: What takes a part by Python's numbers: its place is known before it is sent.
+_BY_PLACE = re.compile(r"^aten::(slice|select|narrow)$")
 #: What takes rows by numbers that the sizes do not show, as the edges of a graph name nodes.
 _PICKS_BY_NUMBER = re.compile(r"^aten::(index|index_select|gather|embedding|take_along_dim|_?sparse_\w*mm)$")
 
@@ -26,7 +30,8 @@ _PICKS_BY_NUMBER = re.compile(r"^aten::(index|index_select|gather|embedding|take
 class NarrowedMessage(NamedTuple):
     """A collective of the flow's thread (``start_ns``, ``end_ns``) that sums, or gathers, and the share of its result that is read.
 
-    ``by``: the operators that pick this part (rows of the flow). ``ranks``: so many are gathered; 0 for sums.
+    ``by``: the operators that pick this part (rows of the flow). ``ranks``: so many are gathered; 0 for sums. ``border``: it is a small
+    part at a place that the program's numbers say, as of a field that is split over the ranks.
     """
 
     start_ns: int
@@ -35,23 +40,40 @@ class NarrowedMessage(NamedTuple):
     share: float
     by: frozenset[int]
     ranks: int
+    border: bool = False
 
 
 def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMessage]:
     """Return the collectives of whose result no more than a part is read."""
-    messages = [each for each in messages_in(flow, profile) if each.name == _GATHERS or _REDUCES.match(each.name)]
+    messages = [
+        each for each in messages_in(flow, profile) if each.name in (_GATHERS, _INTO_LIST) or _REDUCES.match(each.name)
+    ]
     kept, narrowed = kept_of_tensors(flow) if messages else {}, list[NarrowedMessage]()
     for each in messages:
-        sums = each.name != _GATHERS
-        read = [kept[number] for number in each.results if number in kept]
-        share = sum(part.share for part in read if part is not None)
-        if not read or None in read or not all(each.sizes[:1]) or not 0 < share <= MOST_OF_SENT_SHARE:
+        sums, listed = bool(_REDUCES.match(each.name)), _list_of(flow, each) if each.name == _INTO_LIST else []
+        numbers = listed or each.results
+        read = [kept[number] for number in numbers if number in kept]
+        if not read or (None in read and not listed) or not (listed or all(each.sizes[:1])):
             continue
+        share = sum(1.0 if part is None else part.share for part in read) / max(len(listed), 1)
         by = frozenset[int]().union(*(part.by for part in read if part is not None))
-        ranks = 0 if sums else _ranks(each)
-        if sums or ranks > 1:
-            narrowed.append(NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks))
+        ranks = 0 if sums else len(listed) or _ranks(each)
+        if 0 < share <= MOST_OF_SENT_SHARE and by and (sums or ranks > 1):
+            by_place = all(_BY_PLACE.match(flow.names[row]) for row in by)
+            border = not sums and by_place and ranks * share <= NEIGHBOURS * MOST_OF_BORDER_SHARE
+            narrowed.append(NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks, border))
     return narrowed
+
+
+def _list_of(flow: OperatorFlow, each: FlowMessage) -> list[int]:
+    """Return the numbers of the tensors of a list that are gathered into: torch copies each rank's part into its own."""
+    part = each.sizes[1] if len(each.sizes) > 1 else ()
+    first, last = np.searchsorted(flow.start_ns, (each.start_ns, each.end_ns)).tolist()
+    return [
+        flow.number[row]
+        for row in range(first, last)
+        if part and flow.names[row] == "aten::copy_" and sizes_of(flow.size[row])[:1] == [part]
+    ]
 
 
 def _ranks(each: FlowMessage) -> int:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from nsysx.events.event_bounds import MOST_KEPT_SHARE
+from nsysx.events.operator_bounds import MOST_KEPT_SHARE
 from nsysx.events.operator_flow import DIMENSIONS, OperatorFlow, in_place, is_view
 
 Size = tuple[int, ...]
@@ -182,6 +182,10 @@ class _Reads:
                 of_it = Kept(
                     dimensions | behind.dimensions, share * behind.share, behind.by | by, of_last * behind.of_last
                 )
+            elif behind is not None and len(before) == len(after) + 1 and len(dimensions) == 1:  # x[n][:, :2]
+                (gone,) = dimensions
+                of_rest = frozenset(d + (d >= gone) for d in behind.dimensions)
+                of_it = Kept(dimensions | of_rest, share * behind.share, behind.by | by)
             else:
                 of_it = Kept(dimensions, share, by, of_last)
         self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)

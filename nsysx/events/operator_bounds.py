@@ -40,3 +40,18 @@ FEWEST_COPIES = 2
 
 #: Rows that are cut off before a loss, as the last position of each sequence, are one of so many at most. Chosen.
 FEWEST_LEFT_OF_ROWS = 8
+# ---- narrowed_operators ---------------------------------------------------------------------------------------------
+#: Of a tensor that is narrowed no more than this share is kept.
+MOST_KEPT_SHARE = 0.9
+# ---- narrowed_messages ----------------------------------------------------------------------------------------------
+#: Of what a message brings no more than this share is read. Chosen: of two ranks each one reads half.
+MOST_OF_SENT_SHARE = 0.75
+#: A border is no more of a neighbour's part than this, and a part has so many neighbours along one dimension. Chosen: wide halos are a
+#: few percent of it.
+MOST_OF_BORDER_SHARE, NEIGHBOURS = 0.25, 2
+# ---- product_forms --------------------------------------------------------------------------------------------------
+#: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
+#: seldom twice as fast.
+FEWER_OPERATIONS_SHARE = 0.5
+#: All pairs of two tensors are written out where they are this many times as many numbers as both together. Chosen.
+WRITTEN_OUT_TIMES = 4

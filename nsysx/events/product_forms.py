@@ -16,10 +16,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
 from nsysx.events.matrix_products import Factors, MatrixProducts
 from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_bounds import FEWEST_CLASSES_ADDED
+from nsysx.events.operator_bounds import FEWER_OPERATIONS_SHARE, FEWEST_CLASSES_ADDED, WRITTEN_OUT_TIMES
 from nsysx.events.operator_flow import OperatorFlow, is_view
 
 _SUMS = re.compile(r"^aten::(sum|mean)$")

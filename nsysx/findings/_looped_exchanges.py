@@ -156,8 +156,8 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
     )
 
 
-def _text_of(profile: Profile, code: CodeLines, place: int) -> str:
-    return lines.text_of(lines.texts(profile), *code.places.row(place)[:2]) or ""
+def _text_of(profile: Profile, code: CodeLines, line_row: int) -> str:
+    return lines.text_of(lines.texts(profile), *code.places.row(line_row)[:2]) or ""
 
 
 def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:

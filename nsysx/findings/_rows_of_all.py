@@ -30,7 +30,7 @@ from nsysx.model import Row
 class _ToAll(NamedTuple):
     """Messages of one line (row of the places): their GPU ``ops``, whether they add, and of what they bring the share that is read.
 
-    ``needless``: which share of their transfer goes. ``picked``: the line that takes this part.
+    ``needless``: which share of their transfer goes. ``picked``: the line that takes this part. ``border``: it is a border of a field.
     """
 
     ops: frozenset[int]
@@ -39,6 +39,7 @@ class _ToAll(NamedTuple):
     share: float
     needless: float
     picked: Row
+    border: bool
 
 
 def _to_all(profile: Profile) -> _ToAll | None:
@@ -64,7 +65,10 @@ def _to_all(profile: Profile) -> _ToAll | None:
         needless = (1 - SCATTERED_SHARE if theirs[0].sums else 1 - share) * len(theirs) / line_of.count(row)
         picked = place_of_operator(code, flow, flow.start_ns[[min(theirs[0].by)]])
         ns = round(needless * int(ops["ns"].sum()))
-        of_lines[row] = ns, _ToAll(ops_of(ops), row, theirs[0].sums, share, needless, picked)
+        of_lines[row] = (
+            ns,
+            _ToAll(ops_of(ops), row, theirs[0].sums, share, needless, picked, all(each.border for each in theirs)),
+        )
     return max(of_lines.values(), key=lambda each: each[0])[1] if of_lines else None
 
 
@@ -111,7 +115,13 @@ def own_alone(case: Case, settings: RecordedSettings | None) -> Saving:
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy for what the collective does."""
     to_all = case.profile.once(_to_all)
-    return (title, remedy) if to_all is None or to_all.sums else (title, way("rows-exchanged"))
+    if to_all is None or to_all.sums:
+        return title, remedy
+    return (
+        ("A whole field is gathered of which its borders are read", way("borders-sent"))
+        if to_all.border
+        else (title, way("rows-exchanged"))
+    )
 
 
 def taken(case: Case) -> Takes:

@@ -18,6 +18,8 @@ from tests.findings.lined import Lined
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
 _OF_PACKAGES = "torch_cluster::"
+#: What is one kernel on a GPU, and those of it that copy from and to lists besides.
+_ONE_KERNEL, _COPY_LISTS = (_OF_PACKAGES, "c10d::"), ("c10d::allgather_", "c10d::reduce_scatter_")
 _OPERATORS = ("aten::", "c10d::", _OF_PACKAGES)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Operators that launch nothing, and those that read a number back on a GPU.
@@ -110,7 +112,7 @@ def _emit(program: Lined, several: Sequence[_Range], *, host: bool = False) -> N
         begin = program.t
         program.host(1)
         with _around(program, each):
-            if not each.name.startswith(_OF_PACKAGES):  # it is one kernel on a GPU
+            if not each.name.startswith(_ONE_KERNEL) or each.name in _COPY_LISTS:
                 _emit(program, each.inner, host=host or each.name == _HOST)
             if each.name.startswith(_OPERATORS):
                 _launch(program, each, host)

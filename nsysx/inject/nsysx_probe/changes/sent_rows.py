@@ -66,4 +66,14 @@ UNTRIED = (
         "The parameters must have one dtype. Where they are views of one flat tensor in the order of their owners, no copies are needed.",
         untried=_SENT_SO,
     ),
+    Remedy(
+        "borders-sent",
+        "Send each neighbour the border that it reads, not every rank the whole field: sends and receives of these rows or columns",
+        "ops = []\n"
+        "for peer, mine, theirs in ((rank - 1, u[..., :h], left), (rank + 1, u[..., -h:], right)):  # left, right: of a border's size\n"
+        "    if 0 <= peer < world:\n"
+        "        ops += [dist.P2POp(dist.isend, mine.contiguous(), peer), dist.P2POp(dist.irecv, theirs, peer)]\n"
+        "for work in dist.batch_isend_irecv(ops): work.wait()  # what needs no border can be computed before",
+        "Where gradients go through it, they take the same way back, in a function of autograd.", untried=_SENT_SO,
+    ),
 )  # fmt: skip
