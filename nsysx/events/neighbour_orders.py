@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE
 from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_bounds import FEWER_OPERATIONS_SHARE
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.result_readers import ResultReaders
