@@ -1,7 +1,8 @@
-"""A communication hook of DDP that compresses gradients (PowerSGD) where the links would send them whole in less time.
+"""A communication hook of DDP that compresses gradients where the links would send them whole in less time: PowerSGD, or a program's own.
 
-The hook runs on the thread of backward when a bucket is full: it reduces what it does not compress, and two matrices of low rank, each
-with products and an orthogonalization before it, and then waits for the whole GPU. Backward goes on behind that.
+The hook runs on the thread of backward when a bucket is full. PowerSGD reduces what it does not compress, and two matrices of low rank,
+each with products and an orthogonalization before it, and then waits for the whole GPU. Backward goes on behind that. A hook of the program
+(the largest numbers alone, signs, numbers of 8 bits) picks, sends and puts together on the stream of backward.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nsysx.findings._exposed_transfer import communication, exposed_ns, transfer
 from nsysx.findings._finding_bounds import SLOW_NVLINK_SHARE
 from nsysx.findings._meetings import large_messages, nvlink_bytes_per_s, slow_way
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.reading import nccl_notes
@@ -32,16 +34,16 @@ _WAITS_FOR_ALL = ("cudaDeviceSynchronize", "cuCtxSynchronize")
 
 
 class _Compressed(NamedTuple):
-    """``calls`` of a hook, from its first reduction of each bucket to its wait; ``reductions`` (ops), and ``waits`` (calls)."""
+    """``calls`` of a hook, from its first reduction of each bucket to its wait; ``reductions`` (ops), and ``waits`` (calls).
+
+    ``buckets``: how many buckets of all steps it reduces. ``own``: the program defines it.
+    """
 
     calls: pl.DataFrame
     reductions: frozenset[int]
     waits: frozenset[int]
-
-    @property
-    def buckets(self) -> int:
-        """How many buckets of all steps it reduces: it waits behind each."""
-        return len(self.waits)
+    buckets: int
+    own: bool = False
 
 
 def _compressed(profile: Profile) -> _Compressed | None:
@@ -69,7 +71,19 @@ def _compressed(profile: Profile) -> _Compressed | None:
     np.minimum.at(first, bucket[reduces], np.flatnonzero(reduces))
     inside = np.arange(len(calls)) >= first[bucket]
     theirs = comm.filter(comm["call"].is_in(calls["call"].filter(pl.Series(reduces)).to_list()).fill_null(value=False))
-    return _Compressed(calls.filter(pl.Series(inside)), frozenset(theirs["op"].to_list()), frozenset(waiting.to_list()))
+    return _Compressed(
+        calls.filter(pl.Series(inside)), frozenset(theirs["op"].to_list()), frozenset(waiting.to_list()), len(waiting)
+    )
+
+
+def _of_program(profile: Profile) -> _Compressed | None:
+    """Return what a hook that the program defines does, where it compresses; None without one."""
+    own = profile.once(own_compression)
+    return None if own is None else _Compressed(own.calls, own.messages, frozenset(), own.buckets, own=True)
+
+
+def _any_compressed(profile: Profile) -> _Compressed | None:
+    return profile.once(_compressed) or profile.once(_of_program)
 
 
 def waits_of_hook(profile: Profile) -> frozenset[int]:
@@ -83,7 +97,7 @@ def _plain_ns(case: Case, settings: RecordedSettings) -> float | None:
 
     The rate is what large messages of the report reach, else the least that they do on NVLink of these cards.
     """
-    whole, compressed = sum(bucket_bytes(ddp(settings) or {})), case.profile.once(_compressed)
+    whole, compressed = sum(bucket_bytes(ddp(settings) or {})), _any_compressed(case.profile)
     members = nccl_notes.members(case.profile.trace).get(case.process, {})
     ranks = max((member.size or 0 for member in members.values()), default=0)
     carried, rate = nccl_notes.bus_bytes("allreduce", ranks, whole), _links_bytes_per_s(case, settings, ranks)
@@ -115,7 +129,7 @@ def without_hook(case: Case, settings: RecordedSettings | None) -> Saving | None
 
     Ranks that wait for a late one in the hook's reductions wait for it in plain ones, too.
     """
-    compressed = case.profile.once(_compressed)
+    compressed = _any_compressed(case.profile)
     plain = None if settings is None else _plain_ns(case, settings)
     if compressed is None or plain is None:
         return None
@@ -132,13 +146,19 @@ def without_hook(case: Case, settings: RecordedSettings | None) -> Saving | None
 
 def compresses(case: Case, settings: RecordedSettings) -> str:
     """Return that a hook takes more time for its compression than the links take for all bytes, with none of that hidden."""
-    compressed, plain = case.profile.once(_compressed), _plain_ns(case, settings)
+    compressed, plain = _any_compressed(case.profile), _plain_ns(case, settings)
     worth = without_hook(case, settings)
     if compressed is None or plain is None or worth is None or worth.likely_ns is None:
         return ""
     if not case.notable(worth.likely_ns - (worth.error_ns or 0)):
         return ""
     wrapper = ddp(settings) or {}
+    if compressed.own:
+        return (
+            f"{wrapper.get('hook')} compresses {units.size(sum(bucket_bytes(wrapper)))} of gradients: for each of "
+            f"{case.often(compressed.buckets, 'bucket', 'buckets')} of a step it picks what to send, and puts together what came, on the "
+            f"stream of backward. Sent whole they take {units.duration(plain)} at most, most of it beside backward"
+        )
     return (
         f"{wrapper.get('hook')} compresses {units.size(sum(bucket_bytes(wrapper)))} of gradients: for each of "
         f"{case.often(compressed.buckets, 'bucket', 'buckets')} of a step it computes products, orthogonalizes them, reduces twice or "
@@ -149,7 +169,7 @@ def compresses(case: Case, settings: RecordedSettings) -> str:
 
 def taken(case: Case) -> Takes:
     """Return the hook's GPU work."""
-    compressed = case.profile.once(_compressed)
+    compressed = _any_compressed(case.profile)
     if compressed is None:
         return Takes()
     calls = compressed.calls["call"].to_list()

@@ -298,6 +298,9 @@ DISPATCHED_BYTES = 100_000
 # ---- _uneven_tables ---------------------------------------------------------------------------------------------
 #: Tables lie unevenly where a rank looks up this many times as much as its peers (chosen: tables that are dealt out by cost come nearer).
 LOOKED_UP_MORE_TIMES = 1.25
+# ---- _compressing_hooks -----------------------------------------------------------------------------------------
+#: A hook compresses if it sends no more than this share of the bytes: half of them is another type, which costs next to nothing.
+COMPRESSED_SHARE = 0.3
 # ---- _lone_updates ----------------------------------------------------------------------------------------------
 #: Of the bytes that are reduced so many are sent back as parameters: a quarter, of float32 gradients and 16 bits, leaves room for others.
 SENT_BACK_SHARE = 0.25

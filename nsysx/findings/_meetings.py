@@ -42,6 +42,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._looped_exchanges import behind_first_round, by_owners
 from nsysx.findings._once import edits_without
+from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames import lookup
@@ -106,7 +107,7 @@ def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     """
     code, settings = case.profile.code(), settings_of(case.profile)
     hooks = {row.get("hook") for row in settings.wrappers("DDP") or ()} if settings is not None else set()
-    if code is None or not comm.height or not hooks - {None, ""}:
+    if code is None or not comm.height or not hooks - {None, ""} or case.profile.once(own_compression) is not None:
         return None
     inside = [n for n, function in enumerate(code.places["function"].to_list()) if function in hooks]
     theirs = comm.filter(pl.Series(np.isin(code.places_of(code.op[comm["op"].to_numpy()]), inside), dtype=pl.Boolean))

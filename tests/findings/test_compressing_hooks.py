@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from nsysx.findings import _compressing_hooks
 from nsysx.model import Finding
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings.lined import Lined
 from tests.findings.test_job_messages import DDP, found, probes
 from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
-from tests.ranks.test_rank_table import ALL_REDUCE, noted
+from tests.ranks.test_rank_table import ALL_REDUCE, KERNELS, noted
 
 US, MS = 1_000, 1_000_000
 STEPS, RANKS, BUCKETS = 8, 2, 4
@@ -128,3 +130,68 @@ def test_the_wait_of_a_hook_is_not_the_programs(tmp_path: Path) -> None:
     waits = [f for f in summarize([tmp_path / "r.sqlite"], every_table=False).findings if f.code == "NSX101"]
     assert any("hook of DistributedDataParallel waits here" in f.fix for f in waits if f.verdict == "found")
     assert not any("torch.cuda.synchronize()" in f.fix for f in waits)
+
+
+TOP_K = {
+    30: "_, i = g.abs().topk(k)",
+    31: "dist.all_gather_into_tensor(everyone, g[i])",
+    32: "g.zero_().index_add_(0, everyone_i, everyone / world)",
+}
+
+
+def own_hook(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sent: int, picks_us: float, function: str = "topk_hook"
+) -> Finding | None:
+    """A backward of four buckets: of each a hook of the program picks what it sends, and puts together what comes."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(1000, "gemm")
+        with program.range("backward"):
+            for _ in range(BUCKETS):
+                program.launch(600, "gemm")
+                with program.line(30, function):
+                    program.launch(picks_us, "radixSelect")
+                with program.line(31, function):
+                    begin = program.t
+                    program.launch(30, KERNELS["ncclAllGather"], stream=20)
+                    noted(program.main, "ncclAllGather", begin, program.t, comm=5, size=sent)
+                with program.line(32, f"{function}.<locals>.joined"):
+                    program.launch(picks_us / 4, "index_add")
+        program.sync()
+
+    monkeypatch.setattr(_compressing_hooks, "_links_bytes_per_s", lambda case, settings, ranks: 45e9)
+    program = Lined(TOP_K, {"wrappers": [{**HOOK, "hook": "topk_hook"}]})
+    noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=0)
+    told = program.run(body).summary(folder).findings or ()
+    assert not any(r.name == "asynchronous-hook" for f in told for r in f.remedies) or sent > BUCKET_BYTES / 4
+    return next(
+        (f for f in told if f.verdict == "found" and f.evidence and f.evidence[0].get("setting") == "compressing hook"),
+        None,
+    )
+
+
+def test_a_hook_of_the_program_that_picks_the_largest_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = own_hook(tmp_path, monkeypatch, sent=BUCKET_BYTES // 50, picks_us=800)
+    assert found is not None and [way.name for way in found.remedies] == ["reduced-whole"]
+    assert (
+        "topk_hook compresses 32.0 MiB of gradients: for each of 4 buckets of a step it picks what to send"
+        in found.detail
+    )
+    assert (found.saving_ns_per_step or 0) == pytest.approx(BUCKETS * 1000 * US, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("sent", "picks_us", "function"),
+    [
+        (BUCKET_BYTES // 50, 20, "topk_hook"),  # it picks fast
+        (BUCKET_BYTES // 2, 800, "topk_hook"),  # 16 bits, and something else
+        (BUCKET_BYTES // 50, 800, "other"),  # not by a hook
+    ],
+)
+def test_hooks_of_the_program_that_are_no_compression_or_a_fast_one(
+    sent: int, picks_us: float, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_hook(tmp_path, monkeypatch, sent=sent, picks_us=picks_us, function=function) is None

@@ -156,7 +156,7 @@ UNTRIED = (
     Remedy(
         "reduced-whole",
         "Leave the hook out: DDP reduces the buckets whole, beside backward; bf16_compress_hook halves their bytes where links are slow",
-        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)  # no register_comm_hook(state, powerSGD_hook)",
+        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)  # no register_comm_hook()",
         "Gradients then are exact: compare the loss.", untried=_ALL_RANKS,
     ),
     Remedy(
