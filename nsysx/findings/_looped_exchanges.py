@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +77,8 @@ def _loop(profile: Profile) -> _ExchangeLoop | None:
             continue
         rows = np.flatnonzero(exchanges & (place_of_op == n))
         runs = _runs(forward, rows)
-        # As many in each run where there are several in a step, as the layers of a network have.
-        alike = len(runs) <= steps or len(set(runs)) == 1
+        # As many in each run, or in those of one kind, where there are several in a step, as the layers of a network have.
+        alike = len(runs) <= steps or all(count % steps == 0 for count in Counter(runs).values())
         if alike and len(rows) - len(runs) >= LOOP_LAUNCHES * steps and len(rows) >= 2 * len(runs):
             return _with_backward(profile, code, n, forward["op"].to_numpy()[rows], max(len(runs), steps))
     return None

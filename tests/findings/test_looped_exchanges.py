@@ -171,3 +171,30 @@ def test_what_each_rank_updates_is_gathered_at_once(text: str, remedy: str, tmp_
     assert remedy in names and ("weights-sent-once" in names) == (remedy == "weights-sent-once")
     if remedy == "updates-gathered":
         assert names == {remedy}
+
+
+def by_head(program: Lined, layers: int = 6, heads: int = 8) -> None:
+    """Layers whose queries, keys and values are exchanged head by head, and then what attention makes of them: 24 and 8 together."""
+    for _ in range(layers):
+        for tensors in (3, 1):
+            with program.line(20), program.range("forward"), program.range("net:Net"):
+                program.launch(20, "sm90_xmma_gemm_f32f32")
+                for _ in range(tensors):
+                    for _ in range(heads):
+                        with program.line(68):
+                            program.host(HOST_US)
+                            program.launch(2, "copy_kernel")
+                            program.launch(2, "copy_kernel")
+                            program.launch(10, EXCHANGE)
+                            program.launch(2, "CatArrayBatchedCopy")
+                    program.launch(2, "CatArrayBatchedCopy")
+    with program.line(21), program.range("backward"):
+        program.launch(400)
+
+
+def test_exchanges_of_heads_are_told_where_keys_and_results_take_one_line(tmp_path: Path) -> None:
+    source = {**SOURCE, 68: "dist.all_to_all(got, parts, group=sp)"}
+    found = Lined(source).run(lambda program, _: by_head(program)).found(tmp_path, "NSX127")
+    packed = next((f for f in found if f.evidence[0]["setting"] == "exchanges in a loop"), None)
+    assert packed is not None and [r.name for r in packed.remedies] == ["packed-exchange"]
+    assert "runs 192 times in each step, 16 at a time" in packed.detail
