@@ -44,7 +44,7 @@ def early_waits(flow: OperatorFlow, profile: Profile) -> list[EarlyWait]:
         return []
     readers, given = ResultReaders(flow), _makers_of_arguments(flow)
     waited = {each.given[0]: each.number for each in operators if each.name == WAITS and each.given}
-    work = _WorkOfStep(flow, profile)
+    work = WorkOfStep(flow, profile)
     waits = []
     for each in bring:
         brought = _brought(each, waited)
@@ -89,7 +89,7 @@ def _first_reader(
     return -1
 
 
-class _WorkOfStep:
+class WorkOfStep:
     """What the shown process launches in the flow's step: when, for how long it computes, and whether an operator launches it."""
 
     def __init__(self, flow: OperatorFlow, profile: Profile) -> None:

@@ -21,7 +21,7 @@ from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import ddp
 from nsysx.findings._exposed_transfer import communication, exposed_ns, transfer_of_ops_ns
 from nsysx.findings._finding_bounds import SLOW_NVLINK_SHARE
-from nsysx.findings._meetings import large_messages, nvlink_bytes_per_s, slow_way
+from nsysx.findings._links import large_messages, nvlink_bytes_per_s, slow_way
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows

@@ -7,7 +7,6 @@ or with objects that are pickled, is no matter of links or of buckets.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,9 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.activation_lines import sent_by_nodes
-from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import (
+    _halos,
     _late_gradients,
     _layer_exchanges,
     _line_causes,
@@ -31,15 +31,11 @@ from nsysx.findings import (
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._exposed_transfer import communication, exposed_share
 from nsysx.findings._finding_bounds import (
-    LARGE_MESSAGE_BYTES,
-    LIKE_SIZE_TIMES,
     LOOP_LAUNCHES,
     MOST_SHARE,
-    NAMED_RANKS,
     OWN_REMEDY_SHARE,
-    SLOW_NVLINK_SHARE,
-    SLOWER_GROUP_TIMES,
 )
+from nsysx.findings._links import SLOW_WAYS, slow_way, slowest
 from nsysx.findings._looped_exchanges import behind_first_round, by_owners
 from nsysx.findings._once import edits_without
 from nsysx.findings._own_hooks import own_compression
@@ -93,7 +89,13 @@ def meeting(case: Case) -> CommunicationCause | None:
     )
     of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
     elsewhere = (
-        _in_turn(case) or _of_tables(case) or _behind_backward(case) or _in_line(case) or _picked(case) or _early(case)
+        _in_turn(case)
+        or _of_tables(case)
+        or _behind_backward(case)
+        or _of_halos(case)
+        or _in_line(case)
+        or _picked(case)
+        or _early(case)
     )
     return of_program or elsewhere or _of_links(case)
 
@@ -247,57 +249,33 @@ def _behind_backward(case: Case) -> CommunicationCause | None:
     return CommunicationCause(Fix.by_name(fix, text=told), late.where, late.saving, title)
 
 
+def _of_halos(case: Case) -> CommunicationCause | None:
+    """Return that a field waits for the borders of its neighbours, inside and all; else None."""
+    halos = _halos.waited_halos(case)
+    if halos is None:
+        return None
+    title = "A whole field waits for the borders of its neighbours"
+    return CommunicationCause(Fix.by_name("inside-first", text=halos.text), halos.where, halos.saving, title)
+
+
 def _in_line(case: Case) -> CommunicationCause | None:
     """Return the exchanges of layers that could run beside the work around them, if that saves what is worth a word."""
-    in_line = _layer_exchanges.exchanged_in_line(case)
-    if in_line is None or not case.notable(in_line.saving.likely_ns or 0):
-        return None
     title = "Layers wait for what they exchange before work that needs nothing of it"
-    return CommunicationCause(Fix.by_name("exchanged-ahead"), in_line.where, in_line.saving, title)
+    return _of_exchanges(case, _layer_exchanges.exchanged_in_line(case), "exchanged-ahead", title)
 
 
 def _picked(case: Case) -> CommunicationCause | None:
     """Return the gathers of rows from which layers take some by number, if their transfer is worth a word."""
-    gathers = _layer_exchanges.gathered_to_pick(case)
-    if gathers is None or not case.notable(gathers.saving.likely_ns or 0):
-        return None
     title = "The rows of all ranks are gathered for layers that take some of them by number"
-    return CommunicationCause(Fix.by_name("rows-exchanged"), gathers.where, gathers.saving, title)
+    return _of_exchanges(case, _layer_exchanges.gathered_to_pick(case), "rows-exchanged", title)
 
 
-_AROUND = "GPUs then exchange data through the host's memory, not directly"
-_FEW_BLOCKS = "NCCL then has so few blocks of threads for a message that they move a part of what the links could"
-#: Variables that keep NCCL off the fast way between GPUs, or hold back what it moves there: the values that do so, and what they do.
-_SLOW_WAYS = {
-    "NCCL_P2P_DISABLE": (("1",), _AROUND),
-    "NCCL_P2P_LEVEL": (("loc", "0"), _AROUND),
-    "NCCL_SHM_DISABLE": (("1",), _AROUND),
-    "NCCL_NET": (("socket",), _AROUND),
-    "NCCL_MAX_NCHANNELS": (("1", "2", "3", "4"), _FEW_BLOCKS),
-    "NCCL_MAX_CTAS": (("1", "2", "3", "4"), _FEW_BLOCKS),
-    "NCCL_NTHREADS": (("64", "128"), _FEW_BLOCKS),
-    "NCCL_PROTO": (
-        ("ll",),
-        "LL sends a flag beside each 4 bytes, for small messages: large ones move at less than half of the links' rate",
-    ),
-}
-#: What NVLink of a card moves one way (bytes a second), by the card's name: half of what NVIDIA's data sheets give for both ways. Cards
-#: with PCIe, parts of a card, and those whose bridges may be missing are none of them.
-_NVLINK_BYTES_PER_S = {
-    r"A800|H800": 200e9,
-    r"A100": 300e9,
-    r"H100|H200|H20": 450e9,
-    r"B200|B300|GB\d00": 900e9,
-}
-_WITHOUT_NVLINK = r"PCIe|NVL|MIG"
-
-
-def slow_way(settings: RecordedSettings) -> str:
-    """Return the variable that keeps NCCL from the links between the GPUs, or from most of their rate; "" without one."""
-    return next(
-        (n for n, (values, _) in _SLOW_WAYS.items() if settings.variable(n).strip().lower() in values),
-        "",
-    )
+def _of_exchanges(
+    case: Case, made: _layer_exchanges.Exchanges | None, remedy: str, title: str
+) -> CommunicationCause | None:
+    if made is None or not case.notable(made.saving.likely_ns or 0):
+        return None
+    return CommunicationCause(Fix.by_name(remedy), made.where, made.saving, title)
 
 
 def _of_links(case: Case) -> CommunicationCause | None:
@@ -308,80 +286,10 @@ def _of_links(case: Case) -> CommunicationCause | None:
         return None
     settings = settings_of(case.profile)
     if settings is not None and (name := slow_way(settings)):
-        text = f"Unset {name}={settings.variable(name).strip()}: {_SLOW_WAYS[name][1]}"
+        text = f"Unset {name}={settings.variable(name).strip()}: {SLOW_WAYS[name][1]}"
         unset = way("unset-variable", text, f"env -u {name} torchrun train.py")
         return CommunicationCause(Fix.by_name(unset), settings.place(name) or {"near": name})
     # Between ranks that share a GPU there are no links.
-    if others_of_gpu(case.profile) or (slow := _slowest(rows)) is None:
+    if others_of_gpu(case.profile) or (slow := slowest(rows)) is None:
         return None
     return CommunicationCause(Fix(slow), {})
-
-
-class _Moved(NamedTuple):
-    """Large messages of one kind in one communicator: their bytes, their bus bandwidth (bytes a second), and the ranks that were seen."""
-
-    kind: str
-    communicator: int | None
-    bytes: float
-    bandwidth: float
-    ranks: tuple[int, ...]
-
-
-def large_messages(rows: Sequence[Row]) -> list[_Moved]:
-    """Return what was moved in large messages, by communicator and kind: the fastest of its ranks."""
-    moved: dict[tuple[str, int | None], list[_Moved]] = {}
-    for row in rows:
-        for each in row["by_collective"] or ():
-            rate, size = each["bus_bytes_per_s"], (each["bytes"] or 0) / max(each["calls"], 1)
-            if rate and size >= LARGE_MESSAGE_BYTES:
-                key = each["kind"], each["communicator"]
-                moved.setdefault(key, []).append(_Moved(*key, size, rate, (row["rank"],)))
-    return [
-        max(same, key=lambda m: m.bandwidth)._replace(ranks=tuple(sorted({r for m in same for r in m.ranks})))
-        for same in moved.values()
-    ]
-
-
-def nvlink_bytes_per_s(card: str) -> float | None:
-    """Return what NVLink of a card moves one way (bytes a second), None where it has none or that is not known."""
-    if re.search(_WITHOUT_NVLINK, card, re.IGNORECASE):
-        return None
-    return next((rate for names, rate in _NVLINK_BYTES_PER_S.items() if re.search(names, card)), None)
-
-
-def _slowest(rows: Sequence[Row]) -> str | None:
-    """Return what to look at where large messages of ranks on one host are far slower than what is known to be possible; else None.
-
-    That is what messages of the same kind and size reach among other ranks of the same job, or what NVLink of the cards moves.
-    """
-    moved = large_messages(rows)
-    if len({row["host"] for row in rows}) != 1 or not moved:
-        return None
-    fastest = max(moved, key=lambda m: m.bandwidth)
-    links = [nvlink_bytes_per_s(row["gpu"]) for row in rows]
-    nvlink = min((rate for rate in links if rate is not None), default=0.0) if None not in links else 0.0
-    if fastest.bandwidth < SLOW_NVLINK_SHARE * nvlink:
-        return (
-            f"Find out why NCCL does not use NVLink: large messages move at {units.bandwidth(fastest.bandwidth)} at most, and NVLink of "
-            f"this card moves {units.bandwidth(nvlink)} each way (data sheet). NCCL_DEBUG=INFO says which way each pair takes (P2P is "
-            "right, SHM and NET are not), nvidia-smi topo -m which there is"
-        )
-    for slow in sorted(moved, key=lambda m: m.bandwidth):
-        for other in moved:
-            alike = slow.kind == other.kind and 1 / LIKE_SIZE_TIMES <= slow.bytes / other.bytes <= LIKE_SIZE_TIMES
-            apart = slow.communicator != other.communicator and None not in (slow.communicator, other.communicator)
-            if alike and apart and other.bandwidth >= SLOWER_GROUP_TIMES * slow.bandwidth:
-                return _unlike(slow, other)
-    return None
-
-
-def _unlike(slow: _Moved, other: _Moved) -> str:
-    return (
-        f"Find out what slows {slow.kind} among ranks {_listed(slow.ranks)}: it moves at {units.bandwidth(slow.bandwidth)}, and with "
-        f"messages of like size among ranks {_listed(other.ranks)} at {units.bandwidth(other.bandwidth)} in this report. nvidia-smi topo "
-        "-m says which GPUs are joined by NVLink: the group that sends most belongs on these"
-    )
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:NAMED_RANKS])) + (" and others" if len(ranks) > NAMED_RANKS else "")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _exposed_transfer, _meetings, _noted
+from nsysx.findings import _exposed_transfer, _links, _meetings, _noted
 from nsysx.findings._case import Case
 from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
@@ -249,11 +249,11 @@ def test_a_group_of_ranks_that_is_slower_than_another_is_told_with_both_rates(
     """On one host: over several the network is slower by nature."""
     slow = moved(0, 12e9)
     rows = [{"rank": r, "host": 0, "gpu": "NVIDIA L40S", "by_collective": [slow if r < 2 else other]} for r in range(4)]
-    text = _meetings._slowest(rows)
+    text = _links.slowest(rows)
     assert (text is not None) == found
     if text is not None:
         assert "among ranks 0, 1: it moves at 12.0 GB/s" in text and "among ranks 2, 3 at 60.0 GB/s" in text
-    assert _meetings._slowest([{**row, "host": row["rank"] // 2} for row in rows]) is None
+    assert _links.slowest([{**row, "host": row["rank"] // 2} for row in rows]) is None
 
 
 def gathering(program: Lined, number: int) -> None:

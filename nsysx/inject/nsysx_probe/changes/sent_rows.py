@@ -76,4 +76,15 @@ UNTRIED = (
         "for work in dist.batch_isend_irecv(ops): work.wait()  # what needs no border can be computed before",
         "Where gradients go through it, they take the same way back, in a function of autograd.", untried=_SENT_SO,
     ),
+    Remedy(
+        "inside-first",
+        "Compute the inside of the field, which needs no border, while the borders travel, and its edges behind them",
+        "works = dist.batch_isend_irecv(ops)  # ops: sends of own borders, receives into left and right, w wide\n"
+        "new = torch.empty_like(u)\n"
+        "new[..., w:-w] = stencil(u)  # needs w cells on each side, and returns as many fewer\n"
+        "for work in works: work.wait()\n"
+        "new[..., :w] = stencil(torch.cat([left, u[..., :2 * w]], -1))\n"
+        "new[..., -w:] = stencil(torch.cat([u[..., -2 * w:], right], -1))",
+        "The work on the edges is done for 2 x w cells more. What is sent must not be written before it is sent.", untried=_SENT_SO,
+    ),
 )  # fmt: skip
