@@ -27,8 +27,9 @@ from nsysx.reading import nccl_notes
 _SENDS = re.compile(r"all_?gather|all_?reduce|broadcast|all_?to_?all|::send$")
 _EXCHANGES = re.compile(r"all_?to_?all")
 _TOGETHER = re.compile(r"^aten::(cat|concat|concatenate|stack)$")
-#: What puts rows in another order: as many come as go.
-_ORDERS = re.compile(r"^aten::(index|index_select|gather|roll|flip)$")
+_REPEATS = re.compile(r"^aten::(repeat|tile|repeat_interleave|expand(_as)?|broadcast_to)$")
+#: What puts rows in another order, or hands them on in the size of another tensor: as many come as go.
+_ORDERS = re.compile(r"^aten::(index|index_select|gather|roll|flip|view_as|reshape_as)$")
 
 
 class SentCopies(NamedTuple):
@@ -108,6 +109,10 @@ class _SentRows(ResultReaders):
                 parts = [self._origin(n, part) for n, part in zip(made, sizes, strict=True) if part]
                 copying = tuple(copies for part in parts for copies in part.copying)
                 return _Origin(sum(part.numbers for part in parts), copying)
+            if (
+                _REPEATS.match(name) and math.prod(size) >= FEWEST_COPIES * math.prod(sizes[0]) > 0
+            ):  # within another operator
+                return _Origin(math.prod(sizes[0]), (CopyingOf(row, math.prod(sizes[0]), math.prod(size)),))
             orders = bool(_ORDERS.match(name)) and math.prod(sizes[0]) == math.prod(size)
             if made[0] < 0 or not (orders or self.hands_on(row)):
                 break

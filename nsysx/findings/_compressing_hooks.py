@@ -78,8 +78,8 @@ def _compressed(profile: Profile) -> _Compressed | None:
 
 def _of_program(profile: Profile) -> _Compressed | None:
     """Return what a hook that the program defines does, where it compresses; None without one."""
-    own = profile.once(own_compression)
-    return None if own is None else _Compressed(own.calls, own.messages, frozenset(), own.buckets, own=True)
+    hook = profile.once(own_compression)
+    return None if hook is None else _Compressed(hook.calls, hook.messages, frozenset(), hook.buckets, own=True)
 
 
 def _any_compressed(profile: Profile) -> _Compressed | None:

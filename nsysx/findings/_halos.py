@@ -41,7 +41,9 @@ def _of_line(profile: Profile) -> _HaloLine | None:
         return None
     rows = code.places_of(code.at(flow.thread, np.array([each.start_ns for each in waits]))).tolist()
     work = {
-        row: sum(each.work_ns for each, at in zip(waits, rows, strict=True) if at == row) for row in rows if row >= 0
+        row: sum(each.work_ns for each, line in zip(waits, rows, strict=True) if line == row)
+        for row in rows
+        if row >= 0
     }
     if not work:
         return None
