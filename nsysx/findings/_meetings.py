@@ -16,6 +16,7 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.activation_lines import sent_by_nodes
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import (
     _halos,
@@ -48,6 +49,7 @@ from nsysx.model import Row
 #: Remedies of lines that are better than those of exposed communication.
 _OF_LINES = (
     "gradients-in-buckets",
+    "waited-behind-backward",
     "tensors-gathered",
     "own-part-of-data",
     "shards-kept",
@@ -152,6 +154,13 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         fix = Fix.by_name("gradients-in-buckets")
     if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
         fix = None
+    if (
+        fix is not None
+        and fix.ways
+        and fix.ways[0].name == "gradients-in-buckets"
+        and _in_backward(case, line_of_op == most, comm)
+    ):
+        fix = Fix.by_name("waited-behind-backward")
     fix = values_at_once(case.profile, most) or fix
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     if worth.likely_ns is None and not case.stepless:  # no replay tells more than what is exposed of this line's
@@ -170,6 +179,14 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if sums[most] < (OWN_REMEDY_SHARE if whole else MOST_SHARE) * ns.sum():
         return None
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
+
+
+def _in_backward(case: Case, chosen: Flags, comm: pl.DataFrame) -> bool:
+    """Return whether most of some communication is launched within backward, as by hooks of parameters."""
+    phase = case.ops.filter(case.ops["op"].is_in(comm.filter(pl.Series(chosen))["op"].implode()))["phase"].cast(
+        pl.String
+    )
+    return float((phase == "backward").fill_null(value=False).mean() or 0) >= MOST_SHARE
 
 
 def _trained_alike(case: Case) -> bool:

@@ -129,6 +129,37 @@ def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tm
 
 
 @pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("dist.all_reduce(p.grad)", "waited-behind-backward"),
+        (
+            "w = dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, async_op=True)",
+            "waited-behind-backward",
+        ),  # and w.wait() on the next line
+        ("dist.all_reduce(g)", "waited-behind-backward"),
+        ("loss.backward()", None),  # a wrapper's own
+    ],
+)
+def test_gradients_that_hooks_of_parameters_reduce_one_by_one(text: str, remedy: str | None, tmp_path: Path) -> None:
+    """Backward stands still for each: its kernels and the reductions take turns."""
+
+    def body(program: Lined, _: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(4000)
+        with program.line(21), program.range("backward"):
+            for _ in range(40):
+                program.launch(300)
+                with program.line(30, "hook"):
+                    program.launch(150, REDUCE)
+        program.launch(500, "multi_tensor_apply_kernel")
+
+    (found,) = Lined({30: text}, {"wrappers": []}).run(body).found(tmp_path, "NSX110")
+    assert [r.name for r in found.remedies if r.name in _meetings._OF_LINES] == ([remedy] if remedy else [])
+    if remedy:
+        assert found.saving.bound and found.saving.likely_ns == pytest.approx(40 * 150_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
     ("hook", "text", "reads", "holds"),
     [
         ("Guard.hook", "dist.all_reduce(g)", True, "reads a value 8 times in each step, and backward waits for it and waits"),

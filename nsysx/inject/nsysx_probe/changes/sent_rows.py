@@ -87,4 +87,14 @@ UNTRIED = (
         "new[..., -w:] = stencil(torch.cat([u[..., -2 * w:], right], -1))",
         "The work on the edges is done for 2 x w cells more. What is sent must not be written before it is sent.", untried=_SENT_SO,
     ),
+    Remedy(
+        "waited-behind-backward",
+        "Only start each reduction in the hook (async_op=True), and wait for all of them behind backward: nothing needs a gradient before; "
+        "DistributedDataParallel does that in buckets, with fewer messages",
+        "def hook(p): works.append(dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, async_op=True))\n"
+        "loss.backward()\n"
+        "for work in works: work.wait()  # before clipping and the optimizer\n"
+        "works.clear()",
+        "What is done to a gradient (division, casts) belongs before its reduction or behind the waits.", untried=_SENT_SO,
+    ),
 )  # fmt: skip
