@@ -88,7 +88,7 @@ def late_rank(folder: Path, monkeypatch: pytest.MonkeyPatch, made: Lined, late: 
     monkeypatch.setattr(nsx111_straggler, "placed_by_cost", lambda case, finding: None)
     made.summary(folder)  # writes the report
     profile = pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
-    plain = {"late_at_times": None, "lone_work": None, "even_ns": None}
+    plain = {"late_at_times": None, "lone_work": None, "even_ns": None, "late_spread": None}
     rows = [{"rank": rank, "process": rank, "straggler": rank == 0, "late_cause": late, **plain} for rank in range(2)]
     case = Case(profile, {}, None, Table("ranks", "Ranks", (), tuple(rows)))
     return nsx111_straggler.check(case)[0]
