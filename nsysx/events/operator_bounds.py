@@ -55,3 +55,7 @@ MOST_OF_BORDER_SHARE, NEIGHBOURS = 0.25, 2
 FEWER_OPERATIONS_SHARE = 0.5
 #: All pairs of two tensors are written out where they are this many times as many numbers as both together. Chosen.
 WRITTEN_OUT_TIMES = 4
+
+# ---- untrained_gathers ----------------------------------------------------------------------------------------------
+#: Parameters gathered more often in a step, outside of forward and backward, are so in a loop. Chosen: of micro-batches there are few.
+GATHERED_OFTEN_TIMES = 3

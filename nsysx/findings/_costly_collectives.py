@@ -27,7 +27,6 @@ from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
     CORES_PER_RANK,
     FEWEST_GATHERS_PER_STEP,
-    GATHERED_OFTEN_TIMES,
     LARGE_MESSAGE_BYTES,
     LAUNCHED_LATE_NS,
     LINES_TO_A_READ,
@@ -109,18 +108,6 @@ def prefetched_backward(case: Case, settings: RecordedSettings | None) -> Saving
 def prefetched_forward(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that gathers of forward save if compute hides them."""
     return _exposed_gathers(case, "forward")
-
-
-def gathered_often(case: Case) -> frozenset[int]:
-    """Return the gathers of parameters that a loop outside of forward and backward makes again and again, as one that generates does."""
-    comm = case.ops.select("op", "name", "phase", "module").filter(case.ops["cls"] == DeviceActivity.COMM.value)
-    phase = comm["phase"].cast(pl.String)
-    elsewhere = ~phase.is_in(["forward", "backward"]).fill_null(value=False)
-    gathers = comm.filter(elsewhere & pl.Series(lookup.matching(comm["name"], r"AllGather"), dtype=pl.Boolean))
-    often = gathers.filter(
-        pl.col("module").is_not_null() & (pl.len().over("module") > GATHERED_OFTEN_TIMES * case.steps)
-    )
-    return ops_of(often)
 
 
 def gathers_late_in_backward(case: Case, settings: RecordedSettings) -> str:

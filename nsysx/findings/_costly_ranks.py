@@ -28,6 +28,7 @@ from nsysx.findings._costly_repeated import REPEATED_BY_RANKS
 from nsysx.findings._costly_replicas import OF_REPLICAS
 from nsysx.findings._costly_sent import OF_SENT
 from nsysx.findings._costly_setting import Costly
+from nsysx.findings._costly_shards import OF_SHARDS
 
 #: Rows of settings that DDP acts on in backward, and of settings of FSDP.
 _in_ddp_backward = partial(Costly, set_by=("DDP",), phase="backward")
@@ -394,4 +395,5 @@ OF_RANKS = (
     *REPEATED_BY_RANKS,
     *OF_REPLICAS,
     *OF_SENT,
+    *OF_SHARDS,
 )

@@ -34,8 +34,6 @@ FEWEST_WEIGHT_COPIES, BYTES_OF_BUFFERS_SHARE, UPDATE_PASSES = 8, 0.1, 3
 FEWEST_GATHERS_PER_STEP = 2
 #: A gather that begins so soon after its call (ns) waited for the host alone; if most of them do, the host comes late.
 LAUNCHED_LATE_NS = 50_000
-#: Parameters gathered more often in a step, outside of forward and backward, are so in a loop.
-GATHERED_OFTEN_TIMES = 3
 #: Rank's Python and backward take a core each, or ranks take turns; fewer than loader workers matter if the GPU waits for this share.
 CORES_PER_RANK, WAITS_FOR_CORES_SHARE = 2, 0.2
 #: A value that a line reduces is read by one of the next lines, at most so far behind it.

@@ -27,6 +27,7 @@ from nsysx.findings import (
     _roles_in_turn,
     _synchronized_norms,
     _tables_of_ranks,
+    _untrained_gathers,
     _waited_early,
 )
 from nsysx.findings._case import Case, Fix, Saving, way
@@ -89,7 +90,7 @@ def meeting(case: Case) -> CommunicationCause | None:
     comm = case.ops.select("op", "call", "module", ns=pl.col("end_ns") - pl.col("start_ns")).filter(
         case.ops["cls"] == DeviceActivity.COMM.value
     )
-    of_program = _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
+    of_program = _of_untrained(case, comm) or _of_hook(case, comm) or _of_line(case, comm) or _of_layers(case, comm)
     elsewhere = (
         _in_turn(case)
         or _of_tables(case)
@@ -100,6 +101,18 @@ def meeting(case: Case) -> CommunicationCause | None:
         or _early(case)
     )
     return of_program or elsewhere or _of_links(case)
+
+
+def _of_untrained(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
+    """Return the gathers of a sharded network where nothing is trained, if most communication is theirs and they need not be; else None."""
+    settings = settings_of(case.profile)
+    wasted = None if settings is None else _untrained_gathers.needless(case, settings)
+    if wasted is None:
+        return None
+    ns = int(comm.filter(comm["op"].is_in(list(wasted.gathers.gathers)))["ns"].sum())
+    if ns < MOST_SHARE * int(comm["ns"].sum()):
+        return None
+    return CommunicationCause(Fix.by_name(wasted.way), wasted.gathers.where, wasted.worth, wasted.title)
 
 
 def _of_hook(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:

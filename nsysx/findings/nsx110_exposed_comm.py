@@ -33,9 +33,9 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
+from nsysx.events.untrained_gathers import gathered_in_loop
 from nsysx.findings import _pasted
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share, without_hooks
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._flow_work import in_short
@@ -329,7 +329,8 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     """
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
-    again = gathered_often(case) if shards(case) else frozenset()
+    rollout = gathered_in_loop(case.profile) if shards(case) else None
+    again = frozenset[int]() if rollout is None else rollout.gathers
     settings = settings_of(case.profile)
     by_layer = shards(case) and not again and settings is not None and bool(small_units(case, settings))
     whole = shards(case) and settings is not None and bool(fits_whole(settings))

@@ -19,6 +19,7 @@ from nsysx.events.looped_updates import left_of_loops
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.events.shared_optimizer import shared_optimizer
+from nsysx.events.untrained_gathers import gathered_frozen, gathered_in_loop
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
@@ -215,6 +216,18 @@ def _sent_updates(profile: Profile) -> frozenset[int]:
     return _often(profile, _in_phase(profile, "optimizer").filter(pl.col("kind") == "broadcast"))
 
 
+def _gathered_in_loop(profile: Profile) -> frozenset[int]:
+    """Return what a loop gathers again for each of its calls, with the copies around it."""
+    wasted = gathered_in_loop(profile)
+    return frozenset() if wasted is None else wasted.ops
+
+
+def _gathered_frozen(profile: Profile) -> frozenset[int]:
+    """Return what is gathered of a network that nothing trains, with the copies around it."""
+    wasted = gathered_frozen(profile)
+    return frozenset() if wasted is None else wasted.ops
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
@@ -223,4 +236,6 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "own-buffers": _sent_buffers,
     "frozen-before-wrapping": _reduced_zeros,
     "whole-state": _sent_updates,
+    "gathered-once": _gathered_in_loop,
+    "whole-network": _gathered_frozen,
 }

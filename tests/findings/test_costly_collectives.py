@@ -6,10 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import polars as pl
 import pytest
 
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_collectives, _costly_when
 from nsysx.findings._case import Case
@@ -245,24 +243,6 @@ def test_a_collective_that_launches_nothing_and_holds_the_host_goes_through_the_
         assert ("unless this MPI takes memory" in finding.detail) == ("COMM_WORLD" in text or "comm." in text)
         assert (finding.where["line"], [r.name for r in finding.remedies]) == (30, ["group-on-gpu"])
         assert us * 900 < (finding.saving_ns_per_step or 0) <= us * 1_100
-
-
-@pytest.mark.parametrize(
-    ("phase", "times", "told"), [("evaluation", 8, True), ("evaluation", 2, False), ("forward", 8, False)]
-)
-def test_parameters_that_a_loop_gathers_again_for_each_call_are_seen(
-    phase: str, times: int, told: bool, tmp_path: Path
-) -> None:
-    ops = pl.DataFrame(
-        {
-            "op": range(2 * times),
-            "name": "ncclDevKernel_AllGather_RING_LL",
-            "phase": phase,
-            "module": ["blocks.0"] * times + ["blocks.1"] * times,
-        }
-    ).with_columns(pl.col("name").cast(pl.Categorical), cls=pl.lit(DeviceActivity.COMM.value))
-    gathered = _costly_collectives.gathered_often(cast(Case, SimpleNamespace(ops=ops, steps=1)))
-    assert len(gathered) == (2 * times if told else 0)
 
 
 @pytest.mark.parametrize(("cores", "text"), [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([0, 2, 3], "0,2-3"), ([], "")])

@@ -59,10 +59,19 @@ UNTRIED = (
     ),
     Remedy(
         "gathered-once",
-        "Gather the parameters once before this loop, and free them after it: set_reshard_after_forward(False) around it, or unshard() "
-        "of each unit; each of its calls gathers all of them again",
-        "model.set_reshard_after_forward(False)  # the loop; then model.set_reshard_after_forward(True)",
-        "All gathered parameters must fit while the loop runs.", untried=_ALL_RANKS,
+        "Gather the parameters once before this loop, and free them behind it: keep each unit gathered meanwhile; as it is, each call "
+        "gathers all of them again",
+        "units = [m for m in model.modules() if isinstance(m, FSDPModule)]  # from torch.distributed.fsdp\n"
+        "for unit in units: unit.set_reshard_after_forward(False, recurse=False)\n"
+        "...  # the loop\n"
+        "for unit in units: unit.reshard(); unit.set_reshard_after_forward(unit is not model, recurse=False)",
+        "All gathered parameters must fit while the loop runs, and no optimizer may step inside it.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "whole-network",
+        "Keep a network that nothing trains whole on each GPU, without fully_shard: what never changes need not be gathered in each step",
+        "teacher.requires_grad_(False).eval()  # not sharded; the student alone is",
+        "It must fit on each GPU, and each rank loads all of it.", untried=_ALL_RANKS,
     ),
     Remedy(
         "sharded-blocks",

@@ -1,0 +1,36 @@
+"""Settings that cost where parameters of a network are divided among the ranks, and gathered where nothing is trained."""
+
+from __future__ import annotations
+
+from nsysx.findings import _untrained_gathers as untrained
+from nsysx.findings._case import way
+from nsysx.findings._costly_setting import Costly
+
+OF_SHARDS = (
+    Costly(
+        "gathers in a loop",
+        untrained.gathers_in_loop,
+        untrained.IN_LOOP,
+        way("gathered-once"),
+        worth=untrained.gathered_once,
+        takes=untrained.of_loop,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="evaluation",
+        at=untrained.place_of_loop,
+        worded=untrained.once_in_its_words,
+    ),
+    Costly(
+        "gathers of a frozen network",
+        untrained.gathers_frozen,
+        untrained.OF_FROZEN,
+        way("whole-network"),
+        worth=untrained.kept_whole,
+        takes=untrained.of_network,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="evaluation",
+        at=untrained.place_of_network,
+        worded=untrained.whole_in_its_words,
+    ),
+)
