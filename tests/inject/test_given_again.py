@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from tests.inject.test_probe import armed
 from tests.inject.test_settings_reader import settings
@@ -47,12 +50,14 @@ def told(
     drops: float = 0.0,
     held: bool = False,
     batches: int = 3,
+    placed: Callable[[nn.Module], object] = lambda network: None,
 ) -> list[dict[str, Any]]:
     """Return the rows of the record behind two windows: steps are passes over a batch, a reference is called in each without gradients."""
     torch.manual_seed(5)
     with armed() as lab:
         policy, reference = Net(), Net(drops)
-        trained = [*policy.parameters(), *(copy.deepcopy(reference) if not held else reference).parameters()]
+        placed(reference)
+        trained = [*policy.parameters(), *(Net() if not held else reference).parameters()]
         optimizer = torch.optim.SGD(trained, lr=0.1)
         for _ in range(2):
             for _ in range(batches):
@@ -106,6 +111,25 @@ def test_what_is_another_in_each_pass_is_told_so(given: Callable[[torch.Tensor, 
 def test_networks_that_are_trained_somehow_are_told_so(how: str) -> None:
     (row,) = told(update=averaged if how == "averaged" else nothing, held=how != "averaged")
     assert row["trained"] is True
+
+
+@pytest.mark.parametrize(("update", "trained"), [(nothing, False), (averaged, True)])
+def test_of_a_network_that_is_divided_over_the_ranks_the_own_part_tells(
+    update: Callable[[nn.Module, nn.Module], None], trained: bool, tmp_path: Path
+) -> None:
+    def of_parts(policy: nn.Module, reference: nn.Module) -> None:
+        for parameter in reference.parameters() if update is averaged else ():
+            parameter.to_local().data.mul_(0.9)  # type: ignore[attr-defined,unused-ignore]
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        (row,) = told(
+            update=of_parts, placed=lambda n: [fully_shard(m, mesh=mesh) for m in (n.layers[0], n.layers[2], n)]
+        )
+    finally:
+        dist.destroy_process_group()
+    assert row["trained"] is trained
 
 
 def test_what_is_drawn_in_the_network_is_told() -> None:

@@ -107,9 +107,11 @@ class GivenAgain:
         every = list(islice(settings_objects.parameters_in(network), MOST_ROOT_PARAMETERS))
         if any(id(p) in theirs for p in every):
             return True
-        some = every[:: max(1, len(every) // MOST_HELD_NETWORKS)]
+        chosen = every[:: max(1, len(every) // MOST_HELD_NETWORKS)]
         with self.torch._C.DisableTorchFunction(), self.torch.no_grad():
-            if not all(type(p) is self.torch.nn.Parameter and self._at_rest(p) for p in some):
+            # Of a parameter that is divided over the ranks, this one's part.
+            some = [getattr(p, "_local_tensor", p) for p in chosen]
+            if not all(type(p) in (self.torch.nn.Parameter, self.torch.Tensor) and self._at_rest(p) for p in some):
                 return None
             numbers = [tensor_checksum.some_numbers(self.torch, p.detach(), MOST_COMPARED_WEIGHTS) for p in some]
         before, self._numbers[key] = self._numbers.get(key), numbers
