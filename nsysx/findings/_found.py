@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -19,6 +18,7 @@ from nsysx.findings._long_step_lines import line_of_rare_calls
 from nsysx.findings._names import near
 from nsysx.findings._once import Claim, Takes, calls_that_launch, of_parts
 from nsysx.findings._rule import Rule
+from nsysx.findings._sent_objects import OWN_DATA, SENT, sends_objects, what_is_sent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import replayed_scope
 from nsysx.saving import Saving
@@ -59,7 +59,7 @@ class Found:
         fix = self.fix if isinstance(self.fix, Fix) else Fix(self.fix)
         about = self.takes or (Takes(idle=of_parts(case.idle, rule.cause)) if rule.cause else Takes())
         where = self._site(case, about, fix)
-        fix = SENT if rule.about in _OF_COPIES and _sends_objects(case, where) else fix
+        fix = _of_objects(case, where, fix) if rule.about in _OF_COPIES else fix
         finding = Finding(
             rule.code,
             rule.slug,
@@ -102,17 +102,18 @@ class Found:
         return site
 
 
-#: What is said about copies, waits and communication of a line that sends Python objects to other ranks, and what such rules are about.
-SENT, _OF_COPIES = Fix.by_name("tensors-sent"), (StepLimit.COPY, StepLimit.SYNC, StepLimit.COMM)
-_SENDS_OBJECTS = re.compile(r"\bbroadcast_object_list\(")
+#: What rules are about that say something else of a line which sends Python objects to other ranks.
+_OF_COPIES = (StepLimit.COPY, StepLimit.SYNC, StepLimit.COMM)
 
 
-def _sends_objects(case: Case, where: Row) -> bool:
-    """Return whether a place is a line that sends Python objects to all ranks: they are pickled and copied through the CPU."""
+def _of_objects(case: Case, where: Row, fix: Fix) -> Fix:
+    """Return what to do about copies, waits and communication of a line that sends Python objects to all ranks, of others the advice."""
     text = (
         text_of(texts(case.profile), where["file"], where["line"]) if where.get("file") and where.get("line") else None
     )
-    return _SENDS_OBJECTS.search(text or "") is not None
+    if not sends_objects(text or ""):
+        return fix
+    return OWN_DATA if what_is_sent(case.profile, where["file"], where["line"]) == "batch" else SENT
 
 
 #: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.

@@ -25,6 +25,7 @@ from nsysx.findings import (
     _line_causes,
     _line_remedies,
     _roles_in_turn,
+    _sent_objects,
     _synchronized_norms,
     _tables_of_ranks,
     _untrained_gathers,
@@ -52,6 +53,7 @@ _OF_LINES = (
     "gradients-in-buckets",
     "waited-behind-backward",
     "tensors-gathered",
+    "tensors-sent",
     "own-part-of-data",
     "shards-kept",
     "shards-saved",
@@ -165,6 +167,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     fix = fix or _line_remedies.fix_of(_line_remedies.Seen(text))
     if often >= LOOP_LAUNCHES and _OF_GRADIENTS.search(text):
         fix = Fix.by_name("gradients-in-buckets")
+    fix = _sent_objects.of_objects(case.profile, file, line, fix)
     if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
         fix = None
     if (

@@ -39,6 +39,7 @@ from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings._recurrent_cells import sequence_of
+from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
@@ -150,6 +151,7 @@ def _remedy(
     fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
         fix = None
+    fix = of_objects(case.profile, row["file"], row["line"], fix)
     kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 
@@ -160,7 +162,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     ``caller``: they are of several kinds, and this line (place) calls all of them.
     """
     group = sorted(group, key=lambda line: (line.rounds > 0, -line.cost))
-    first, fix = group[0], group[0].fix
+    first, fix, text = group[0], group[0].fix, group[0].seen.text
     calls = frozenset[int]().union(*(line.looping for line in group))
     cost = min(sum(line.cost for line in group), case.taken_by(rule.cause))
     if (fix is None and calls) or not case.notable(cost):
@@ -170,7 +172,6 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         return None
     host = max(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), cost)
     there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
-    text = first.seen.text
     quote = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
     called, more = in_rounds(group), ""
     if beside := len(group) - 1 - len(called):
