@@ -66,7 +66,7 @@ _OF_LINES = (
 _OF_WEIGHTS = {
     "shards-saved": r"\bget_(model_|optimizer_)?state_dict\(",
     "shards-kept": r"\.full_tensor\(|\bsummon_full_params\(|\bstate_dict\(|_state_dict\(",
-    "weights-sent-once": r"\b(broadcast|i?send|i?recv)\w*\([^,]*(param|weight|buffer|\bp\b)",
+    "weights-sent-once": r"\b(broadcast|i?send|i?recv)\w*\([^,]*(param|weight|buffer|\bp\b|\w\.data\b)",
 }
 #: Lines that hand gradients on one at a time: to all ranks, or to the one that has the weights.
 _OF_GRADIENTS = re.compile(r"\ball_reduce\w*\(|\b(reduce|gather|i?send|i?recv)\w*\([^,]*grads?\b")

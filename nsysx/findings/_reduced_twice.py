@@ -70,7 +70,8 @@ def _find(profile: Profile) -> _Again | None:
     sends = not reduces[theirs].any()
     if sends and not _updates_all(profile, moved):
         return None
-    return _Again(most, _beside(profile, most), ops_again, often, moved, sends)
+    # What runs beside a line that sends weights may update them, such as an average of weights: it stays.
+    return _Again(most, [] if sends else _beside(profile, most), ops_again, often, moved, sends)
 
 
 def _updates_all(profile: Profile, sent_bytes: int) -> bool:

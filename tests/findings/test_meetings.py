@@ -53,6 +53,7 @@ def normalizing(layer: str) -> Callable[[Lined, int], None]:
         ("dist.all_gather_object(everyone, mine)", GATHER, 4, "tensors-gathered"),
         ("average[n].lerp_(p.full_tensor(), 0.01)", GATHER, 30, "shards-kept"),
         ("dist.broadcast(p.data, src=0)", BROADCAST, 30, "weights-in-one"),  # no gradient is reduced: one rank trains
+        ("dist.broadcast(pt.data, src=0)", BROADCAST, 30, "weights-in-one"),
         ("dist.broadcast(p.data, src=0)", BROADCAST, 1, None),
         ("dist.send(p.grad, dst=0)", SEND, 30, "gradients-in-buckets"),
         ("dist.reduce(p.grad, dst=0)", "ncclDevKernel_Reduce_Sum_f32_RING_LL", 30, "gradients-in-buckets"),
@@ -122,7 +123,7 @@ def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tm
         with program.line(31):
             program.launch(50, REDUCE)
 
-    source = {30: "dist.broadcast(p.data, src=0)", 31: "dist.all_reduce(grads)" if how == "line" else "total(loss)"}
+    source = {30: "dist.broadcast(teacher.data, src=0)", 31: "dist.all_reduce(grads)" if how == "line" else "total(loss)"}
     settings = {"wrappers": [{"kind": "DDP"}] if how == "wrapper" else []}
     (found,) = Lined(source, settings).run(body).found(tmp_path, "NSX110")
     assert [r.name for r in found.remedies] == ["weights-sent-once"]

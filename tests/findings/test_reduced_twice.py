@@ -88,7 +88,8 @@ def test_gradients_that_a_line_reduces_again(tmp_path: Path) -> None:
 def test_weights_that_a_line_sends_though_all_ranks_have_the_same(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "weights of a rank")
     assert finding.where["line"] == REDUCES and "sends 38.1 MiB over all ranks" in finding.detail
-    assert finding.saving_ns_per_step == pytest.approx(600_000, rel=0.15)
+    # The line beside it updates the weights (an average of them): it stays.
+    assert finding.saving_ns_per_step == pytest.approx(500_000, rel=0.15)
 
 
 @pytest.mark.parametrize(
