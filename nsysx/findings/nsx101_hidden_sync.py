@@ -30,12 +30,14 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.frozen_parameters import reads_of_map
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
-from nsysx.findings._once import Takes, began_in
+from nsysx.findings._line_remedies import Seen, fix_of
+from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._read_one_by_one import one_by_one, read_at_once
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
@@ -52,6 +54,7 @@ RULE = Rule(
 REQUIRES = ("waits",)
 _KEEP, _SELECT = Fix.by_name("keep-on-gpu"), Fix.by_name("fixed-shape")
 _AT_ONCE = Fix.by_name("read-at-once")
+_CHECKED = Fix.by_name("checked-rarely")
 _SYNCHRONIZE, _ORDER = Fix.by_name("no-synchronize"), Fix.by_name("order-streams")
 
 
@@ -61,7 +64,25 @@ def _fix(case: Case, row: Row) -> Fix:
         return Fix("Launch the next work before this wait, and wait only where the result is needed")
     if row["asks"] == waiting.NOTHING:
         return _SYNCHRONIZE if "Stream" not in row["api"] and "Event" not in row["api"] else _ORDER
-    return _SELECT if row["asks"] == waiting.SIZE else _KEEP
+    if row["asks"] == waiting.SIZE:
+        return _SELECT
+    return _CHECKED if _checks(case, row) else _KEEP
+
+
+def _checks(case: Case, row: Row) -> bool:
+    """Return whether the line of a wait only checks something, such as whether each module's output is finite."""
+    text = text_of(texts(case.profile), row["file"], row["line"]) if row["file"] else None
+    return fix_of(Seen(text or ""), frozenset({"checked-rarely"})) is not None
+
+
+def _without_check(case: Case, row: Row, worth: Saving) -> Saving:
+    """Return what it saves if a line that checks something does not run, what it computes for that included."""
+    code = case.profile.code()
+    if code is None or not _checks(case, row):
+        return worth
+    here = [n for n in range(code.places.height) if code.places.row(n)[:2] == (row["file"], row["line"])]
+    rarely = case.worth(*edits_without(code.made_at(case.calls, here), case.ops))
+    return rarely if (rarely.likely_ns or 0) > (worth.likely_ns or 0) else worth
 
 
 _WAIT = {
@@ -85,6 +106,7 @@ def check(case: Case) -> list[Finding]:
         at_site = waiting.at(calls, row)
         values = row["asks"] == waiting.VALUE and case.program.torch and one_by_one(case, at_site)
         worth = read_at_once(case, at_site) if values else case.worth(RemoveWaits(at_site), cause=RULE.cause)
+        worth = _without_check(case, row, worth) if row["asks"] == waiting.VALUE and not values else worth
         rare = 2 * row["in_steps"] < case.steps
         if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)

@@ -123,7 +123,10 @@ def test_weights_of_ranks_that_reduce_their_gradients_are_sent_once(how: str, tm
         with program.line(31):
             program.launch(50, REDUCE)
 
-    source = {30: "dist.broadcast(teacher.data, src=0)", 31: "dist.all_reduce(grads)" if how == "line" else "total(loss)"}
+    source = {
+        30: "dist.broadcast(teacher.data, src=0)",
+        31: "dist.all_reduce(grads)" if how == "line" else "total(loss)",
+    }
     settings = {"wrappers": [{"kind": "DDP"}] if how == "wrapper" else []}
     (found,) = Lined(source, settings).run(body).found(tmp_path, "NSX110")
     assert [r.name for r in found.remedies] == ["weights-sent-once"]
