@@ -34,6 +34,8 @@ FAULTS: Mapping[str, str] = {
     "logged-apart": "each logged value is reduced over the ranks in each step",
     "logged-rarely": "logging in each step",
     "made-on-gpu": "data is created on the CPU",
+    "groups-once": "a process group is created anew",
+    "own-state-saved": "the optimizer's state goes through one rank",
     "made-once": "it is created anew in each step",
     "metrics-rarely": "a metric is computed in each step",
     "no-collect": "garbage collection or empty_cache() in the loop",

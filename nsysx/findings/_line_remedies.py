@@ -63,10 +63,11 @@ _KINDS = tuple(
         ("segments-at-once", r"\[[^\]]*(==|[Mm]ask)[^\]]*\]", False, True),
         ("no-sleep", r"\bsleep\("),
         ("iterator-once", r"\bnext\(\s*iter\("),
+        ("groups-once", r"\bnew_(sub)?groups?\w*\("),
         (
             "made-once",
             r"^(?!.*\bfit\().*(\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\(|"
-            r"\bnew_(sub)?groups?\w*\(|\binit_device_mesh\(|\bDeviceMesh\()",
+            r"\binit_device_mesh\(|\bDeviceMesh\()",
         ),
         ("drawn-on-gpu", r"\bnegative_sampling\("),
         ("independent-normal", r"\bMultivariateNormal\("),
@@ -74,6 +75,7 @@ _KINDS = tuple(
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),
         ("pairs-at-once", r"\blinear_sum_assignment\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
+        ("own-state-saved", r"\bconsolidate_state_dict\("),
         ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),

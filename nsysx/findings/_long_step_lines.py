@@ -26,14 +26,17 @@ from nsysx.replay import peers
 #: Remedies of lines that work on the CPU or wait for a disk. At others the program may only wait for the GPU, or for another rank.
 _OF_THE_HOST = frozenset({
     "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-by-weight", "drawn-rarely",
-    "foreach-parameters", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step", "no-sleep", "numpy-on-gpu",
-    "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once",
+    "foreach-parameters", "groups-once", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step", "no-sleep",
+    "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside", "table-once",
+    "tensors-gathered", "tokens-once",
 })  # fmt: skip
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {
     "sorts": re.compile(r"\b(np|numpy)\.(arg)?sort\(|\.argsort\("),
     "sums": re.compile(r"\b(np|numpy)\.cumsum\(|\.cumsum\("),
 }
+#: A group of ranks that is made, and a collective in a group.
+_MAKES_GROUP, _IN_GROUP = re.compile(r"\bnew_(sub)?groups?\w*\("), re.compile(r"\bgroup\s*=\s*\w")
 #: What people call an evaluation.
 _EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
 
@@ -78,6 +81,10 @@ class LongStepLine(NamedTuple):
     def fix(self, otherwise: str) -> Fix:
         """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
         by_text = fix_of(Seen(self.text), _OF_THE_HOST)
+        if _IN_GROUP.search(self.text) and _MAKES_GROUP.search(
+            self.beside
+        ):  # it connects the ranks at its first collective
+            by_text = Fix.by_name("groups-once")
         if all(_CURVE[step].search(f"{self.text}\n{self.beside}") for step in _CURVE):
             by_text = Fix.by_name("curve-on-gpu")
         rarely = way("evaluated-rarely" if self.evaluates else otherwise)

@@ -31,7 +31,9 @@ LINES = [
     ("numpy-on-gpu", "net(torch.from_numpy(np.stack(frames)).to(device))"),  # arrays are no lists of numbers
     ("iterator-once", "x, y = next(iter(loader))"),
     ("made-once", "fast = torch.compile(loss_of)"),
-    ("made-once", "pair = dist.new_group([0, 1])"),
+    ("groups-once", "pair = dist.new_group([0, 1])"),
+    ("groups-once", "g, _ = dist.new_subgroups(group_size=2)"),
+    ("own-state-saved", "opt.consolidate_state_dict(to=0)"),
     ("made-once", "mesh = init_device_mesh('cuda', (2, 4))"),
     ("no-collect", "gc.collect()"),
     ("independent-normal", "return MultivariateNormal(mean, torch.diag_embed(std ** 2))"),

@@ -98,6 +98,22 @@ UNTRIED = (
         "The copy of the shards needs as much memory of the CPU.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-state-saved",
+        "Save on each rank the part of the optimizer's state that it has, from another thread: consolidate_state_dict() pickles all parts "
+        "and sends them through one rank, while the others wait",
+        "own = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to(\"cpu\", copy=True), optimizer.optim.state_dict())\n"
+        "if saving is not None: saving.result()\n"
+        "saving = pool.submit(torch.save, own, f\"{path}.{rank}\")  # pool = ThreadPoolExecutor(1), made once",
+        "It is loaded with as many ranks: optimizer.optim.load_state_dict(torch.load(f\"{path}.{rank}\")).", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "groups-once",
+        "Create process groups once, before the loop: each new one connects its ranks anew, and its first collective waits for that. Ranks "
+        "that have nothing to add can send zeros in a group that is there",
+        "dist.all_reduce(torch.where(takes_part, values, 0))  # the default group; takes_part: a flag on the GPU, no new_group()",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "sizes-agreed-once",
         "Agree on sizes and types once, before the loop, and receive into buffers that are kept: here the host waits for each before it "
         "can post the message itself",
