@@ -1,7 +1,8 @@
-"""Settings that cost where parameters of a network are divided among the ranks, and gathered where nothing is trained."""
+"""Settings that cost where ranks gather what nothing trains, or send again what they compute again."""
 
 from __future__ import annotations
 
+from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -32,5 +33,16 @@ OF_SHARDS = (
         phase="evaluation",
         at=untrained.place_of_network,
         worded=untrained.whole_in_its_words,
+    ),
+    Costly(
+        "exchanges recomputed",
+        recomputed.exchanged_again,
+        "Checkpoints repeat exchanges between ranks in backward",
+        way("exchanges-kept"),
+        worth=recomputed.sent_once,
+        takes=recomputed.taken,
+        oversight=True,
+        phase="backward",
+        at=recomputed.place_of_checkpoint,
     ),
 )

@@ -228,6 +228,13 @@ def _gathered_frozen(profile: Profile) -> frozenset[int]:
     return frozenset() if wasted is None else wasted.ops
 
 
+def _exchanged_again(profile: Profile) -> frozenset[int]:
+    """Return the collectives that a backward repeats, because it computes a part of the forward again."""
+    ops = profile.steady_ops.select("op", "cls", "recompute")
+    repeated = (ops["cls"] == DeviceActivity.COMM.value) & ops["recompute"].fill_null(value=False)
+    return frozenset(ops.filter(repeated)["op"].to_list())
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
@@ -238,4 +245,5 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "whole-state": _sent_updates,
     "gathered-once": _gathered_in_loop,
     "whole-network": _gathered_frozen,
+    "exchanges-kept": _exchanged_again,
 }

@@ -727,6 +727,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
     "gathers in a loop",
+    "exchanges recomputed",
     "gathers of a frozen network",
     "gradients of frozen parameters",
     "gradients of weights that nothing reads",

@@ -98,6 +98,15 @@ UNTRIED = (
         "The copy of the shards needs as much memory of the CPU.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "exchanges-kept",
+        "Checkpoint what lies between the exchanges, and not the exchanges: what they brought is kept, and backward sends nothing again",
+        "h = checkpoint(before, x, use_reentrant=False)  # attention and router, up to what is sent\n"
+        "h = checkpoint(experts, exchange(h), use_reentrant=False)\n"
+        "x = x + exchange_back(h)  # neither exchange is in a checkpoint",
+        "What the exchanges bring stays in memory until backward. Functional collectives can also be saved by a policy "
+        "(create_selective_checkpoint_contexts).", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-state-saved",
         "Save on each rank the part of the optimizer's state that it has, from another thread: consolidate_state_dict() pickles all parts "
         "and sends them through one rank, while the others wait",
