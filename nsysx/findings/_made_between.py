@@ -31,6 +31,7 @@ from nsysx.records import whole_number
 
 #: Kernels that draw numbers: of torch's own distributions, and of multinomial.
 _DRAWS = r"(?i)distribution_|multinomial"
+_GATHERS = "ncclDevKernel_AllGather"
 #: The classes of a policy's wrapper, without which it is compiled.
 _DDP = re.compile(r"DDP|DistributedDataParallel")
 
@@ -50,7 +51,8 @@ _WORKING = "Compile the policy's forward for the rollout, or run it in 16 bits: 
 
 class _BetweenTwo(NamedTuple):
     """What was recorded between two steps: the step of the capture before it, its time (ns), that in which a network runs and in which the
-    GPU works, and how often a network is called, numbers are drawn outside of it, and something is copied to the host.
+    GPU works, and how often a network is called, numbers are drawn outside of it, something is copied to the host, and parameters are
+    gathered.
     """
 
     step: int
@@ -60,6 +62,7 @@ class _BetweenTwo(NamedTuple):
     calls: int
     drawn: int
     read: int
+    gathers: int
 
 
 class Rollout(NamedTuple):
@@ -67,7 +70,7 @@ class Rollout(NamedTuple):
     share of its time in which the network runs.
 
     ``drawn``: it is told by what is drawn between the calls, else by what the steps are given. ``wrapped``: DDP wraps the network,
-    and sends so many ``buffers`` of it from rank 0 to all ranks.
+    and sends so many ``buffers`` of it from rank 0 to all ranks. ``gathers``: so often each call of a sharded network gathers parameters.
     """
 
     calls: int
@@ -77,6 +80,7 @@ class Rollout(NamedTuple):
     drawn: bool
     wrapped: bool
     buffers: int = 0
+    gathers: int = 0
 
     def sentence(self) -> str:
         """Return what was seen."""
@@ -89,6 +93,11 @@ class Rollout(NamedTuple):
         return (
             f"It is a rollout, no evaluation: {each}a network is called {units.count(self.calls)} times without gradients, "
             f"{seen}. It is a part of each iteration of the loop."
+            + (
+                f" Each call gathers parameters of the sharded network, {units.several(self.gathers, 'time')}."
+                if self.gathers
+                else ""
+            )
         )
 
     def goes_ns(self, between_ns: int) -> int:
@@ -101,6 +110,8 @@ class Rollout(NamedTuple):
 
     def fix(self, between_ns: int) -> Fix:
         """Return the advice to make it faster."""
+        if self.gathers:
+            return Fix.by_name("gathered-once")
         fix = Fix.by_name("rollout-compiled")
         whose = "net.module" if self.wrapped else "net"
         launching = _UNWRAPPED if self.wrapped else fix.text
@@ -132,8 +143,10 @@ def rollout_of(case: Case) -> Rollout | None:
     by_ddp = [row for row in wraps if _DDP.search(str(row.get("kind")))]
     sent = sum(whole_number(row.get("buffers")) or 0 for row in by_ddp if row.get("broadcast_buffers") is True)
     busy, each_calls = (float(np.median([getattr(each, column) for each in ours])) for column in ("busy_ns", "calls"))
+    divides = any(str(row.get("kind")) in ("fully_shard", "FSDP") for row in wraps)
+    gathers = min(each.gathers for each in ours) // max(round(each_calls), 1) if divides else 0
     forwards = sum(each.forward_ns for each in ours) / max(sum(each.ns for each in ours), 1)
-    return Rollout(round(each_calls), rhythm, round(busy), forwards, draws, bool(by_ddp), sent)
+    return Rollout(round(each_calls), rhythm, round(busy), forwards, draws, bool(by_ddp), sent, gathers)
 
 
 def _trained_on(settings: RecordedSettings | None) -> bool:
@@ -183,6 +196,8 @@ def _stretches(profile: Profile) -> dict[int, list[_BetweenTwo]]:
         held = interval_of(made["call_start_ns"].to_numpy(), start, end)
         outside = (made["phase"].cast(pl.String) != "evaluation").fill_null(value=True)
         drawn = (made["name"].cast(pl.String).str.contains(_DRAWS) & outside).fill_null(value=False).to_numpy()
+        inside = made["name"].cast(pl.String).str.contains(_GATHERS) & ~outside
+        gathered = inside.fill_null(value=False).to_numpy()
         to_host = [kind for kind, name in schema.COPY_KINDS.items() if name == "DtoH"]
         read = made["copy_kind"].is_in(to_host).fill_null(value=False).to_numpy()
         threads = profile.steps.cpu.filter(pl.col("process") == process)["thread"].unique()
@@ -205,6 +220,7 @@ def _stretches(profile: Profile) -> dict[int, list[_BetweenTwo]]:
                 int((within == i).sum()),
                 int((drawn & (held == i)).sum()),
                 int((read & (held == i)).sum()),
+                int((gathered & (held == i)).sum()),
             )
             for i in range(rows.height)
         ]

@@ -23,11 +23,13 @@ US, MS = 1_000, 1_000_000
 DRAWS = "void at::native::distribution_elementwise_grid_stride_kernel<float, 4>"
 
 
-def round_of(thread: Thread, at: int, drawn: bool, drops: bool, read: bool, busy_ns: int = 5 * US) -> int:
+def round_of(
+    thread: Thread, at: int, drawn: bool, drops: bool, read: bool, busy_ns: int = 5 * US, *, gathers: int = 0
+) -> int:
     """A network is called, something is drawn from what it returns, and an environment is stepped; return when that is over."""
     thread.add_range("evaluation Policy", at, at + 60 * US, domain="nsysx")
     for launch in range(5):
-        kernel = DRAWS if drops and launch == 3 else "gemm"
+        kernel = DRAWS if drops and launch == 3 else "ncclDevKernel_AllGather_RING_LL" if launch < gathers else "gemm"
         thread.launch(at + launch * 10 * US, kernel=kernel, gpu_start=at + launch * 10 * US + 8 * US, gpu_dur=busy_ns)
     thread.launch(at + 65 * US, kernel=DRAWS if drawn else "where", gpu_start=at + 75 * US, gpu_dur=5 * US)
     if read:
@@ -43,6 +45,7 @@ def rolling(
     drops: bool = False,
     read: bool = False,
     by_peer: bool = False,
+    gathers: int = 0,
 ) -> Report:
     """Return a program of 20 steps, behind some of which a network is called many times in a row."""
     report = Report()
@@ -60,7 +63,7 @@ def rolling(
             for number in range(calls):
                 if by_peer:
                     round_of(peer, at, drawn, drops, read and number == calls - 1)
-                at = round_of(thread, at, drawn, drops, read and not by_peer and number == calls - 1)
+                at = round_of(thread, at, drawn, drops, read and not by_peer and number == calls - 1, gathers=gathers)
     return report
 
 
@@ -110,6 +113,13 @@ def test_evaluations_are_none(changed: dict[str, Any], tmp_path: Path) -> None:
 def test_samples_of_a_loader_are_an_evaluation(tmp_path: Path) -> None:
     row = {"step": 3, "class": "Policy", "calls": 16, "sums": [], "loader": "train.py:9"}
     assert rollout_of(case_of(tmp_path, rolling(), evaluations=[row])) is None
+
+
+@pytest.mark.parametrize(("kind", "gathers", "times"), [("fully_shard", 2, 2), ("fully_shard", 0, 0), ("DDP", 2, 0)])
+def test_a_rollout_of_a_sharded_policy_gathers_it_once(kind: str, gathers: int, times: int, tmp_path: Path) -> None:
+    told = rollout_of(case_of(tmp_path, rolling(gathers=gathers), wrappers=[{"kind": kind, "count": 2}]))
+    assert told is not None and told.gathers == times
+    assert (told.fix(MS).ways[0].name == "gathered-once") == ("gathers parameters" in told.sentence()) == (times > 0)
 
 
 @pytest.mark.parametrize(
