@@ -59,3 +59,6 @@ WRITTEN_OUT_TIMES = 4
 # ---- untrained_gathers ----------------------------------------------------------------------------------------------
 #: Parameters gathered more often in a step, outside of forward and backward, are so in a loop. Chosen: of micro-batches there are few.
 GATHERED_OFTEN_TIMES = 3
+# ---- nested_recomputation ------------------------------------------------------------------------------------------
+#: Checkpoints nest two or three deep; what backward calls more often for each call of the forward is an iteration of its own. Chosen.
+MOST_RECOMPUTATIONS = 3

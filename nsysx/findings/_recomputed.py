@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -28,13 +28,15 @@ _ASKS = re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing_enable\
 
 def place_of_call(case: Case) -> Row:
     """Return the line that asks for checkpoints, by its text; empty where no noted line does."""
-    for file, lines in texts(case.profile).items():
-        number = next(
-            (n for n, text in lines.items() if isinstance(text, str) and _ASKS.search(text) and n.isdecimal()), None
-        )
-        if number is not None:
-            return {"file": file, "line": int(number)}
-    return {}
+    return next((where for where, _ in asking_lines(texts(case.profile))), {})
+
+
+def asking_lines(source: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[Row, str]]:
+    """Yield the noted lines that ask for checkpoints, with their texts."""
+    for file, lines in source.items():
+        for number, text in lines.items():
+            if isinstance(text, str) and _ASKS.search(text) and number.isdecimal():
+                yield {"file": file, "line": int(number)}, text
 
 
 def needless(case: Case, settings: RecordedSettings) -> str:

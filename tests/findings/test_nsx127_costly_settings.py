@@ -729,6 +729,7 @@ OF_JOBS = {
     "gathers in a loop",
     "exchanges recomputed",
     "gathers of a frozen network",
+    "nested checkpoints",
     "gradients of frozen parameters",
     "gradients of weights that nothing reads",
     "gradients of activations that nothing reads",

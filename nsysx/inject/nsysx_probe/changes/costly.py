@@ -80,4 +80,10 @@ UNTRIED = (
         "fewer-checkpoints", "Checkpoint fewer parts, or none", "y = block(x)  # not checkpoint(block, x)",
         "What is kept must fit: try half of the parts first.", untried=_SET_BY_PROGRAM,
     ),
+    Remedy(
+        "one-checkpoint", "Checkpoint each part once, the block or what is inside of it, not both",
+        "y = self.attention(x)  # in a block that is checkpointed as a whole; or gradient_checkpointing_enable() alone",
+        "Backward then keeps the activations of one block at a time, no more than a checkpoint around the block alone does.",
+        untried=_SET_BY_PROGRAM,
+    ),
 )  # fmt: skip
