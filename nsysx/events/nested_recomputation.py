@@ -74,4 +74,4 @@ def _beyond_one(numbers: list[int], again: list[bool]) -> Iterator[tuple[int, in
     for (before, forward), (kind, run) in pairwise(runs):
         each, left = divmod(len(run), len(forward))
         if kind and not before and 1 < each <= MOST_RECOMPUTATIONS and not left:
-            yield from ((numbers[place], 1 + each) for i, place in enumerate(run) if i % each)
+            yield from ((numbers[call], 1 + each) for i, call in enumerate(run) if i % each)

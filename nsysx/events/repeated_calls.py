@@ -19,6 +19,8 @@ from nsysx.events.operator_flow import ModuleCall, OperatorFlow, in_place
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|native_dropout|_fused_dropout|multinomial|exponential")
 #: Operators that hand on all of what they are given.
 _HANDS_ON = re.compile(r"^aten::(_?to(_copy)?|contiguous|clone|detach|alias|view|reshape|flatten|unflatten)$")
+#: Operators that put tensors one behind the other.
+_JOINS = re.compile(r"^aten::(cat|stack|concat|hstack|vstack|column_stack)$")
 #: Which arguments of an operator are weights of a module.
 _OF_MODULE = {
     **{f"aten::{name}": frozenset({1, 2}) for name in ("linear", "conv1d", "conv2d", "conv3d", "matmul", "mm")},
@@ -74,7 +76,7 @@ def _inputs(flow: OperatorFlow, call: ModuleCall) -> tuple[object, ...] | None:
                 arguments.append("number")
             elif number >= 0:
                 named = True
-                arguments.append(f"tensor {_handed_on(flow, number)}")
+                arguments.append(_origin(flow, number))
             elif argument in _OF_MODULE.get(flow.names[row], ()) or size[0] == 1 or len(size) == 1:
                 arguments.append("parameter")
             else:
@@ -84,18 +86,32 @@ def _inputs(flow: OperatorFlow, call: ModuleCall) -> tuple[object, ...] | None:
     return tuple(what) if named and len(what) > 1 else None
 
 
-def _handed_on(flow: OperatorFlow, number: int) -> int:
-    """Return the number of the tensor that a tensor is all of, in another shape or type."""
+def _origin(flow: OperatorFlow, number: int) -> object:
+    """Return what a tensor is all of, in another shape or type: the number of one, or tensors that are put one behind the other."""
     row = flow.row_of.get(number)
     while row is not None and _HANDS_ON.match(flow.names[row]) and flow.made[row] and flow.made[row][0] >= 0:
         number = flow.made[row][0]
         row = flow.row_of.get(number)
-    return number
+    if row is None or not _JOINS.match(flow.names[row]):
+        return f"tensor {number}"
+    sizes, made = sizes_of(flow.size[row]), flow.made[row]
+    joined = [each for each, size in zip(made, sizes, strict=False) if size]
+    if len(sizes) != len(made) or any(each < 0 for each in joined):
+        return f"tensor {number}"
+    return flow.names[row], flow.size[row], tuple(_origin(flow, each) for each in joined)
+
+
+def _joined_sizes(flow: OperatorFlow, call: ModuleCall) -> set[Size]:
+    """Return the sizes of the tensors that are joined to what a call is given."""
+    makers = {row for inner in range(call.first, call.last) for row in flow.makers[inner] if row < call.first}
+    joins = [row for row in makers if _JOINS.match(flow.names[row])]
+    return {size for row in joins for size in sizes_of(flow.size[row])}
 
 
 def _written_between(flow: OperatorFlow, before: ModuleCall, call: ModuleCall) -> bool:
     """Return whether anything between two calls, or the first of them, writes into a tensor of the size of one that they are given."""
-    given = {size for row in range(call.first, call.last) for size in sizes_of(flow.size[row]) if math.prod(size) > 1}
+    given = {size for row in range(call.first, call.last) for size in sizes_of(flow.size[row])}
+    given = {size for size in given | _joined_sizes(flow, call) if math.prod(size) > 1}
     return any(
         not given.isdisjoint(_written(flow.names[row], flow.size[row])) for row in range(before.last, call.first)
     )

@@ -55,9 +55,9 @@ from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
-from nsysx.events.repeated_calls import repeated_calls
 from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
+from nsysx.findings._called_again import called_again
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
@@ -121,7 +121,7 @@ def check(case: Case) -> list[Finding]:
     if not unseen:
         kernels = _kernels(case, of_calls)
         of_line = (
-            *_twice(flow, code),
+            *(_Needless(*each) for each in called_again(case.profile, flow, code)),
             *_in_passes(case, flow, code),
             *_in_each_call(case, flow, code, kernels),
             *_converted(case, flow, code, kernels),
@@ -227,17 +227,6 @@ def _found(case: Case, flow: OperatorFlow, needless: _Needless, of_calls: Operat
         calls=calls,
         takes=takes,
     ).as_finding(case)
-
-
-def _twice(flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
-    """Yield what calls of modules compute that a call before them has computed."""
-    for repeated in repeated_calls(flow):
-        first, again = (_calling(code, flow, call.start_ns) for call in repeated)
-        rows = flow.outermost_of(repeated.again.first, repeated.again.last)
-        before = f" as {in_short(first)} did" if first and first != again else ""
-        title = f"{in_short(again) or 'The step'} calls {repeated.again.cls} on the same input{before} again"
-        why = "Both calls run the same operators on the same tensors, and nothing has written into any of their sizes in between."
-        yield _Needless(rows, title, why, Fix.by_name("result-kept"), again)
 
 
 def _in_passes(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:

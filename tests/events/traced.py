@@ -16,6 +16,8 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, _passed_on
 
 _STEP, _MODULE = "traced step ", "traced module "
+#: What products on the CPU ask of their factors, and those on a GPU do not: the factors come back as they are.
+_OF_CPU_PRODUCTS = ("aten::resolve_conj", "aten::resolve_neg")
 
 
 class _KeepsResults(TorchFunctionMode):
@@ -120,7 +122,7 @@ def _follow(each: _Range, makers: dict[int, tuple[int, int]], clock: Iterator[in
     for inner in each.inner:
         _follow(inner, makers, clock)
     for which, (tensor, _) in enumerate(_tensors(each.node["outputs"])):
-        if tensor >= 0:
+        if tensor >= 0 and each.name not in _OF_CPU_PRODUCTS:
             makers[tensor] = (each.number, which)
     each.last = next(clock)
 

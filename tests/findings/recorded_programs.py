@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,14 @@ _READS = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "_local_sca
 _SLOW = ("argsort", "sort", "_unique2", "topk", "_cdist_forward", "nonzero", "searchsorted", "histc", "_coalesce")
 
 
+class _Recorded(Lined):
+    """A program whose backward runs on a thread of its own, as on a GPU."""
+
+    def __init__(self, source: Mapping[int, str]) -> None:
+        super().__init__(source)
+        self.autograd = self.process.thread(150, "pt_autograd_0")
+
+
 def from_host(tensor: Any) -> Any:
     """Return a tensor as a copy from the host would make it."""
     with record_function(_HOST):
@@ -43,9 +51,10 @@ def recorded(step: Callable[[], object], model: Any, file: str, folder: Path, fi
     ranges = _ranges_of(_with_lines(step, file), folder, model)
     trees = [each for each in ranges if each.name.startswith(_STEP)]
     text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
-    program = Lined({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
+    program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
 
     def body(program: Lined, number: int) -> None:
+        assert isinstance(program, _Recorded)
         at = number - 8
         _emit(program, trees[at if 0 <= at < len(trees) else 1].inner)
         program.sync()
@@ -99,7 +108,7 @@ def _around(program: Lined, each: _Range) -> Iterator[None]:
         yield
 
 
-def _emit(program: Lined, several: Sequence[_Range], *, host: bool = False) -> None:
+def _emit(program: _Recorded, several: Sequence[_Range], *, host: bool = False) -> None:
     nodes = [each.name.startswith(_NODE) for each in several]
     for index, each in enumerate(several):
         if nodes[index]:
@@ -123,8 +132,14 @@ def _emit(program: Lined, several: Sequence[_Range], *, host: bool = False) -> N
             program.main.add_range(text, begin, program.t)
 
 
-def _node(program: Lined, each: _Range) -> None:
-    """A node of autograd: a kernel, and what is known of it."""
+def _node(program: _Recorded, each: _Range) -> None:
+    """A node of autograd, on its thread: a kernel, and what is known of it."""
+    main, program.main = program.main, program.autograd
+    _node_alone(program, each)
+    program.main = main
+
+
+def _node_alone(program: _Recorded, each: _Range) -> None:
     begin, name = program.t, each.name.removeprefix(_NODE)
     if name == _ACCUMULATES:
         inner = next((inner for inner in each.inner if inner.name == _ACCUMULATES), each)

@@ -1,0 +1,92 @@
+"""Calls of modules that compute what a call of the same module has computed (``events.repeated_calls``), and what to keep of the first.
+
+Physics-informed networks call theirs, and differentiate it, anew for each derivative of a second order: one call and its first derivatives,
+with a graph of their own, are enough for all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nsysx.analyses.lines import text_of, texts
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow
+from nsysx.events.profile import Profile
+from nsysx.events.repeated_calls import RepeatedCall, repeated_calls
+from nsysx.findings._case import Fix
+from nsysx.findings._flow_work import in_short, place_of_operator
+from nsysx.findings._pieces_in_text import parsed
+from nsysx.model import Row
+
+_WITH_GRAPH = re.compile(r"\bcreate_graph\s*=\s*True")
+
+
+class CalledAgain(NamedTuple):
+    """Operators (rows of the flow) of calls that make the same again, in words behind their place, why, what to do, and where."""
+
+    rows: Sequence[int]
+    title: str
+    why: str
+    fix: Fix
+    where: Row
+
+
+def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Iterator[CalledAgain]:
+    """Yield what calls of each module compute that a call before them has computed."""
+    groups = defaultdict[tuple[str, str], list[RepeatedCall]](list)
+    for repeated in repeated_calls(flow):
+        groups[repeated.again.path, repeated.again.cls].append(repeated)
+    source = texts(profile)
+    derived = any(
+        isinstance(text, str) and _WITH_GRAPH.search(text) for lines in source.values() for text in lines.values()
+    )
+    for (_, cls), group in groups.items():
+        first, again = (_calling(code, flow, call) for call in group[-1])
+        rows = [row for each in group for row in flow.outermost_of(each.again.first, each.again.last)]
+        why = "Both calls run the same operators on the same tensors, and nothing has written into any of their sizes in between."
+        if len(group) == 1:
+            before = f" as {in_short(first)} did" if first and first != again else ""
+            title = f"{in_short(again) or 'The step'} calls {cls} on the same input{before} again"
+            yield CalledAgain(rows, title, why, Fix.by_name("result-kept"), again)
+            continue
+        where = _calling(code, flow, group[0].first)
+        title = f"{in_short(where) or 'The step'} calls {cls} {len(group) + 1} times on the same input"
+        fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
+        yield CalledAgain(rows, title, why.replace("Both", "All"), fix, where)
+
+
+def _calling(code: CodeLines, flow: OperatorFlow, call: ModuleCall) -> Row:
+    """Return the line of the program that is at work when a module is called."""
+    return place_of_operator(code, flow, np.array([call.start_ns]))
+
+
+def _derivatives(source: Mapping[str, Any], where: Row) -> Fix:
+    """Return the remedy for networks that are differentiated twice, with the names of the line that calls one."""
+    fix = Fix.by_name("derivatives-once")
+    called = _innermost_call(text_of(source, where["file"], where["line"])) if where else None
+    if called is None:
+        return fix
+    network, given = called
+    paste = fix.paste.replace("u = net(x)", f"u = {network}({', '.join(given)})", 1)
+    return fix.but(paste=re.sub(r"\bx\b", given[0], paste) if len(given) == 1 else paste)
+
+
+def _innermost_call(text: str | None) -> tuple[str, list[str]] | None:
+    """Return function and arguments of the one call of names with names alone of a line, None where there is none or several unlike."""
+    tree = parsed((text or "").partition("  #")[0].strip())
+    calls = {
+        (ast.unparse(node.func), tuple(each.id for each in node.args if isinstance(each, ast.Name)))
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Call) and node.args and not node.keywords
+        if all(isinstance(each, ast.Name) for each in node.args) and isinstance(node.func, (ast.Name, ast.Attribute))
+    }
+    if len(calls) != 1:
+        return None
+    ((network, given),) = calls
+    return network, list(given)
