@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
@@ -27,7 +28,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import USUAL_CAPACITY
+from nsysx.findings._work_bounds import FEWEST_LEFT_OF_DRAWN, USUAL_CAPACITY
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 
@@ -60,6 +61,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         *_resampled_last(case, flow),
         *_narrowed_later(case, flow),
         *_padded_experts(case, flow),
+        *_few_of_permutation(case, flow),
     ):
         ops = frozenset().union(*(edit.ops for edit in smaller.edits))
         if not ops:
@@ -213,3 +215,54 @@ def _padded_experts(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
         f"{units.count(padded.tokens)} are sent to them"
     )
     yield _Smaller(title, Fix.by_name("smaller-capacity"), (ScaleOps(ops, kept, less_work=True),), made)
+
+
+def _few_of_permutation(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
+    """Yield the random orders of many numbers of which only the first few are read."""
+    code = case.profile.code()
+    if code is None or case.program.compiled:
+        return
+    work = work_of_operators(case, flow)
+    orders = {flow.number[row]: row for row in flow.outermost if flow.names[row] == "aten::randperm"}
+    cut, readers = dict[int, tuple[int, int]](), set[int]()  # of each slice its order, and how many numbers that has
+    for row in flow.outermost:
+        (first, *others), sizes = flow.made[row] or (-1,), sizes_of(flow.size[row])
+        readers.update(number for number in others if number in orders)
+        if first in orders and flow.names[row] in _CUTS and sizes and len(sizes[0]) == 1:
+            cut[flow.number[row]] = first, sizes[0][0]
+        elif first in orders:
+            readers.add(first)
+    few = dict[int, int]()
+    for row in flow.outermost:
+        for number, size in zip(flow.made[row], sizes_of(flow.size[row]), strict=False):
+            if number in cut and len(size) == 1:
+                order, _ = cut[number]
+                few[order] = max(few.get(order, 0), size[0])
+    many = dict(cut.values())
+    for order, kept in few.items():
+        if order in readers or kept * FEWEST_LEFT_OF_DRAWN > many[order]:
+            continue
+        ops = ops_of(work.filter(pl.col("row") == orders[order]))
+        made = place_of_operator(code, flow, flow.start_ns[[orders[order]]])
+        title = f"{in_short(made) or 'One line'} puts {units.count(many[order])} numbers in random order and takes {units.count(kept)}"
+        fix, line = (
+            Fix.by_name("drawn-one-by-one"),
+            _drawn(text_of(texts(case.profile), made["file"], made["line"]) if made else None),
+        )
+        twice = kept * (kept - 1) / (2 * many[order])
+        condition = f"About {twice:.2g} of {units.count(kept)} numbers come twice: keep the order where none may."
+        edit = ScaleOps(ops, kept / many[order], less_work=True)
+        yield _Smaller(title, fix.but(paste=line, condition=condition), (edit,), made or None)
+
+
+_CUTS = ("aten::slice", "aten::narrow")
+_PERMUTES = re.compile(
+    r"torch\.randperm\(\s*(?P<n>[\w.]+|len\([\w.]+\)|[\w.]+\.(?:size|shape)[(\[]0[)\]])\s*(?P<options>,[^()]*)?\)\s*\[\s*:\s*(?P<k>[\w.]+)\s*\]"
+)
+
+
+def _drawn(text: str | None) -> str | None:
+    """Return a line that draws each number by itself, None where its text does not tell how."""
+    text = (text or "").partition("  #")[0].strip()
+    new, found = _PERMUTES.subn(r"torch.randint(\g<n>, (\g<k>,)\g<options>)", text)
+    return f"{new}  # not randperm(...)[: ...]" if found == 1 else None

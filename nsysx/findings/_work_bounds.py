@@ -213,3 +213,6 @@ PART_TAKEN_TIMES = 2
 # ---- _dealt_at_times ----------------------------------------------------------------------------------------------
 #: Ranks have as many pieces of work by number if their kernels are as many up to this share. Chosen.
 ALIKE_PIECES_SHARE = 0.2
+# ---- _smaller_operators: few of a permutation ---------------------------------------------------------------------------
+#: Of a random order of so many times the numbers that are taken of it, hardly one in a thousand comes twice if each is drawn alone. Chosen.
+FEWEST_LEFT_OF_DRAWN = 100

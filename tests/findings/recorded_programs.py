@@ -29,7 +29,18 @@ _NO_WORK = (
     "_values", "_indices", "contiguous", "_coalesced_", "coalesce", "record_stream", "is_coalesced", "_nnz",
 )  # fmt: skip
 _READS = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "_local_scalar_dense", "bincount", "_coalesce")
-_SLOW = ("argsort", "sort", "_unique2", "topk", "_cdist_forward", "nonzero", "searchsorted", "histc", "_coalesce")
+_SLOW = (
+    "argsort",
+    "sort",
+    "_unique2",
+    "topk",
+    "_cdist_forward",
+    "nonzero",
+    "searchsorted",
+    "histc",
+    "_coalesce",
+    "randperm",
+)
 
 
 class _Recorded(Lined):

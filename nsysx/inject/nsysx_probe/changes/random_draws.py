@@ -28,6 +28,12 @@ UNTRIED = (
         "The seed gives other numbers than before.", untried=_OWN_CODE,
     ),
     Remedy(
+        "drawn-one-by-one",
+        "Draw these numbers by themselves (torch.randint): an order of all is made by sorting all",
+        'index = torch.randint(n, (k,), device="cuda")  # not torch.randperm(n)[:k]',
+        "A few numbers come twice: keep the order where none may.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "arrays-for-objects",
         "Keep these items as one array for each of their fields, made before the loop, and index it by a vector of random rows: here each "
         "item is looked up by itself (a deque walks there from its nearest end), and what is picked is put together anew",
