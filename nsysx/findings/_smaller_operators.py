@@ -264,5 +264,5 @@ _PERMUTES = re.compile(
 def _drawn(text: str | None) -> str | None:
     """Return a line that draws each number by itself, None where its text does not tell how."""
     text = (text or "").partition("  #")[0].strip()
-    new, found = _PERMUTES.subn(r"torch.randint(\g<n>, (\g<k>,)\g<options>)", text)
-    return f"{new}  # not randperm(...)[: ...]" if found == 1 else None
+    new, times = _PERMUTES.subn(r"torch.randint(\g<n>, (\g<k>,)\g<options>)", text)
+    return f"{new}  # not randperm(...)[: ...]" if times == 1 else None

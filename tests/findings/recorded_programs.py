@@ -22,6 +22,8 @@ _OF_PACKAGES = "torch_cluster::"
 _ONE_KERNEL, _COPY_LISTS = (_OF_PACKAGES, "c10d::"), ("c10d::allgather_", "c10d::reduce_scatter_")
 _OPERATORS = ("aten::", "c10d::", _OF_PACKAGES)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: What sorts on a GPU, whatever it calls on the CPU.
+_SORTS = ("randperm",)
 #: Operators that launch nothing, and those that read a number back on a GPU.
 _NO_WORK = (
     "empty", "empty_like", "empty_strided", "new_empty", "resolve_conj", "resolve_neg", "lift_fresh", "detach_", "to", "set_", "item",
@@ -164,6 +166,10 @@ def _node_alone(program: _Recorded, each: _Range) -> None:
         program.main.add_range(text, begin, program.t)
 
 
+def _same(each: _Range) -> list[_Range]:
+    return [inner for inner in each.inner if inner.name == each.name]
+
+
 def _launch(program: Lined, each: _Range, host: bool) -> None:
     name = each.name.split("::")[1]
     if host and name == "clone":
@@ -175,7 +181,7 @@ def _launch(program: Lined, each: _Range, host: bool) -> None:
     elif each.name.startswith(_OF_PACKAGES):
         program.launch(60, name)
     elif each.name.startswith("c10d::") or (
-        not any(inner.name.startswith("aten::") for inner in each.inner)
+        not any(inner.name.startswith("aten::") for inner in (each.inner if name not in _SORTS else _same(each)))
         and not is_view(each.name)
         and name not in _NO_WORK
     ):
