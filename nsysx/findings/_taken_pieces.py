@@ -18,7 +18,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.taken_apart import AGAIN, PieceWork, TakenApart, TakenTensor, taken_apart
-from nsysx.findings import _taken_pastes
+from nsysx.findings import _packed_attention, _taken_pastes
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short
@@ -109,19 +109,32 @@ def _found(case: Case, rule: Rule, group: _PieceLines) -> Finding | None:
         PiecesOfLine(where, text_of(source, where["file"], where["line"]), tensors) for where, tensors in group.lines
     ]
     fix = _taken_pastes.fix_of(group.form, lines, list(group.tensors.values()))
+    attention = _packed_attention.attention_of(case, list(group.tensors.values()))
+    if attention is not None:
+        fix = _packed_attention.fix_of(lines[0].text if lines else None)
     if fix is None:
         return None
     gone, left = group.ops.filter(pl.col("work") != PieceWork.COPY), _left_ns(group)
-    worth = case.worth_or_freed(*_edits(case, group, gone, left), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+    edits = _edits(case, group, gone, left)
+    if attention is not None:
+        launching = case.calls.filter(case.calls["call"].is_in(group.ops["call"].drop_nulls().unique().to_list()))
+        edits = [*edits_without(launching, case.ops, leading=True), *_packed_attention.edits_of(case, attention)]
+        gone, left = group.ops, 0.0
+    worth = case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     where = group.lines[0][0] if group.lines else {}
     taken = max(
         case.per_step(int(gone["ns"].sum())), worth.likely_ns or 0
     )  # a host that only launches them waits for nothing
+    title, detail = _title(case, group, where, taken), _detail(case, group, left)
+    if attention is not None:
+        title = f"{f'{in_short(where)}: ' if where else ''}attention is called {units.several(len(attention.rows), 'time')} {case.per}"
+        title += f", for one piece of a sequence each: {units.duration(taken)} {case.per} beside it"
+        detail = detail.rpartition(". A join")[0] + ". One call for all pieces needs none of that, and launches once."
     return Found(
-        rule, _title(case, group, where, taken), _detail(case, group, left), worth=worth,
-        cost_ns=case.per_step(int(group.ops["ns"].sum())), where=where or None, fix=_with_others(fix, group),
+        rule, title, detail, worth=worth,
+        cost_ns=case.per_step(int(group.ops["ns"].sum())), where=where or None, fix=fix if attention else _with_others(fix, group),
         takes=Takes(ops_of(group.ops)),
     ).as_finding(case)  # fmt: skip
 

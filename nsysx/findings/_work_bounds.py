@@ -216,3 +216,6 @@ ALIKE_PIECES_SHARE = 0.2
 # ---- _smaller_operators: few of a permutation ---------------------------------------------------------------------------
 #: Of a random order of so many times the numbers that are taken of it, hardly one in a thousand comes twice if each is drawn alone. Chosen.
 FEWEST_LEFT_OF_DRAWN = 100
+# ---- _packed_attention ----------------------------------------------------------------------------------------------
+#: So many documents of a packed sequence are worth one kernel for all, which a compiler writes. Chosen.
+FEWEST_DOCUMENTS = 4

@@ -109,6 +109,18 @@ UNTRIED = (
         untried="why it cannot is a matter of the program's own inputs",
     ),
     Remedy(
+        "documents-at-once",
+        "Attend to all documents of a packed sequence in one call, which keeps them apart: flex_attention with a block mask, made once for "
+        "each batch, or a varlen kernel that is given the lengths",
+        "from torch.nn.attention.flex_attention import create_block_mask, flex_attention\n"
+        "attend = torch.compile(flex_attention)  # once, before the loop\n"
+        "document = torch.bucketize(torch.arange(q.size(-2), device=cu.device), cu, right=True)  # cu: where each document begins\n"
+        "apart = lambda b, h, i, j: (document[i] == document[j]) & (i >= j)\n"
+        "mask = create_block_mask(apart, None, None, q.size(-2), q.size(-2), device=cu.device)  # once for each batch, for all layers\n"
+        "y = attend(q, k, v, block_mask=mask)  # not one call for each document",
+        "Its kernel is compiled for the length of the sequence, and anew for another one.", untried="the documents are the program's own",
+    ),
+    Remedy(
         "is-causal", "Give is_causal=True instead of a causal mask: half of the scores are not computed then. "
         "For another fixed pattern: flex_attention with a block mask",
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",
