@@ -32,6 +32,7 @@ Harmless when
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -188,7 +189,11 @@ def _loops(case: Case) -> list[_Loop]:
         .agg(
             pl.struct("index", "asking").n_unique().alias("len"),
             pl.col("index").n_unique().alias("steps"),
-            pl.col("asks").mode().sort().first(),
+            # Whether any row is of a group is asked beside which ones these are.
+            pl.when((pl.col("asks") == waiting.SIZE).any())
+            .then(pl.lit(waiting.SIZE))
+            .otherwise(pl.col("asks").mode().sort().first())
+            .alias("asks"),
             pl.col("call"),
         )
     )
@@ -220,7 +225,7 @@ def _in_modules(case: Case) -> list[Finding]:
             int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(in_loop)["ns"].sum())
         )
         ops = lookup.at(case.profile.attributed.gpu_ops["module"], case.idle["op"].fill_null(-1).to_numpy())
-        before = ops.cast(pl.String).is_in(loop.modules).fill_null(value=False)
+        before = _in_or_below(ops.cast(pl.String), loop.modules)
         idle = case.per_step(float(case.idle.filter(before)["real_ns"].sum()))
         idle = min(idle, case.taken_by(RULE.cause))
         if not case.notable(idle, ROUND_TRIPS_SHARE):
@@ -255,6 +260,13 @@ def _in_modules(case: Case) -> list[Finding]:
             ).as_finding(case)
         )
     return findings
+
+
+def _in_or_below(paths: pl.Series, modules: Sequence[str]) -> pl.Series:
+    """Return which paths of modules are some of these, or lie in one: experts wait for what their layer asks."""
+    below = tuple(f"{module}." for module in modules)
+    inside = [path for path in paths.unique().drop_nulls() if path in modules or path.startswith(below)]
+    return paths.is_in(inside).fill_null(value=False)
 
 
 #: What a loop in a module becomes: of sizes it gathers groups of rows.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from nsysx.findings._fix import Fix
 from nsysx.model import Summary
 from tests.findings import Program, empty, healthy, stepless
 
@@ -140,6 +143,47 @@ def test_a_module_that_waits_for_each_expert_leads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "found"), [(3, "clear"), (4, "found")])
 def test_a_module_goes_round_from_four_waits_on(tmp_path: Path, count: int, found: str) -> None:
     assert verdict(experts(tmp_path, count, layers=4)) == found
+
+
+@pytest.mark.parametrize(("asks", "remedies"), [("rows", ["groups-at-once"]), ("value", [])])
+def test_experts_by_boolean_masks_behind_a_question_whether_there_are_rows(
+    tmp_path: Path, asks: str, remedies: list[str]
+) -> None:
+    """``if m.any(): out[m] = experts[e](x[m])``: what is asked for first is a value, and the wait is for modules below the layer."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("moe:MoE"):
+            for expert in range(8):
+                program.launch(4)
+                program.copy(2, "DtoH", bytes=1)
+                if asks == "rows":
+                    program.launch(4)
+                    program.copy(2, "DtoH", bytes=8)
+                    program.launch(4, "void at_cuda_detail::cub::DeviceSelectSweepKernel<long>(int)")
+                with program.range(f"moe.experts.{expert}:Sequential"):
+                    program.host(60)
+                    program.launch(10)
+        with program.range("backward"):
+            program.launch(100)
+
+    found = [f for f in Program().steps(body, 12).summary(tmp_path).findings or () if f.code == "NSX126"]
+    assert [[way.name for way in f.remedies] for f in found if f.verdict == "found"] == [remedies]
+    assert (found[0].cost_ns_per_step or 0) > 8 * 60_000, "what the GPU waits below the layer counts, too"
+
+
+def test_the_grouped_product_gives_what_the_loop_over_experts_does() -> None:
+    torch.manual_seed(0)
+    experts, width, hidden = 4, 16, 32
+    x, expert = torch.randn(40, width), torch.randint(experts, (40,))
+    w1, w2 = torch.randn(experts, width, hidden), torch.randn(experts, hidden, width)
+    out = torch.zeros_like(x)
+    for e in range(experts):
+        m = expert == e
+        if m.any():
+            out[m] = F.silu(x[m] @ w1[e]) @ w2[e]
+    names = {"torch": torch, "F": F, "x": x, "expert": expert, "experts": experts, "w1": w1, "w2": w2}
+    exec(Fix.by_name("groups-at-once").paste, names)
+    torch.testing.assert_close(names["y"], out, rtol=1e-3, atol=1e-3)
 
 
 def test_without_rounds_it_is_clear_and_without_steps_it_cannot_be_told(tmp_path: Path) -> None:

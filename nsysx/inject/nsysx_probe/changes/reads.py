@@ -156,11 +156,13 @@ UNTRIED = (
     ),
     Remedy(
         "groups-at-once",
-        "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one batched product, instead of asking the GPU "
-        "for the size of each group",
+        "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one grouped product, instead of asking the GPU "
+        "for the rows of each group",
         "order = expert.argsort()  # the rows of one group lie side by side\n"
-        "groups = x[order].view(experts, -1, x.shape[1])  # as many rows for each: pad, or drop what is over\n"
-        "y = torch.bmm(groups, weight)  # one product for all groups",
-        "Groups of one size: choose a capacity, pad smaller groups and mask the rest.", untried=_OWN_CODE,
+        "ends = torch.searchsorted(expert[order], torch.arange(experts, device=x.device), right=True).int()  # read by nobody\n"
+        "h = F.silu(F.grouped_mm(x[order], w1, offs=ends))  # weights of all: [experts, in, out]\n"
+        "y = torch.empty_like(x).index_copy(0, order, F.grouped_mm(h, w2, offs=ends))",
+        "The weights of all groups must lie in one tensor. Without grouped_mm (torch before 2.9; other GPUs, other types than bfloat16): a "
+        "capacity, smaller groups padded, and torch.bmm.", untried=_OWN_CODE,
     ),
 )  # fmt: skip
