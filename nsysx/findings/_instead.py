@@ -14,6 +14,7 @@ from nsysx import units
 from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepPart
 from nsysx.events.operator_flops import sizes
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Saving
 from nsysx.model import Row
@@ -24,6 +25,9 @@ from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, ONE_PASS_AT_MO
 
 #: Numbers of one size in products of matrices.
 FORMAT_OF_SIZE = {8: "fp64", 4: "fp32", 2: "16 bits"}
+#: What takes a part of an order, and what takes rows by all of it.
+_CUTS = re.compile(r"^aten::(slice|narrow|select|index|topk|split\w*|chunk|unbind)$")
+_READS_WHOLE = re.compile(r"^aten::(gather|take_along_dim)$")
 _PRODUCTS = r"^aten::(mm|addmm|bmm|matmul|linear)$"
 
 
@@ -73,7 +77,27 @@ def instead(case: Case, remedy: str, ops: pl.DataFrame) -> Instead | None:
         pl.col("op", "ns"), kernel, pl.col("node", "shapes").first(), pl.col("op").is_in(ops["op"].implode()).any().alias("of_lines")
     )  # fmt: skip
     rows = rows.join(operators.select("row", operator="name"), on="row", how="left", maintain_order="left")
+    if remedy == "largest-for-sort" and _whole_orders(case):
+        return Instead(_gone([]), 0, 0)
     return replaced(rows, rates)
+
+
+def _whole_orders(case: Case) -> bool:
+    """Return whether all that the sorts of an X-ray step make is read whole, as for the area under a curve: none of it is cut."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return False
+    sorted_by = {flow.number[row] for row in flow.outermost if flow.names[row] in ("aten::sort", "aten::argsort")}
+    ordered, read = set(sorted_by), False
+    for row in flow.outermost:
+        if ordered.isdisjoint(flow.made[row]):
+            continue
+        if _CUTS.match(flow.names[row]):
+            return False
+        if not sorted_by.isdisjoint(flow.made[row]):
+            read |= _READS_WHOLE.match(flow.names[row]) is not None
+            ordered.add(flow.number[row])
+    return read
 
 
 def _largest(shapes: str | None) -> tuple[int, list[list[int]]]:

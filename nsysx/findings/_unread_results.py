@@ -33,6 +33,8 @@ _HANDS_ON = re.compile(
 _COLLECTS = re.compile(r"\.(append\w*|extend)\(")
 #: Names and attributes that a line gives new values.
 _TARGETS = re.compile(r"^((?:[A-Za-z_][\w.]*\s*,\s*)*[A-Za-z_][\w.]*)\s*(?::[^=]+)?=(?!=)")
+#: A line that does something in every so many steps.
+_RARELY = re.compile(r"^(if\b[^:]*%[^:]*:)\s*\w")
 #: Lines that begin a block.
 _BEGINS = re.compile(r"^\s*(def|class|with|for|while|if|elif)\b")
 
@@ -147,9 +149,15 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows:
     made = {name.strip() for text in theirs.values() for name in _targets(text)}
     for name in made:
         named = re.compile(rf"(?<![\w.]){re.escape(name)}\b")
-        if any(named.search(text) for text in lines(others, anywhere="." in name).values()):
+        if any(named.search(_run_part(text)) for text in lines(others, anywhere="." in name).values()):
             return []
     return [theirs[line] for line in sorted(theirs)]
+
+
+def _run_part(text: str) -> str:
+    """Return what of a line runs in each step: of one that does something in every so many steps the condition."""
+    rarely = _RARELY.match(text)
+    return rarely[1] if rarely else text
 
 
 def _targets(text: str) -> list[str]:

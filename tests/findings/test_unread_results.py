@@ -93,8 +93,8 @@ def step(program: Lined, number: int, *, kind: str = "") -> None:
     program.sync()
 
 
-def told(folder: Path, kind: str, text: str = SOURCE[CALL]) -> list[Finding]:
-    program = Lined(SOURCE | {CALL: text}).run(lambda program, number: step(program, number, kind=kind))
+def told(folder: Path, kind: str, text: str = SOURCE[CALL], kept: str = SOURCE[KEPT]) -> list[Finding]:
+    program = Lined(SOURCE | {CALL: text, KEPT: kept}).run(lambda program, number: step(program, number, kind=kind))
     return [
         each for each in program.found(folder, "NSX137") if [way.name for way in each.remedies] == ["statistics-rarely"]
     ]
@@ -116,6 +116,19 @@ def test_statistics_of_each_step_that_no_recorded_step_reads(kind: str, tmp_path
 )
 def test_what_is_taken_or_kept(kind: str, tmp_path: Path) -> None:
     assert not told(tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        ("if step % 50 == 0: log(stats.tolist())", True),
+        ("if stats.sum() % 2 == 0: log(0)", False),
+        ("if step % 50 == 0 and stats[0] > 1: log(0)", False),
+        ("if verbose: log(stats)", False),
+    ],
+)
+def test_a_line_that_logs_in_every_so_many_steps_names_them(kept: str, found: bool, tmp_path: Path) -> None:
+    assert bool(told(tmp_path, "named", kept=kept)) == found
 
 
 @pytest.mark.parametrize(
