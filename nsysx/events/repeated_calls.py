@@ -51,7 +51,7 @@ def repeated_calls(flow: OperatorFlow) -> list[RepeatedCall]:
             continue
         what = (call.path, call.cls, inputs)
         before = seen.get(what)
-        if before is not None and before.last <= call.first and not _written_between(flow, before, call):
+        if before is not None and before.last <= call.first and not written_between(flow, before, call):
             repeated.append(RepeatedCall(before, call))
             reach = call.last
         seen[what] = call
@@ -108,7 +108,7 @@ def _joined_sizes(flow: OperatorFlow, call: ModuleCall) -> set[Size]:
     return {size for row in joins for size in sizes_of(flow.size[row])}
 
 
-def _written_between(flow: OperatorFlow, before: ModuleCall, call: ModuleCall) -> bool:
+def written_between(flow: OperatorFlow, before: ModuleCall, call: ModuleCall) -> bool:
     """Return whether anything between two calls, or the first of them, writes into a tensor of the size of one that they are given."""
     given = {size for row in range(call.first, call.last) for size in sizes_of(flow.size[row])}
     given = {size for size in given | _joined_sizes(flow, call) if math.prod(size) > 1}

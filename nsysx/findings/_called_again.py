@@ -18,12 +18,13 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 from nsysx.events.profile import Profile
-from nsysx.events.repeated_calls import RepeatedCall, repeated_calls
+from nsysx.events.repeated_calls import RepeatedCall, repeated_calls, written_between
 from nsysx.findings._case import Fix
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._pieces_in_text import parsed
 from nsysx.model import Row
 
+_PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.\w+\.\d+$")
 _WITH_GRAPH = re.compile(r"\bcreate_graph\s*=\s*True")
 
 
@@ -59,6 +60,36 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
         title = f"{in_short(where) or 'The step'} calls {cls} {len(group) + 1} times on the same input"
         fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
         yield CalledAgain(rows, title, why.replace("Both", "All"), fix, where)
+
+
+def parametrized_again(flow: OperatorFlow, code: CodeLines) -> Iterator[CalledAgain]:
+    """Yield what parametrizations (weight norm) make again of weights that nothing has written into since their last call."""
+    before, again = dict[str, ModuleCall](), list[ModuleCall]()
+    for call in flow.calls:
+        # A spectral norm goes on with its estimate in each call.
+        if _PARAMETRIZED.search(call.path) and call.cls != "_SpectralNorm":
+            last = before.get(call.path)
+            if last is not None and last.last <= call.first and not written_between(flow, last, call):
+                again.append(call)
+            before[call.path] = call
+    if not again:
+        return
+    rows = [row for call in again for row in flow.outermost_of(call.first, call.last)]
+    where = _calling_network(flow, code, again)
+    often = 1 + len(again) / len({call.path for call in again})
+    kinds = " and ".join(dict.fromkeys(call.cls for call in again))
+    title = (
+        f"{in_short(where) or 'The step'}: parametrizations ({kinds}) make each weight about {often:.0f} times a step"
+    )
+    why = f"{len(before)} weights are made anew in each call of their layers, and nothing has written into them in between."
+    yield CalledAgain(rows, title, why, Fix.by_name("parametrized-once"), where)
+
+
+def _calling_network(flow: OperatorFlow, code: CodeLines, calls: Sequence[ModuleCall]) -> Row:
+    """Return the line that calls the outermost module around some calls."""
+    first = calls[0]
+    around = [call for call in flow.calls if call.first <= first.first and first.last <= call.last]
+    return _calling(code, flow, min(around, key=lambda call: (call.first, -call.last)))
 
 
 def _calling(code: CodeLines, flow: OperatorFlow, call: ModuleCall) -> Row:

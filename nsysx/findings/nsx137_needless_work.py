@@ -57,7 +57,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
 from nsysx.events.repeated_operators import RepeatedOperator, repeated_operators
 from nsysx.events.trained_operators import trained_of
-from nsysx.findings._called_again import called_again
+from nsysx.findings._called_again import called_again, parametrized_again
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
@@ -122,6 +122,7 @@ def check(case: Case) -> list[Finding]:
         kernels = _kernels(case, of_calls)
         of_line = (
             *(_Needless(*each) for each in called_again(case.profile, flow, code)),
+            *(_Needless(*each) for each in parametrized_again(flow, code)),
             *_in_passes(case, flow, code),
             *_in_each_call(case, flow, code, kernels),
             *_converted(case, flow, code, kernels),

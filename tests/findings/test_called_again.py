@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 from nsysx.model import Finding
 from tests.findings.lined import Lined
@@ -73,6 +75,61 @@ def moved_between(net: nn.Module) -> Tensor:
             x.add_(0.1)
             total = total + net(x)[:, 0]
     return total * next(net.parameters()).sum()
+
+
+def normed(
+    norm: Callable[[nn.Module], object], calls: int, *, cached: bool = False, steps: bool = False
+) -> Callable[[], None]:
+    """Return steps in which layers with parametrized weights are called so often."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24)), torch.randn(4, 24)
+    for layer in (net[0], net[2]):
+        norm(layer)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def step() -> None:
+        y = x
+        with parametrize.cached() if cached else nullcontext():
+            for _ in range(calls):
+                y = y + net(y)
+                if steps:
+                    y.square().mean().backward()
+                    optimizer.step()
+                    y = y.detach()
+        if not steps:
+            y.square().mean().backward()
+
+    step.net = net  # type: ignore[attr-defined]
+    return step
+
+
+def made_again(step: Callable[[], None], folder: Path) -> list[Finding]:
+    program = recorded(step, step.net, __file__, folder)  # type: ignore[attr-defined]
+    return [f for f in program.found(folder, "NSX137") if f.remedies[0].name == "parametrized-once"]
+
+
+def test_weights_that_each_call_normalizes_are_shared(tmp_path: Path) -> None:
+    (finding,) = made_again(normed(parametrizations.weight_norm, 4), tmp_path)
+    assert "parametrizations (_WeightNorm) make each weight about 4 times a step" in finding.title
+    assert finding.paste.startswith("with torch.nn.utils.parametrize.cached():")
+    assert finding.where["line"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "calls", "how"),
+    [
+        (parametrizations.weight_norm, 4, {"cached": True}),
+        (parametrizations.weight_norm, 1, {}),
+        (parametrizations.spectral_norm, 4, {}),
+        (parametrizations.weight_norm, 3, {"steps": True}),
+        (lambda layer: layer, 4, {}),
+    ],
+    ids=["cached", "one call", "spectral norm", "an optimizer between", "none"],
+)
+def test_weights_that_are_made_once_or_change(
+    norm: Callable[[nn.Module], object], calls: int, how: dict[str, bool], tmp_path: Path
+) -> None:
+    assert made_again(normed(norm, calls, **how), tmp_path) == []
 
 
 def found(residual: Residual, folder: Path, net: nn.Module | None = None) -> list[Finding]:

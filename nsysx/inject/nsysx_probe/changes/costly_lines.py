@@ -72,15 +72,6 @@ UNTRIED = (
         "Both calls must be in the same mode, with the same Python arguments.", untried=_OWN_CODE,
     ),
     Remedy(
-        "derivatives-once",
-        "Call the network once and differentiate it once, with a graph; take the second derivatives of what comes out",
-        "u = net(x)  # once\n"
-        "first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]  # all first derivatives\n"
-        "second = [torch.autograd.grad(first[:, i].sum(), x, create_graph=True)[0][:, i] for i in range(3)]",
-        "Each row of the result must be made of its own row of the input alone, as sums over all rows take it anyway.",
-        untried=_OWN_CODE,
-    ),
-    Remedy(
         "result-handed-on",
         "Compute this once, before the layers that need it, and hand each of them the result",
         "neighbors = nearest(points, k)  # once\nfor block in self.blocks:\n    x = block(points, x, neighbors)",

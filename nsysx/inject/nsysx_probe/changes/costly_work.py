@@ -15,6 +15,23 @@ UNTRIED = (
         "Compute what needs float32 (angles, sums) before the cast.", untried=_OWN_CODE,
     ),
     Remedy(
+        "parametrized-once",
+        "Let the calls of a step share the weights that parametrizations make: torch.nn.utils.parametrize.cached() around them",
+        "with torch.nn.utils.parametrize.cached():\n    for part in parts:\n        outputs.append(net(part))",
+        "No optimizer may step inside of it. Weight norm by hooks (torch.nn.utils.weight_norm) has no cache: "
+        "torch.nn.utils.parametrizations.weight_norm has.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "derivatives-once",
+        "Call the network once and differentiate it once, with a graph; take the second derivatives of what comes out",
+        "u = net(x)  # once\n"
+        "first = torch.autograd.grad(u.sum(), x, create_graph=True)[0]  # all first derivatives\n"
+        "second = [torch.autograd.grad(first[:, i].sum(), x, create_graph=True)[0][:, i] for i in range(3)]",
+        "Each row of the result must be made of its own row of the input alone, as sums over all rows take it anyway.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "real-transform",
         "Use the transforms of real numbers (torch.fft.rfft, irfft): of the whole transform one half mirrors the other",
         "y = torch.fft.irfft2(torch.fft.rfft2(x) * kernel[..., : n // 2 + 1], s=x.shape[-2:])",
