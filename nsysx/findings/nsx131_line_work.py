@@ -9,6 +9,7 @@ What it means
     that is there for each part that comes: caches, histories, windows, buffers; and tensors that it fills part by part under autograd,
     whose backward copies all of the gradient for each part; and layers or networks that compute all rows again for each that comes.
     Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
+    Attention that a loop calls for each document of a packed sequence is told, too, and a random order of all for few numbers of it.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
