@@ -3,7 +3,8 @@
 What it means
     A network that is called twice on the same input in one step (for the loss and for a metric, by a helper that does not hand its
     result on) computes the same twice, one that is called and differentiated anew for each second derivative as often as that.
-    Parametrizations (weight norm) make each weight in each call of its layer. Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
+    Parametrizations (weight norm) make each weight in each call of its layer.
+    Layers that each make the same of what all are given (neighbors of the points, a mask) compute it
     once for each. A step may also convert a tensor again: autocast keeps the weights that it has converted until the outermost
     ``autocast`` ends, so one that is entered anew in each round of a loop converts all of them in each. What is made only of what no
     step changes (masks, grids, filters, tables of positions, neighbors of fixed points, the order of edges, what a frozen network says
