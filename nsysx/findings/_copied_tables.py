@@ -12,6 +12,7 @@ import polars as pl
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.findings._case import Case, Fix, way
+from nsysx.findings._unpinned_batches import function_of, moves_all
 from nsysx.model import Row
 
 #: An attribute of an object, or a constant of a module, that a line moves to a device.
@@ -30,6 +31,8 @@ def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     source = texts(case.profile)
     moved = _MOVED.search(text_of(source, row["file"], row["line"]) or "") if row["direction"] == "HtoD" else None
     if moved is None or _OF_A_STEP.search(moved[1].rpartition(".")[2]):
+        return None
+    if moves_all(function_of(case, copies)):  # all of an object goes, as of a batch that has a method for that
         return None
     sizes = case.ops.filter(case.ops["op"].is_in(copies["op"].implode())).group_by("bytes").len()
     if not sizes.height or (sizes["len"] % case.steps != 0).any() or _is_written(source, moved[1]):

@@ -36,7 +36,7 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _copied_tables, _copied_weights, _grown_copies
+from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _unpinned_batches
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
@@ -239,13 +239,6 @@ def _calls_beside_copies(case: Case, copies: pl.DataFrame, *, made: bool) -> fro
     return frozenset([*(calls + 1).tolist(), *(calls[sync] + 2).tolist()])
 
 
-def _pins_in_vain(case: Case) -> bool:
-    """Return whether the loader of the steps pins what it returns, and yet pageable memory is copied: it leaves the batch as it is."""
-    settings = settings_of(case.profile)
-    loaders = settings.rows("loaders") if settings is not None else None
-    return bool(loaders) and all(row.get("pin_memory") is True for row in loaders or ())
-
-
 def _unpinned_loader(case: Case) -> bool:
     """Return whether a loader of the program may give batches that are not pinned; one that pins them is not asked to."""
     settings = settings_of(case.profile)
@@ -305,6 +298,6 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
     ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
     if pinned:
         return ahead
-    if row["bytes"] >= MUCH_READ_BACK_BYTES * case.steps and _pins_in_vain(case):
-        return Fix.by_name("batch-that-pins")
+    if (of_batch := _unpinned_batches.that_pins(case, row, copies)) is not None:
+        return of_batch
     return _PIN if _unpinned_loader(case) else _MAKE if _made_before(case, copies) else _PIN_ONCE

@@ -182,8 +182,9 @@ UNTRIED = (
     Remedy(
         "batch-that-pins",
         "Give the class of the batch a method pin_memory() that pins its tensors, or return a tuple or a dict: pin_memory=True of the "
-        "loader leaves all other types as they are",
-        "def pin_memory(self):\n    return type(self)(*(t.pin_memory() for t in self.tensors))", untried=_OWN_CODE,
+        "loader leaves all other types as they are", "def pin_memory(self):  # a method of the class of the batch\n"
+        "    pinned = torch.utils.data._utils.pin_memory.pin_memory  # of tensors, and of lists and dicts of them\n"
+        "    vars(self).update({name: pinned(value) for name, value in vars(self).items()})\n    return self", untried=_OWN_CODE,
     ),
     Remedy(
         "smaller-capacity",
