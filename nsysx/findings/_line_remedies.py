@@ -51,7 +51,7 @@ _FILLS = (
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 #: A draw with replacement in which items have weights of their own, and what comes before these.
 _WEIGHTED = (
-    r"(?!.*replace\s*=\s*False)(\brandom\.|\b\w*rng\.)"
+    r"\bmultinomial\((?=.*\breplacement\s*=\s*True)|(?!.*replace\s*=\s*False)(\brandom\.|\b\w*rng\.)"
     r"(choice\(.*\bp\s*=(?!\s*None)|choices\(.*\b(cum_)?weights\s*=(?!\s*None)|choices\([^,()]*(\([^()]*\))?,(?!\s*\w+\s*=)|"
     r"multinomial\([^,]*,)"
 )

@@ -40,6 +40,7 @@ from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_o
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._sent_objects import of_objects
+from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
@@ -148,7 +149,7 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     fix = values_at_once(case.profile, line_row) or more_threads(case, line_row)
     fix = fix or dispatched_batches(case, row["file"], row["line"])
-    fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
+    fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
         fix = None
     fix = of_objects(case.profile, row["file"], row["line"], fix)

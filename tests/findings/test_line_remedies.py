@@ -72,6 +72,7 @@ LINES = [
     ("drawn-by-weight", "rows = random.choices(range(n), weights=priorities, k=64)"),
     ("drawn-by-weight", "rows = random.choices(rows, priorities, k=64)"),
     ("drawn-by-weight", "counts = np.random.multinomial(64, probs)"),
+    ("drawn-by-weight", "rows = torch.multinomial(prio.pow(alpha), k, replacement=True)"),
     ("arrays-for-objects", "rows = random.choices(memory, k=64)"),
     ("numpy-on-gpu", "rows = np.random.choice(n, k, replace=False, p=probs)"),  # without replacement it is another draw
     ("picked-on-gpu", "chosen = np.random.choice(n, size=k, p=None)"),

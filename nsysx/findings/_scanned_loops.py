@@ -1,0 +1,349 @@
+"""Loops over time that carry one value on, h = a[t] * h + b[t], as advantages, returns and filters do: a scan takes their place.
+
+Read from the lines of the loop that ran: the value is in every round what it was, once times something, plus something, neither of which
+depends on it. Lines that only take elements by the loop's number run for all elements at once as they stand, with all numbers in its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nsysx.analyses import lines
+from nsysx.analyses.lines import texts
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.operator_flow import flow_of
+from nsysx.findings._case import Case, Fix
+from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
+
+_SCAN = Fix.by_name("scan-at-once")
+#: Functions and methods whose result for all elements is theirs for each.
+_OF_ELEMENTS = frozenset(
+    [
+        "float",
+        "to",
+        "double",
+        "half",
+        "bfloat16",
+        "exp",
+        "log",
+        "sigmoid",
+        "tanh",
+        "sqrt",
+        "rsqrt",
+        "square",
+        "abs",
+        "neg",
+        "relu",
+        "clamp",
+        "where",
+        "pow",
+        "detach",
+        "type_as",
+        "logical_not",
+    ]
+)
+_SCANNED = (
+    "for reach in (2**i for i in range(len({b}).bit_length())):",
+    "    {b} = torch.cat([{b}[:reach], {b}[reach:] + {a}[reach:] * {b}[:-reach]])",
+    "    {a} = torch.cat([{a}[:reach], {a}[reach:] * {a}[:-reach]])",
+)
+
+
+class ScannedLoop(NamedTuple):
+    """The code that takes the place of a loop whose rounds are a linear recurrence: "" where its lines do not run for all elements as they
+    stand, None for another loop.
+    """
+
+    paste: str | None
+
+
+def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: bool) -> Fix | None:
+    """Return the advice to scan for a line that launches in the rounds of such a loop, and what else is known of the line for any other.
+
+    Where the code to paste is not known, a line that does something of its own keeps its advice.
+    """
+    source = texts(case.profile).get(str(row["file"] or ""), {}) if looping else {}
+    for loop in loops_in(source, row["line"] or 0) if isinstance(source, Mapping) else ():
+        if loop.paste is None:  # a line of it may look like one
+            return BATCHED if fix == _SCAN else fix
+        if loop.paste and _alike(case):
+            return _SCAN.but(paste=loop.paste, condition=_CONDITION)
+        return _SCAN if fix is None or fix in _OF_ANY_LOOP else fix
+    return fix
+
+
+#: What is said about a loop whatever it does.
+_OF_ANY_LOOP = (*IN_ONE, PREALLOCATED)
+
+
+_CONDITION = "Sums are made in another order: the last digits differ."
+
+
+def _alike(case: Case) -> bool:
+    """Return whether the elements that are taken are of tensors of as many dimensions: others would not be set side by side as before."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return True
+    taken = [sizes_of(size) for name, size in zip(flow.names, flow.size, strict=True) if name == "aten::select"]
+    return len({len(sizes[0]) for sizes in taken if sizes}) <= 1
+
+
+def loops_in(source: Mapping[str, object], number: int) -> Iterator[ScannedLoop]:
+    """Yield the innermost loop around a line, by the texts of lines: number -> text, those that ran alone."""
+    rows = sorted(
+        (int(at), text) for at, text in source.items() if isinstance(text, str) and at.isdigit() and text.strip()
+    )
+    here = next((_depth(text) for at, text in rows if at == number), -1)
+    heads = [
+        (at, text) for at, text in rows if at < number and _depth(text) < here and text.lstrip().startswith("for ")
+    ]
+    if here < 0 or not heads:
+        return
+    head, header = heads[-1]
+    body = [(at, text) for at, text in rows if at > head]
+    end = next((at for at, text in body if _depth(text) <= _depth(header)), None)
+    body = [(at, text) for at, text in body if end is None or at < end]
+    if any(at == number for at, _ in body):
+        yield ScannedLoop(scanned(header, [text for _, text in body]))
+
+
+def _depth(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+def scanned(header: str, body: Sequence[str]) -> str | None:
+    """Return code that computes a loop's linear recurrence for all elements, "" where none is known; None where the loop is none."""
+    try:
+        loop = ast.parse(textwrap.dedent(f"{header.strip()} pass")).body[0]
+        statements = ast.parse(textwrap.dedent("\n".join(body))).body
+    except SyntaxError:
+        return None
+    if not isinstance(loop, ast.For):
+        return None
+    return _Rounds(loop, statements).scan()
+
+
+class _Rounds:
+    """The rounds of one loop. ``carried``: names that a round reads before it gives them a value, and that another one gave them."""
+
+    def __init__(self, loop: ast.For, statements: Sequence[ast.stmt]) -> None:
+        self.loop, self.statements = loop, statements
+        self.numbers = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        given = {name for each in statements for name in _given(each)}
+        self.carried, known = set[str](), set[str]()
+        for each in statements:
+            self.carried |= (_read(each) & given) - known
+            known |= _given(each)
+
+    def scan(self) -> str | None:
+        """See ``scanned``."""
+        found = [(each, name) for each in self.statements for name in self._kept(each)]
+        if len(found) != 1:
+            return None
+        (statement, name), at = found[0], self.statements.index(found[0][0])
+        if name in self.numbers:  # another one in each round
+            return None
+        assert isinstance(statement, ast.Assign)
+        # What depends on the value may be stored, and must not come into the next round.
+        depends = {name}
+        for each in self.statements[at + 1 :]:
+            depends |= _given(each) if _read(each) & depends else set()
+        if depends & (self.carried - {name}) or any(_read(each) & depends for each in self.statements[:at]):
+            return None
+        parts = _parts(statement.value, name)
+        if parts is None or parts[0] is None or not _of_rounds(self, parts):  # without a factor it is a sum
+            return None
+        return self._paste(statement, name, at, parts[0], parts[1])
+
+    def _kept(self, each: ast.stmt) -> Iterator[str]:
+        names = _targets(each)
+        yield from (
+            name for name in names if isinstance(each, ast.Assign) and name in self.carried and name in _read(each)
+        )
+
+    def _paste(self, statement: ast.Assign, name: str, at: int, factor: ast.expr, rest: ast.expr) -> str:
+        begin = self._all_numbers()
+        if begin is None or self.carried != {name}:
+            return ""
+        before, after = self.statements[:at], self.statements[at + 1 :]
+        if not all(self._runs_for_all(each) for each in (*before, ast.Expr(statement.value))):
+            return ""
+        stores = [code for each in after if (code := self._stored(each, name)) is not None]
+        stores = [
+            *stores,
+            *(f"{ast.unparse(each)} = {name}" for each in statement.targets if isinstance(each, ast.Subscript)),
+        ]
+        if len(stores) != len(after) + sum(isinstance(each, ast.Subscript) for each in statement.targets):
+            return ""
+        every = {
+            node.id for each in (self.loop, *self.statements) for node in ast.walk(each) if isinstance(node, ast.Name)
+        }
+        a, b = ("a", "b") if every.isdisjoint("ab") else ("scale_of_all", "sum_of_all")
+        made = [
+            begin,
+            *(ast.unparse(each) for each in before),
+            f"{b} = {ast.unparse(rest)}",
+            f"{a} = {ast.unparse(factor)} + torch.zeros_like({b})  # {name} = {a} * {name} + {b}",
+            f"{b} = torch.cat([{b}[:1] + {a}[:1] * {name}, {b}[1:]])  # with what {name} is before the first",
+            *(row.format(a=a, b=b) for row in _SCANNED),
+            f"{name} = {b}",
+            *stores,
+        ]
+        return "\n".join(made)
+
+    def _all_numbers(self) -> str | None:
+        """Return the line that gives what the loop takes one by one for all rounds at once, in the order of the rounds; None if unknown."""
+        target, each, turned = self.loop.target, self.loop.iter, ""
+        if _called(each) == "reversed" and isinstance(each, ast.Call) and len(each.args) == 1:
+            each, turned = each.args[0], ".flip(0)"
+        taken = next((taken for statement in self.statements for taken in self._taken(statement)), None)
+        if (
+            isinstance(target, ast.Name)
+            and isinstance(each, ast.Call)
+            and _called(each) == "range"
+            and taken is not None
+        ):
+            args = ", ".join(map(ast.unparse, each.args))
+            return f"{target.id} = torch.arange({args}, device={taken}.device){turned}"
+        if isinstance(target, ast.Tuple) and isinstance(each, ast.Call) and _called(each) == "zip" and not turned:
+            names = [ast.unparse(name) for name in target.elts]
+            tensors = [
+                ast.unparse(tensor)
+                for tensor in each.args
+                if not isinstance(tensor, (ast.Call, ast.Starred)) or _is_method(tensor)
+            ]
+            return (
+                f"{', '.join(names)} = {', '.join(tensors)}" if len(names) == len(tensors) == len(each.args) else None
+            )
+        return None
+
+    def _taken(self, statement: ast.stmt) -> Iterator[str]:
+        """Yield the tensors of which a statement takes the element of the round's number."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _names(node.slice) & self.numbers:
+                yield ast.unparse(node.value)
+
+    def _runs_for_all(self, statement: ast.stmt) -> bool:
+        """Return whether a statement does for all rounds what it does for one where the round's number stands for all of them."""
+        if not isinstance(statement, (ast.Assign, ast.Expr)) or (
+            isinstance(statement, ast.Assign) and not _targets(statement)
+        ):
+            return False
+        ranged = isinstance(self.loop.target, ast.Name) and _called(self.loop.iter) in ("range", "reversed")
+        inside = set[int]()
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and _called(node) not in _OF_ELEMENTS:
+                return False
+            if isinstance(
+                node, (ast.IfExp, ast.Compare, ast.BoolOp, ast.NamedExpr, ast.ListComp, ast.GeneratorExp, ast.MatMult)
+            ):
+                return False
+            if isinstance(node, ast.Subscript):
+                first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+                if not (
+                    ranged and _names(node.slice) <= self.numbers and _names(first) and not isinstance(first, ast.Slice)
+                ):
+                    return False
+                inside |= {id(each) for each in ast.walk(node.slice)}
+        alone = [
+            each
+            for each in ast.walk(statement)
+            if isinstance(each, ast.Name) and each.id in self.numbers and id(each) not in inside
+        ]
+        return not (ranged and alone)
+
+    def _stored(self, statement: ast.stmt, name: str) -> str | None:
+        """Return the code that stores for all rounds what a statement stores in one, None for any other statement."""
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
+            first = statement.targets[0].slice
+            whole = isinstance(first, ast.Name) and first.id in self.numbers and isinstance(self.loop.target, ast.Name)
+            return ast.unparse(statement) if whole and self._runs_for_all(ast.Expr(statement.value)) else None
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+            return None
+        call = statement.value
+        turned = _called(call) == "insert" and len(call.args) == 2 and ast.unparse(call.args[0]) == "0"
+        if not isinstance(call.func, ast.Attribute) or not (
+            turned or (_called(call) == "append" and len(call.args) == 1)
+        ):
+            return None
+        if not self._runs_for_all(ast.Expr(call.args[-1])):
+            return None
+        value = ast.unparse(call.args[-1])
+        kept = f"({value}).flip(0)" if turned and value != name else f"{value}.flip(0)" if turned else value
+        return f"{ast.unparse(call.func.value)} = {kept}  # of all rounds: nothing is left to stack"
+
+
+def _of_rounds(rounds: _Rounds, parts: tuple[ast.expr | None, ast.expr]) -> bool:
+    """Return whether what is added is another one in each round: of a sequence, or made of one in the round."""
+    made = {name for each in rounds.statements for name in _given(each)}
+    return bool(_names(parts[1]) & (made | rounds.numbers))
+
+
+def _parts(value: ast.expr, name: str) -> tuple[ast.expr | None, ast.expr] | None:
+    """Return what a name is multiplied with in an expression (None for 1) and what is added to that; None where it is not so."""
+    if name not in _names(value):
+        return None
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)):
+        left, right = name in _names(value.left), name in _names(value.right)
+        if (left and right) or (right and isinstance(value.op, ast.Sub)):
+            return None
+        inner = _factor(value.left if left else value.right, name)
+        if inner is not None:
+            return inner[0], value.right if right is False and isinstance(value.op, ast.Add) else (
+                ast.UnaryOp(ast.USub(), value.right) if left else value.left
+            )
+        deeper = _parts(value.left if left else value.right, name)
+        if deeper is None:
+            return None
+        if left:
+            return deeper[0], ast.BinOp(deeper[1], value.op, value.right)
+        return deeper[0], ast.BinOp(value.left, ast.Add(), deeper[1])
+    return None
+
+
+def _factor(value: ast.expr, name: str) -> tuple[ast.expr | None] | None:
+    """Return what a name is multiplied with in a product, (None,) for the name alone; None where it is no factor."""
+    if isinstance(value, ast.Name) and value.id == name:
+        return (None,)
+    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult)):
+        return None
+    left, right = name in _names(value.left), name in _names(value.right)
+    if left == right:
+        return None
+    inner = _factor(value.left if left else value.right, name)
+    if inner is None:
+        return None
+    other = value.right if left else value.left
+    return (other if inner[0] is None else ast.BinOp(inner[0], ast.Mult(), other),)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _targets(statement: ast.stmt) -> list[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name)]
+
+
+def _given(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement gives a value."""
+    return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+def _read(statement: ast.stmt) -> set[str]:
+    read = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    return read | (_given(statement) if isinstance(statement, ast.AugAssign) else set())
+
+
+def _called(node: ast.expr) -> str:
+    """Return the name of what an expression calls, "" for no call."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+
+
+def _is_method(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
