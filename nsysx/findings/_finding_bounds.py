@@ -213,6 +213,11 @@ FUSION_LEADS_TIMES = 1.5
 # ---- nsx103_first_call ------------------------------------------------------------------------------------------
 #: First calls are reported from this share of the window, or of a step, on.
 FIRST_CALL_SHARE = 0.02
+# ---- nsx104_allocator_thrash ------------------------------------------------------------------------------------
+#: The program frees the cache itself where so much of the calls that free memory are at lines that do.
+FREED_BY_PROGRAM_SHARE = 0.5
+#: A limit of memory is what frees the cache where the most that was reserved comes so near to it: a new block did not fit.
+NEAR_MEMORY_LIMIT_SHARE = 0.75
 # ---- nsx105_exposed_copy ----------------------------------------------------------------------------------------
 #: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
 MADE_ON_CPU_SHARE = 0.05

@@ -21,30 +21,11 @@ from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
 _SCAN = Fix.by_name("scan-at-once")
 #: Functions and methods whose result for all elements is theirs for each.
 _OF_ELEMENTS = frozenset(
-    [
-        "float",
-        "to",
-        "double",
-        "half",
-        "bfloat16",
-        "exp",
-        "log",
-        "sigmoid",
-        "tanh",
-        "sqrt",
-        "rsqrt",
-        "square",
-        "abs",
-        "neg",
-        "relu",
-        "clamp",
-        "where",
-        "pow",
-        "detach",
-        "type_as",
-        "logical_not",
-    ]
-)
+    (
+        "float", "to", "double", "half", "bfloat16", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt", "square", "abs", "neg", "relu",
+        "clamp", "where", "pow", "detach", "type_as", "logical_not",
+    )
+)  # fmt: skip
 _SCANNED = (
     "for reach in (2**i for i in range(len({b}).bit_length())):",
     "    {b} = torch.cat([{b}[:reach], {b}[reach:] + {a}[reach:] * {b}[:-reach]])",

@@ -33,8 +33,9 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.thread_roles import LOADER, PIN
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.findings._found import Found
+from nsysx.findings._freed_caches import freed_by_program, limited
 from nsysx.findings._needs import step_of
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls
 
 RULE = Rule(
@@ -68,7 +69,9 @@ def check(case: Case) -> list[Finding]:
     if not calls.height:
         return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))
-    worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
+    emptied = freed_by_program(case, calls)
+    also = emptied.edits if emptied is not None else ()
+    worth = case.worth(RemoveCalls(calls_of(calls)), *also, cause=(*RULE.cause, *((StepPart.HOST,) if also else ())))
     if not case.notable(taken) and not case.notable(worth.likely_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to(StepLimit.ALLOC)
@@ -96,6 +99,10 @@ def check(case: Case) -> list[Finding]:
     words = advice[:1].upper() + advice[1:]
     segments = advice in (allocator.FLUSHED, allocator.NEW_SIZES)
     fix = Fix.by_name("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
+    if flushes.height and (of_limit := limited(case)) is not None:
+        fix = of_limit
+    if emptied is not None:
+        fix = emptied.fix
     if not case.program.python and not case.program.torch:
         fix = Fix(_NATIVE)
     seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
@@ -103,9 +110,11 @@ def check(case: Case) -> list[Finding]:
     if 2 * seen < case.steps:
         whole = units.duration(int(calls["ns"].sum()))
         title = f"Allocator calls take {whole} of CPU time in {seen} of {case.steps} steps"
-    where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
+    where: Row = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     if rows and rows[0]["thread_role"]:
         where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}
+    if emptied is not None:
+        where = {**where, **emptied.where}
     made = calls_of(calls)
     return [
         Found(

@@ -199,4 +199,5 @@ def memory(torch: Any) -> dict[str, Any] | None:
         "allocated_peak_bytes": int(stats["allocated_bytes"]["all"]["peak"]),
         "reserved_peak_bytes": int(stats["reserved_bytes"]["all"]["peak"]),
         "retries": int(stats["num_alloc_retries"]),
+        "share": asked(lambda: float(torch.cuda.get_per_process_memory_fraction(device))),
     }

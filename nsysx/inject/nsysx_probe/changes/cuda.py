@@ -120,5 +120,10 @@ UNTRIED = (
         "Remove this synchronize: no value is read after it; to order work of two streams, stream.wait_stream(other) or "
         "stream.wait_event(event) does not hold Python", untried="which streams wait for which, the program says",
     ),
+    Remedy(
+        "larger-memory-share", "Let the process use more of the memory: each time its share is full the allocator frees all that it keeps",
+        "torch.cuda.set_per_process_memory_fraction(0.9)", "Other processes on this GPU must leave it that much.",
+        untried="what else needs the memory, the program says",
+    ),
     Remedy("fixed-sizes", "Pad to a few fixed shapes, or use less memory", untried="what a shape may be padded to, the program says"),
 )  # fmt: skip
