@@ -344,6 +344,9 @@ LEAST_MISREAD_SHARE = 0.03
 # ---- nsx123_python_line -----------------------------------------------------------------------------------------
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 MOST_PYTHON_LINES, FEWEST_LINE_SAMPLES = 3, 10
+# ---- _recorded_graphs -------------------------------------------------------------------------------------------
+#: CUDA graphs are recorded anew for new shapes where so many steps do it, and so many (share) do not, whose length is then the usual one.
+FEWEST_RECORDING_STEPS, STEPS_WITHOUT_RECORDING_SHARE = 2, 0.25
 # ---- nsx125_gpus_take_turns -------------------------------------------------------------------------------------
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 GPUS_IN_TURNS_SHARE = 0.1

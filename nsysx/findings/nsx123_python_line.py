@@ -40,7 +40,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
-from nsysx.findings import _built_kernels, _line_remedies, _looped_parameters, _noted, _other_threads
+from nsysx.findings import _built_kernels, _line_remedies, _looped_parameters, _noted, _other_threads, _recorded_graphs
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._found import Found
@@ -171,7 +171,8 @@ def check(case: Case) -> list[Finding]:
             if any(_built_kernels.SAME.intersection(f.remedies) for f in lines)
             else _built_kernels.findings_of(case, RULE)
         )
-        return [*others, *built, *lines] or case.clear(RULE, _NONE)
+        graphs = _recorded_graphs.findings_of(case, RULE)
+        return [*others, *built, *graphs, *lines] or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < FEWEST_LINE_SAMPLES:
         return case.clear(

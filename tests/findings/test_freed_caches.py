@@ -23,7 +23,7 @@ SOURCE = {
 def flushed(program: Lined, number: int) -> None:
     """Twice a step no block is left: all is freed, and one is allocated, 6 ms each."""
     with program.line(OTHER), program.range("forward"), program.range("net:Net"):
-        for half in range(2):
+        for _half in range(2):
             for _ in range(20):
                 program.launch(300)
             program.sync()

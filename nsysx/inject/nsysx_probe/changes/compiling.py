@@ -100,4 +100,9 @@ UNTRIED = (
         "Keep the inputs of the compiled function alike: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that vary, "
         "tensors instead of Python numbers that vary", untried="what a shape may be padded to, the program says",
     ),
+    Remedy(
+        "graphs-for-few-shapes", "Round the lengths of each batch up to a few, and run each of these once before the loop",
+        "more = -tokens.shape[1] % 64  # few lengths: each is recorded once\ntokens = F.pad(tokens, (0, more), value=padding)",
+        "What is added must be masked, and left out of the loss.", untried="what a shape may be padded to, the program says",
+    ),
 )  # fmt: skip
