@@ -22,6 +22,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _late_gradients, _line_remedies, _waited_early, _widened_messages
 from nsysx.findings._case import Case, Saving, calls_of, ops_of, way
+from nsysx.findings._checked_rounds import checks
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication
 from nsysx.findings._finding_bounds import (
@@ -257,7 +258,7 @@ def _callers(code: CodeLines, comm: pl.DataFrame, place_of_op: I64, meets: Seque
 def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that a line reduces a value over all ranks in each step, and one behind it reads it on the host."""
     meets, code = case.profile.once(_meeting_lines), case.profile.code()
-    if meets is None or code is None:
+    if meets is None or code is None or checks(case.profile):  # the rounds of a solver need what is reduced
         return ""
     source = lines.texts(case.profile)
     shown = [

@@ -355,6 +355,9 @@ GPUS_IN_TURNS_SHARE = 0.1
 FEWEST_ROUNDS, FEWEST_ROUND_LAUNCHES, ALIKE_ROUNDS_SHARE = 4, 2, 0.25
 #: Least share of the step in which the GPU idles in rounds.
 ROUND_TRIPS_SHARE = 0.15
+# ---- _checked_rounds --------------------------------------------------------------------------------------------
+#: A line that checks whether a round was the last reads so often in a step; it may ask in every so many rounds at the rarest (chosen).
+FEWEST_CHECKED_ROUNDS, MOST_UNCHECKED_ROUNDS = 8, 20
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
 #: Of what runs between steps, parts are named from this share on; copies to the host lead the advice from this one. An evaluation that
 #: copies all its outputs (885 MB) spends half of its time there.

@@ -20,6 +20,7 @@ from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._costly_lines import Beside, CostlyLine, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._dispatched import dispatched_batches
@@ -68,7 +69,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     kinds: dict[tuple[object, ...], list[CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
-        if row is None or not case.notable(case.per_step(every[line_row])):
+        if row is None or not case.notable(case.per_step(every[line_row])) or is_check(case.profile, row):
             continue
         launches, text = row["launches"] / case.steps, str(row["text"] or "").partition("  #")[0]
         # What runs at the line that defines a function is all of it as compiled code, and no loop.
@@ -92,7 +93,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = _remedy(case, line_row, row, seen, looping=looping, keep_weights=keep_weights)
-        if looping and not aside and fix in _OF_LOOPS and _in_sequence(case, code, line_row):
+        if looping and fix in _OF_LOOPS and _in_sequence(case, code, line_row):
             continue
         below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
         cause = None if encloses else _line_causes.of_line(case, code, line_row, text, below, launches)
@@ -359,10 +360,6 @@ def _in_sequence(case: Case, code: CodeLines, line_row: int) -> bool:
     return in_sequence(flow, there) and not grows(flow, there)
 
 
-#: Rules whose findings about the time of a line are that line's.
-_OF_A_LINE = ("NSX114",)
-
-
 def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
     """Return findings with those about the same time as a line (rule ``code``) told with the line: two about one time are one."""
     if case.profile.code() is None or case.device is None:
@@ -377,7 +374,7 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
             if id(other) in gone or other.code == code:
                 continue
             theirs = taken_by(other).idle
-            if other.code in _OF_A_LINE and theirs is not None:
+            if other.code == "NSX114" and theirs is not None:
                 share = np.asarray(theirs, np.float64) * real
                 mostly = float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(
                     float(share.sum()), 1.0

@@ -34,6 +34,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.frozen_parameters import reads_of_map
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
 from nsysx.findings._line_remedies import Seen, fix_of
@@ -103,6 +104,8 @@ def check(case: Case) -> list[Finding]:
     findings: list[Finding] = []
     unknown: list[Row] = []
     for row in places.to_dicts():
+        if is_check(case.profile, row):  # asked in some rounds, it is still read: NSX126
+            continue
         at_site = waiting.at(calls, row)
         values = row["asks"] == waiting.VALUE and case.program.torch and one_by_one(case, at_site)
         worth = read_at_once(case, at_site) if values else case.worth(RemoveWaits(at_site), cause=RULE.cause)

@@ -38,6 +38,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _unpinned_batches
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
+from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
     HIDING_KERNELS_SHARE,
@@ -126,7 +127,12 @@ def check(case: Case) -> list[Finding]:
     findings: list[Finding] = []
     full = _always_copying(case)
     for row in case.typed_rows(copy_sites.ROWS):
-        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == MOST_COPY_PLACES:
+        if (
+            row["direction"] not in ("HtoD", "DtoH")
+            or not row["obstacle"]
+            or len(findings) == MOST_COPY_PLACES
+            or is_check(case.profile, row)
+        ):
             continue
         if row["obstacle"] == "nothing_beside" and full:  # no kernel that runs beside a copy makes the link faster
             continue

@@ -47,6 +47,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
+from nsysx.findings import _checked_rounds
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
 from nsysx.findings._found import Found
@@ -150,7 +151,7 @@ def _reads(profile: Profile) -> I64:
 def check(case: Case) -> list[Finding]:
     """Return a finding where the GPU idles in such rounds for 15 % of the step or more."""
     inside = _in_modules(case)
-    return [*inside, *_outside(case)] or case.clear(RULE, _CLEAR)
+    return [*inside, *_checked_rounds.findings_of(case, RULE), *_outside(case)] or case.clear(RULE, _CLEAR)
 
 
 class _Loop(NamedTuple):
@@ -281,7 +282,7 @@ _BATCH_VALUES = Fix(
 def _outside(case: Case) -> list[Finding]:
     """Return a finding for round trips outside of the model's modules, where they are 15 % of the step or more."""
     seen = case.profile.once(rounds)
-    if seen is None:
+    if seen is None or _checked_rounds.checks(case.profile):  # a solver's rounds cannot be one batch
         return []
     last = np.searchsorted(seen.start_ns, case.idle["start_ns"].to_numpy(), side="right") - 1
     inside = (last >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(last, 0)])

@@ -137,6 +137,10 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "checked-in-some-rounds", "Ask in every 10th round alone whether it was the last: the others are launched ahead",
+        "if k % 10 == 9 and residual.item() < tolerance: break  # k counts the rounds", "Up to 9 rounds more run.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "fixed-shape",
         "Use an operation of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] "
         "ask the GPU for a size", "out = torch.where(mask, x, 0)  # in place of x[mask]", untried=_LEFT_OUT,
