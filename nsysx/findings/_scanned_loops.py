@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from nsysx.analyses import lines
 from nsysx.analyses.lines import texts
@@ -17,6 +16,8 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
+from nsysx.findings._loop_texts import loop_around
+from nsysx.findings._read_in_rounds import fix_at
 
 _SCAN = Fix.by_name("scan-at-once")
 #: Functions and methods whose result for all elements is theirs for each.
@@ -33,27 +34,25 @@ _SCANNED = (
 )
 
 
-class ScannedLoop(NamedTuple):
-    """The code that takes the place of a loop whose rounds are a linear recurrence: "" where its lines do not run for all elements as they
-    stand, None for another loop.
-    """
-
-    paste: str | None
-
-
 def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: bool) -> Fix | None:
     """Return the advice to scan for a line that launches in the rounds of such a loop, and what else is known of the line for any other.
 
     Where the code to paste is not known, a line that does something of its own keeps its advice.
     """
-    source = texts(case.profile).get(str(row["file"] or ""), {}) if looping else {}
-    for loop in loops_in(source, row["line"] or 0) if isinstance(source, Mapping) else ():
-        if loop.paste is None:  # a line of it may look like one
-            return BATCHED if fix == _SCAN else fix
-        if loop.paste and _alike(case):
-            return _SCAN.but(paste=loop.paste, condition=_CONDITION)
-        return _SCAN if fix is None or fix in _OF_ANY_LOOP else fix
-    return fix
+    source = texts(case.profile)
+    of_file = source.get(str(row["file"] or "")) if looping else None
+    loop = loop_around(of_file, row["line"] or 0) if isinstance(of_file, Mapping) else None
+    if loop is None:
+        return fix
+    read = fix_at(source, row["file"], row["line"])
+    if read is not None:
+        return read
+    paste = scanned(loop.header, loop.body)
+    if paste is None:  # a line of it may look like one
+        return BATCHED if fix == _SCAN else fix
+    if paste and _alike(case):
+        return _SCAN.but(paste=paste, condition=_CONDITION)
+    return _SCAN if fix is None or fix in _OF_ANY_LOOP else fix
 
 
 #: What is said about a loop whatever it does.
@@ -70,29 +69,6 @@ def _alike(case: Case) -> bool:
         return True
     taken = [sizes_of(size) for name, size in zip(flow.names, flow.size, strict=True) if name == "aten::select"]
     return len({len(sizes[0]) for sizes in taken if sizes}) <= 1
-
-
-def loops_in(source: Mapping[str, object], number: int) -> Iterator[ScannedLoop]:
-    """Yield the innermost loop around a line, by the texts of lines: number -> text, those that ran alone."""
-    rows = sorted(
-        (int(at), text) for at, text in source.items() if isinstance(text, str) and at.isdigit() and text.strip()
-    )
-    here = next((_depth(text) for at, text in rows if at == number), -1)
-    heads = [
-        (at, text) for at, text in rows if at < number and _depth(text) < here and text.lstrip().startswith("for ")
-    ]
-    if here < 0 or not heads:
-        return
-    head, header = heads[-1]
-    body = [(at, text) for at, text in rows if at > head]
-    end = next((at for at, text in body if _depth(text) <= _depth(header)), None)
-    body = [(at, text) for at, text in body if end is None or at < end]
-    if any(at == number for at, _ in body):
-        yield ScannedLoop(scanned(header, [text for _, text in body]))
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 def scanned(header: str, body: Sequence[str]) -> str | None:

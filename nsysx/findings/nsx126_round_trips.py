@@ -41,6 +41,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
+from nsysx.analyses.lines import texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
@@ -53,12 +54,13 @@ from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUN
 from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
+from nsysx.findings._read_in_rounds import fix_at
 from nsysx.findings.nsx135_weights_in_calls import calls_for_constants
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import matching
 from nsysx.judging import waiting
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX126",
@@ -306,7 +308,12 @@ def _outside(case: Case) -> list[Finding]:
     # Other rounds are as long at most; no more than all that the GPU idles for the host can go.
     others = min((cost + works) * seen.reads / len(seen.start_ns), case.taken_by(RULE.cause) + works)
     worth = replace(worth, most_ns=case.bound(others * saved, "").likely_ns)
-    where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
+    where: Row = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
+    code, own = case.profile.code(), None
+    if code is not None and not seen.network:
+        read_at = code.where_most(code.places_of(code.call[_reads(case.profile)]))
+        own = fix_at(texts(case.profile), read_at.get("file"), read_at.get("line"))
+        where = read_at if own is not None else where
     return [
         Found(
             RULE,
@@ -315,7 +322,7 @@ def _outside(case: Case) -> list[Finding]:
             worth=worth,
             cost_ns=cost,
             where=where,
-            fix=_fix(seen, f"{count:.0f}", asked),
+            fix=own or _fix(seen, f"{count:.0f}", asked),
             calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
         ).as_finding(case)

@@ -137,6 +137,21 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "drawn-for-all",
+        "Draw the numbers of all rows in one call and keep them on the GPU: indices and masks made of them do for the whole batch what the "
+        "loop does row by row, and nothing is read back", "first = torch.randint(high, (len(x), 1, 1), device=x.device)",
+        "Each row must get numbers of its own, as before; the seed gives other ones.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "ratios-on-gpu",
+        "Keep the norms and their ratios on the GPU, for all parameters at once: here the host reads two numbers for each parameter, and "
+        "launches nothing until it has them",
+        "w, u = (torch.stack(torch._foreach_norm(each)) for each in (params, updates))  # lists of tensors\n"
+        "ratio = torch.where((w > 0) & (u > 0), w / u, 1.0).clamp(max=10.0)\n"
+        "torch._foreach_mul_(updates, list(ratio.unbind()))\ntorch._foreach_add_(params, updates, alpha=-lr)",
+        "The bounds of the ratio are those of your loop.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "checked-in-some-rounds", "Ask in every 10th round alone whether it was the last: the others are launched ahead",
         "if k % 10 == 9 and residual.item() < tolerance: break  # k counts the rounds", "Up to 9 rounds more run.", untried=_OWN_CODE,
     ),

@@ -1,0 +1,43 @@
+"""The text of the innermost loop around a line, of the lines that ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_NUMBER = re.compile(r"for\s+([A-Za-z_]\w*)\s+in\b")
+
+
+class LoopText(NamedTuple):
+    """The head of a loop, and the lines of its body with their indents."""
+
+    header: str
+    body: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        """The name that a round has another value of, "" where there are several."""
+        found = _NUMBER.match(self.header.strip())
+        return found[1] if found else ""
+
+
+def loop_around(source: Mapping[str, object], line: int) -> LoopText | None:
+    """Return the innermost loop ``for`` around a line, by the texts of lines that ran: number -> text; None where there is none."""
+    rows = sorted(
+        (int(at), text) for at, text in source.items() if isinstance(text, str) and at.isdigit() and text.strip()
+    )
+    here = next((_depth(text) for at, text in rows if at == line), -1)
+    heads = [(at, text) for at, text in rows if at < line and _depth(text) < here and text.lstrip().startswith("for ")]
+    if here < 0 or not heads:
+        return None
+    head, header = heads[-1]
+    behind = [(at, text) for at, text in rows if at > head]
+    end = next((at for at, text in behind if _depth(text) <= _depth(header)), None)
+    if end is not None and end <= line:
+        return None
+    return LoopText(header, tuple(text for at, text in behind if end is None or at < end))
+
+
+def _depth(text: str) -> int:
+    return len(text) - len(text.lstrip())
