@@ -20,6 +20,8 @@ from nsysx.model import Row
 from nsysx.records import count_or_zero
 
 ON_GPU = Fix.by_name("weights-on-gpu")
+#: Advice for lines that only look at the weights: nothing of them is kept.
+_ONLY_SEEN = (_line_remedies.SAVED, Fix.by_name("histograms-rarely"))
 #: What a line calls weights, their gradients and what is kept of them.
 _WEIGHTS = re.compile(
     r"\b(named_)?parameters\(\)|\bstate_dict\(|(?<!autograd)\.grad\b|\b(ema|shadow|swa|teacher|averages?|avg)\w*\b"
@@ -31,7 +33,7 @@ _SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 def of_weights(case: Case, count: int, moved: int, text: str = "") -> bool:
     """Return whether so many copies, of so many bytes together, are those of the weights; ``text``: the line that makes them."""
-    if count < FEWEST_WEIGHT_COPIES or _line_remedies.fix_of(_line_remedies.Seen(text)) == _line_remedies.SAVED:
+    if count < FEWEST_WEIGHT_COPIES or _line_remedies.fix_of(_line_remedies.Seen(text)) in _ONLY_SEEN:
         return False
     sizes = list(_weights(case))
     if not sizes:

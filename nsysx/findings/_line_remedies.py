@@ -74,6 +74,7 @@ _KINDS = tuple(
         ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),
         ("pairs-at-once", r"\blinear_sum_assignment\("),
+        ("histograms-rarely", r"\b(np|numpy)\.(histogram\w*|percentile|quantile)\(|\badd_histogram\(|\bwandb\.Histogram\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
         ("own-state-saved", r"\bconsolidate_state_dict\("),
         ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
@@ -141,7 +142,7 @@ _KINDS = tuple(
         (
             "logged-rarely",
             r"\bprint\(|\blog(ger|ging)?\.|\.log_(dict|metrics|scalars?|hyperparams)\(|\bself\.log\(|\bwandb\b|"
-            r"\badd_(scalars?|histogram|text)\(|\bset_(postfix|description)\w*\(|\.(write|writerow|flush)\(|\bmemory_(stats|summary)\(|"
+            r"\badd_(scalars?|text)\(|\bset_(postfix|description)\w*\(|\.(write|writerow|flush)\(|\bmemory_(stats|summary)\(|"
             r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
         ("copied-in-place", r"\bdeepcopy\("),

@@ -16,6 +16,7 @@ from nsysx.findings._loop_texts import LoopText, loop_around
 _READ = r"(?:\.(?:item|tolist|cpu)\(|\b(?:int|float|bool)\()"
 _DRAWN = re.compile(r"\b(?:rand|randn|randint|randperm|normal_|uniform_|random_)\(")
 _READS = re.compile(_READ)
+_MATCHES = re.compile(r"\blinear_sum_assignment\(|\blapjv\(")
 _NORM = re.compile(rf"(?:\bnorm\([^=]*|_norm\([^=]*){_READ}|\b(?:float|min|max)\([^=]*norm\(")
 _UPDATES = re.compile(r"\.(?:add|sub|addcdiv|mul|lerp)_\(")
 _DIVIDES = re.compile(r"/(?!/)")
@@ -26,10 +27,15 @@ _FILLS = re.compile(r"(?<![.\w])([A-Za-z_]\w*)\[[^\]=]*:[^\]=]*\]\s*(?:=(?!=)|\.
 
 
 def at_once(source: Mapping[str, object] | None, line: int) -> Fix | None:
-    """Return the advice about the loop around a line, by the texts of the lines of its file that ran; None for any other loop."""
+    """Return the advice about the loop around a line, by the texts of the lines of its file that ran; None for any other loop.
+
+    Samples that are matched one by one are a loop of this kind, too.
+    """
     loop = loop_around(source or {}, line)
     if loop is None:
         return None
+    if any(_MATCHES.search(text) for text in loop.body):
+        return Fix.by_name("pairs-at-once")
     reads = [text for text in loop.body if _READS.search(text)]
     if any(_DRAWN.search(text) for text in reads):
         return _drawn_for_all(loop)

@@ -43,6 +43,8 @@ LINES = [
     ("pairs-at-once", "i, j = linear_sum_assignment(cost.cpu())"),
     ("parsed-once", "x = np.load(files[i])"),
     ("parsed-once", "with h5py.File(path) as f:"),
+    ("histograms-rarely", "h, edges = np.histogram(p.grad.float().cpu().numpy(), bins=64)"),
+    ("histograms-rarely", "writer.add_histogram(name, p.grad, step)"),
     ("table-once", "row = frame.iloc[i]"),
     ("metrics-rarely", "auc = roc_auc_score(y.cpu(), p.cpu())"),
     ("logged-rarely", "log.writerow([step, value])"),

@@ -142,6 +142,11 @@ UNTRIED = (
         "if step % 100 == 0: log(step, loss.item())", untried=_OWN_CODE,
     ),
     Remedy(
+        "histograms-rarely", "Count histograms on the GPU, for all tensors in one copy to the host, and every n-th step alone",
+        "if step % 200 == 0:\n    counts = torch.stack([torch.histc(p.grad.float(), 64) for p in model.parameters()])\n"
+        "    counts = counts.cpu()  # each from its least to its largest value", untried=_OWN_CODE,
+    ),
+    Remedy(
         "logged-apart",
         "Log the values of a step without sync_dist=True (those of rank 0), or once an epoch: with it each value is all-reduced, with a "
         "barrier that the CPU waits at, in each step",
@@ -246,7 +251,7 @@ UNTRIED = (
         "if step % 500 == 0: draw(step, sample.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
-        "pairs-at-once", "Copy the costs of all samples to the host at once and match them in a thread pool: each copy is waited for",
+        "pairs-at-once", "Copy the costs of all samples and layers to the host at once, match them in a thread pool: each copy is waited for",
         "costs = cost.cpu()  # all samples in one copy\npairs = list(pool.map(linear_sum_assignment, costs.split(sizes, -1)))",
         untried=_OWN_CODE,
     ),
