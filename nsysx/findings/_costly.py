@@ -327,6 +327,7 @@ SETTINGS = (
         worth=_costly_kernels.fused_again,
         takes=_costly_kernels.taken,
         leads=True,
+        worded=_costly_kernels.worded_by_guard,
     ),
     *(
         Costly(

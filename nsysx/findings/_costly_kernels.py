@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.layers import layer_of
 from nsysx.events.nvtx_ranges import Flags
@@ -113,6 +114,33 @@ def given_up(case: Case, settings: RecordedSettings) -> str:
         f"{row['function']} (line {row['line']}) was compiled {row['count'] + 1} times, each time for another value{why}: past that limit "
         "it runs without the compiler"
     )
+
+
+#: A guard that a whole number, or another one, of an attribute or an argument had a value.
+_NUMBER_GUARD = re.compile(
+    r"^(?:\d+/\d+: )?(?P<held>self(?:\._modules\[[^\]]*\])*)?\.?(?P<name>[A-Za-z_]\w*) == (?P<value>-?[\d.e+-]+)\s*(?:#|$)"
+)
+
+
+def worded_by_guard(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy in words of the number that changed from call to call, where the guard names it."""
+    row = _given_up(settings_of(case.profile))
+    guard = _NUMBER_GUARD.match(str(row.get("reason") or "").replace("L['self']", "self")) if row is not None else None
+    if guard is None:
+        return title, remedy
+    name = f"self.{guard['name']}" if guard["held"] else guard["name"]
+    if guard["held"] and guard["value"].lstrip("-").isdigit():
+        paste = (
+            f"torch._dynamo.config.allow_unspec_int_on_nn_module = True  # before the first call: {name} is no constant"
+        )
+        text = (
+            f"Let torch.compile take {name} for a number that changes (allow_unspec_int_on_nn_module), or give the function what it makes of it "
+            "as a tensor: it compiles anew for each value, until its limit is reached"
+        )
+    else:
+        paste = f"{name} = torch.tensor({name}, device=x.device)  # before the call; a branch on it becomes torch.where"
+        text = f"Give the function {name} as a tensor: torch.compile compiles anew for each value, until its limit is reached"
+    return title, replace(remedy, text=text, paste=paste)
 
 
 def _of_function(profile: Profile) -> frozenset[int]:

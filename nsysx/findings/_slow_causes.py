@@ -14,7 +14,7 @@ from nsysx.catalogue import Cause as IdleCause
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import bare, ledger, python_pauses, sm_clocks
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _copied_weights, _pauses
+from nsysx.findings import _copied_weights, _line_remedies, _pauses
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import (
     ALIKE_LONG_STEP_TIMES,
@@ -112,6 +112,10 @@ def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
     return np.rint(sums[:-1]).astype(np.int64)
 
 
+#: What lines that read much back now and then do with it.
+_READ_FOR = frozenset({"histograms-rarely", "drawn-rarely", "metrics-rarely"})
+
+
 def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
     """Return the copies to the host that slow steps alone make, some of them or all, as a checkpoint does, with what runs between.
 
@@ -156,7 +160,11 @@ def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
             detail = detail.removesuffix(", as in torch.save.") + "."
     if where is None and (line := line_of_long_steps(case)) is not None and not line.usual:
         where = line.where
-    if fix is _SAVE and where is not None and _saves_nothing(case):
+    text = (text_of(texts(case.profile), where["file"], where["line"]) or "") if where is not None else ""
+    if fix is _SAVE and (read := _line_remedies.fix_of(_line_remedies.Seen(text), _READ_FOR)) is not None:
+        fix, name = read, "a large read-back"
+        detail = detail.removesuffix(", as in torch.save.") + "."
+    elif fix is _SAVE and where is not None and _saves_nothing(case):
         fix, name = _READ, "a large read-back"
         detail = detail.removesuffix(", as in torch.save.") + "."
     return [SlowCause(name, ns, detail, fix, ns, bound=True, calls=made, where=where)]

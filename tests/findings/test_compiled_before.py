@@ -59,3 +59,22 @@ def test_without_a_compiled_call_it_is_no_exact_replay(kernel: str, launches: in
     saving = finding_of(tmp_path, kernel, launches).saving
     assert "no compiled call was recorded" in saving.confidence
     assert (saving.source, saving.bound) == ("time", False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "paste"),
+    [
+        (
+            "2/6: self.step == 6      # self.step += 1  # train.py:22",
+            "allow_unspec_int_on_nn_module = True  # before the first call: self.step",
+        ),
+        ("0/6: temp == 3.4  # if temp > 2.0: s = s * 2", "temp = torch.tensor(temp, device=x.device)"),
+        ("0/6: self.scale == 0.5", "self.scale = torch.tensor(self.scale, device=x.device)"),
+        ("0/6: tensor 'x' size mismatch at index 0", 'self.register_buffer("calls"'),
+    ],
+)
+def test_the_number_that_changed_is_named(
+    reason: str, paste: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ANEW, "reason", reason)
+    assert paste in finding_of(tmp_path, FUSED).paste

@@ -251,7 +251,7 @@ UNTRIED = (
         "if step % 500 == 0: draw(step, sample.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
-        "pairs-at-once", "Copy the costs of all samples and layers to the host at once, match them in a thread pool: each copy is waited for",
+        "pairs-at-once", "Copy the costs of all samples and layers to the host at once, match them in a pool: each copy is waited for",
         "costs = cost.cpu()  # all samples in one copy\npairs = list(pool.map(linear_sum_assignment, costs.split(sizes, -1)))",
         untried=_OWN_CODE,
     ),
