@@ -49,7 +49,8 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.findings import _checked_rounds
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._asked_one_by_one import asked_at_once
+from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
@@ -294,7 +295,7 @@ def _outside(case: Case) -> list[Finding]:
         return []
     count = seen.reads / case.steps
     often, asked = f"{count:.0f} times {case.per}", networks_called(case.profile)
-    what = f"{asked} is called" if seen.network else "the same few kernels are launched"
+    what = f"{asked or 'the network'} is called" if seen.network else "the same few kernels are launched"
     title = f"{often[:1].upper() + often[1:]} {what} and read back: the GPU idles {units.duration(cost)}"
     detail = (
         f"Each round makes {units.several(seen.launches, 'launch', 'launches')}"
@@ -310,8 +311,8 @@ def _outside(case: Case) -> list[Finding]:
     worth = replace(worth, most_ns=case.bound(others * saved, "").likely_ns)
     where: Row = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     code, own = case.profile.code(), None
-    if code is not None and not seen.network:
-        read_at = code.where_most(code.places_of(code.call[_reads(case.profile)]))
+    read_at = {} if code is None else code.where_most(code.places_of(code.call[_reads(case.profile)]))
+    if not seen.network:
         own = fix_at(texts(case.profile), read_at.get("file"), read_at.get("line"))
         where = read_at if own is not None else where
     return [
@@ -322,16 +323,19 @@ def _outside(case: Case) -> list[Finding]:
             worth=worth,
             cost_ns=cost,
             where=where,
-            fix=own or _fix(seen, f"{count:.0f}", asked),
+            fix=own or _fix(case, seen, f"{count:.0f}", asked, read_at),
             calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
         ).as_finding(case)
     ]
 
 
-def _fix(seen: Rounds, count: str, asked: str) -> Fix:
-    """Return how to make fewer rounds: more inputs in each where a network answers, else all in one."""
+def _fix(case: Case, seen: Rounds, count: str, asked: str, read_at: Row) -> Fix:
+    """Return how to make fewer rounds: more inputs in each where a network answers, else all in one. ``read_at``: the line that reads."""
     if seen.network:
+        paste = asked_at_once(texts(case.profile), read_at.get("file"), read_at.get("line"))
+        if paste:
+            return Fix.by_name(way("inputs-at-once", paste=paste))
         return Fix(
             f"Make fewer, larger rounds: {asked or 'the network'} is called {count} times a step, each time for an input from the CPU, and "
             "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",

@@ -137,6 +137,12 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "inputs-at-once",
+        "Collect the inputs of all rounds first, ask the network once for all of them, and copy its answers to the host once: here it is "
+        "called with a batch of one in each round, and read back", "answers = net(torch.stack(inputs).to(device)).cpu()",
+        "Inputs of one round must not depend on each other's results.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "drawn-for-all",
         "Draw the numbers of all rows in one call and keep them on the GPU: indices and masks made of them do for the whole batch what the "
         "loop does row by row, and nothing is read back", "first = torch.randint(high, (len(x), 1, 1), device=x.device)",
