@@ -134,8 +134,8 @@ def worded_by_guard(case: Case, title: str, remedy: Alternative) -> tuple[str, A
             f"torch._dynamo.config.allow_unspec_int_on_nn_module = True  # before the first call: {name} is no constant"
         )
         text = (
-            f"Let torch.compile take {name} for a number that changes (allow_unspec_int_on_nn_module), or give it as a tensor what comes of it: "
-            "it compiles anew for each value, until its limit is reached"
+            f"Let torch.compile take {name} for a number that changes (allow_unspec_int_on_nn_module), or give it a tensor of what comes "
+            "of it: it compiles anew for each value, until its limit is reached"
         )
     else:
         paste = f"{name} = torch.tensor({name}, device=x.device)  # before the call; a branch on it becomes torch.where"

@@ -46,6 +46,14 @@ BY_RANK = {
             random.shuffle(order)  # order
             yield from order
     """,
+    "given to a loader": """
+        def main():
+            rng = random.Random(seed + rank)  # seed
+            order = [b for b in buckets_of(rank)]; rng.shuffle(order)  # order
+            loader = DataLoader(data, batch_sampler=order, num_workers=8)
+            for batch in loader:
+                step(batch)
+    """,
     "at once": """
         for epoch in range(3):
             for i in np.random.RandomState(epoch + args.rank).permutation(n):  # seed order
@@ -98,6 +106,13 @@ BY_NOBODY = {
             gen = torch.Generator().manual_seed(seed + rank)
             t = torch.randint(0, 1000, (len(x),), generator=gen)
             return add_noise(x, t)
+    """,
+    "an order that a loader does not get": """
+        def main():
+            rng = random.Random(seed + rank)
+            names = list(files)
+            rng.shuffle(names)
+            loader = DataLoader(data, batch_sampler=order, collate_fn=named(names))
     """,
     "noise": """
         def step(x, rank):

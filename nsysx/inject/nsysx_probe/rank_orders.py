@@ -216,7 +216,7 @@ def _size_draws(scope: ast.AST) -> Iterator[ast.Call]:
 
 
 def _gone_through(scope: ast.AST, call: ast.Call, target: str) -> bool:
-    """Return whether a loop goes through an order that was made before it, or the scope gives it to one that does.
+    """Return whether a loop goes through an order that was made before it, or the scope gives it to one that does, as to a loader.
 
     What a loop calls one by one are operations, such as augmentations, and no batches.
     """
@@ -233,6 +233,9 @@ def _gone_through(scope: ast.AST, call: ast.Call, target: str) -> bool:
                 continue
             parts = [n for n in inside if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
             if holds(node.iter) or any(holds(n.value) for n in parts):
+                return True
+        elif isinstance(node, ast.Call):  # DataLoader(data, batch_sampler=order)
+            if any(k.arg in ("sampler", "batch_sampler") and holds(k.value) for k in node.keywords):
                 return True
         elif isinstance(node, (ast.Return, ast.YieldFrom)) and node.value is not None and holds(node.value):
             return not isinstance(scope, ast.Module)
