@@ -27,13 +27,13 @@ def asked_at_once(source: Mapping[str, Any], file: str | None, line: int | None)
     if loop is None or head is None:
         return ""
     body = [text.strip() for text in loop.body]
-    at = next((number for number, text in enumerate(body) if _ASKS.match(text)), None)
-    asks = _ASKS.match(body[at]) if at is not None else None
-    if asks is None or at is None or at > 1 or len({len(text) - len(text.lstrip()) for text in loop.body}) > 1:
+    asking = next((number for number, text in enumerate(body) if _ASKS.match(text)), None)
+    asks = _ASKS.match(body[asking]) if asking is not None else None
+    if asks is None or asking is None or asking > 1 or len({len(text) - len(text.lstrip()) for text in loop.body}) > 1:
         return ""
     each, every, root = head["each"], head["all"], asks["root"]
-    made = re.match(rf"{re.escape(root)}\s*=\s*(?!=)(.*)$", body[0]) if at == 1 else None
-    if (made is None) != (root == each) or (at == 1 and made is None):
+    made = re.match(rf"{re.escape(root)}\s*=\s*(?!=)(.*)$", body[0]) if asking == 1 else None
+    if (made is None) != (root == each) or (asking == 1 and made is None):
         return ""
     inputs = f"{root}s" if made else every
     answers = [name.strip() for name in asks["answers"].split(",")]
@@ -45,6 +45,6 @@ def asked_at_once(source: Mapping[str, Any], file: str | None, line: int | None)
     code += [f"{', '.join(answers)} = {several}"]
     code += [
         f"for {names} in zip({every}{f', {inputs}' if made else ''}{rows}):",
-        *(f"    {text}" for text in body[at + 1 :]),
+        *(f"    {text}" for text in body[asking + 1 :]),
     ]
     return "\n".join(code)

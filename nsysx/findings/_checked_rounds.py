@@ -39,7 +39,7 @@ _CHECK = re.compile(
 _ROUNDS = re.compile(r"^\s*for\s+([a-z_]\w*)\s+in\s+(?:\w*range|count)\(")
 
 
-class Check(NamedTuple):
+class RoundCheck(NamedTuple):
     """A line that checks in each round whether it was the last: its text, the calls that read a value there, and those of the rounds."""
 
     text: re.Match[str]
@@ -47,7 +47,7 @@ class Check(NamedTuple):
     rounds: I64
 
 
-Checks = Mapping[tuple[str | None, int | None], Check]
+Checks = Mapping[tuple[str | None, int | None], RoundCheck]
 
 
 def checks(profile: Profile) -> Checks:
@@ -69,11 +69,11 @@ def _checks(profile: Profile) -> Checks:
     at_line = code.places_of(code.call[waited["call"].to_numpy()])
     row = of_calls.within(flow, gradients=False)
     launching = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES)).sort().to_numpy()
-    found = {}
-    for place in np.unique(at_line[at_line >= 0]).tolist():
-        file, line, _ = code.places.row(place)
+    by_line = {}
+    for line_row in np.unique(at_line[at_line >= 0]).tolist():
+        file, line, _ = code.places.row(line_row)
         text = _CHECK.match(text_of(source, file, line) or "")
-        theirs = waited.filter(pl.Series(at_line == place, dtype=pl.Boolean))
+        theirs = waited.filter(pl.Series(at_line == line_row, dtype=pl.Boolean))
         reads, step = theirs["call"].to_numpy(), theirs["index"].fill_null(-1).to_numpy()
         if text is None or len(reads) < FEWEST_CHECKED_ROUNDS * max(profile.scope.steps, 1):
             continue
@@ -87,13 +87,13 @@ def _checks(profile: Profile) -> Checks:
         within = np.zeros(len(flow.names), np.bool_)
         within[theirs_in_flow[theirs_in_flow >= 0]] = True
         if in_sequence(flow, within, flow.start_ns[ends[ends >= 0]]):
-            found[file, line] = Check(text, reads, launching[between])
-    return found
+            by_line[file, line] = RoundCheck(text, reads, launching[between])
+    return by_line
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding about each line that checks whether a round was the last, where it is worth 5 % of the step to ask more rarely."""
-    found = []
+    findings = []
     copied = case.ops.filter((case.ops["op_kind"] == "memcpy") & (case.ops["name"] == "DtoH"))
     for (file, line), check in checks(case.profile).items():
         calls = frozenset(check.reads.tolist())
@@ -126,21 +126,21 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         cost = case.per_step(
             float(case.idle.filter(case.idle["began_in"].is_in(list(calls)).fill_null(value=False))["real_ns"].sum())
         )
-        found.append(
+        findings.append(
             Found(
                 rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=calls, takes=takes
             ).as_finding(case)
         )
-    return found
+    return findings
 
 
 def _number(source: object, file: str | None, line: int | None) -> str:
     """Return the variable that counts the rounds, by the last head of a loop above a line; "k" where none counts them."""
     of_file = source.get(file) if isinstance(source, dict) else None
     rows = sorted(
-        (int(at), text)
-        for at, text in (of_file or {}).items()
-        if isinstance(text, str) and at.isdigit() and int(at) < (line or 0)
+        (int(number_of_line), text)
+        for number_of_line, text in (of_file or {}).items()
+        if isinstance(text, str) and number_of_line.isdigit() and int(number_of_line) < (line or 0)
     )
     heads = [head[1] for _, text in rows if (head := _ROUNDS.match(text))]
     return heads[-1] if heads and heads[-1] != "_" else "k"

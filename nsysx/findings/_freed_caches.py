@@ -39,13 +39,15 @@ def freed_by_program(case: Case, calls: pl.DataFrame) -> FreedByProgram | None:
     if code is None or not freed.height:
         return None
     of_text = [text_of(source, file, line) or "" for file, line in code.places.select("file", "line").iter_rows()]
-    emptying = [place for place, text in enumerate(of_text) if _FREES.search(text)]
+    emptying = [line_row for line_row, text in enumerate(of_text) if _FREES.search(text)]
     theirs = code.made_at(freed, emptying)
     if theirs.height < FREED_BY_PROGRAM_SHARE * freed.height:
         return None
     places = sorted(set(code.places_of(code.call[theirs["call"].to_numpy()]).tolist()))
-    collects = any(_COLLECTS.search(text) for place, text in enumerate(of_text) if _beside(code.places, place, places))
-    lines = " and ".join(str(code.places["line"][place]) for place in places)
+    collects = any(
+        _COLLECTS.search(text) for line_row, text in enumerate(of_text) if _beside(code.places, line_row, places)
+    )
+    lines = " and ".join(str(code.places["line"][line_row]) for line_row in places)
     where = "here" if len(places) == 1 else f"in lines {lines}"
     what = f"torch.cuda.empty_cache(){' and gc.collect()' if collects else ''}"
     text = f"Leave {what} out of the loop ({where}): the next phase allocates again what it gives back"
@@ -54,9 +56,9 @@ def freed_by_program(case: Case, calls: pl.DataFrame) -> FreedByProgram | None:
     return FreedByProgram(fix, code.where(int(costs.argmax())), (RemoveHost(calls_of(theirs)),) if collects else ())
 
 
-def _beside(places: pl.DataFrame, place: int, of: list[int]) -> bool:
+def _beside(places: pl.DataFrame, line_row: int, others_of_it: list[int]) -> bool:
     """Return whether a line is in the function of some others."""
-    return any(places.row(place)[::2] == places.row(other)[::2] for other in of)
+    return any(places.row(line_row)[::2] == places.row(other)[::2] for other in others_of_it)
 
 
 def limited(case: Case) -> Fix | None:

@@ -18,25 +18,31 @@ class LoopText(NamedTuple):
     @property
     def number(self) -> str:
         """The name that a round has another value of, "" where there are several."""
-        found = _NUMBER.match(self.header.strip())
-        return found[1] if found else ""
+        counted = _NUMBER.match(self.header.strip())
+        return counted[1] if counted else ""
 
 
 def loop_around(source: Mapping[str, object], line: int) -> LoopText | None:
     """Return the innermost loop ``for`` around a line, by the texts of lines that ran: number -> text; None where there is none."""
     rows = sorted(
-        (int(at), text) for at, text in source.items() if isinstance(text, str) and at.isdigit() and text.strip()
+        (int(number), text)
+        for number, text in source.items()
+        if isinstance(text, str) and number.isdigit() and text.strip()
     )
-    here = next((_depth(text) for at, text in rows if at == line), -1)
-    heads = [(at, text) for at, text in rows if at < line and _depth(text) < here and text.lstrip().startswith("for ")]
+    here = next((_depth(text) for number, text in rows if number == line), -1)
+    heads = [
+        (number, text)
+        for number, text in rows
+        if number < line and _depth(text) < here and text.lstrip().startswith("for ")
+    ]
     if here < 0 or not heads:
         return None
     head, header = heads[-1]
-    behind = [(at, text) for at, text in rows if at > head]
-    end = next((at for at, text in behind if _depth(text) <= _depth(header)), None)
+    behind = [(number, text) for number, text in rows if number > head]
+    end = next((number for number, text in behind if _depth(text) <= _depth(header)), None)
     if end is not None and end <= line:
         return None
-    return LoopText(header, tuple(text for at, text in behind if end is None or at < end))
+    return LoopText(header, tuple(text for number, text in behind if end is None or number < end))
 
 
 def _depth(text: str) -> int:

@@ -47,7 +47,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if not case.notable(cost, REPORTED_SHARE):
         return []
     of_steps = f"{count} of {len(ns)} steps"
-    longer = f"they take {units.duration(float(ns[records].mean()))}{f', the others {units.duration(usual)}' * bool(compared)}"
+    others = f", the others {units.duration(usual)}" if compared else ""
+    longer = f"they take {units.duration(float(ns[records].mean()))}{others}"
     text = (
         f"Round the lengths of each batch up to a few, and run each of these once before the loop: a CUDA graph holds one shape, and "
         f"{of_steps} still record new ones. Or compile without graphs (not mode='reduce-overhead')"

@@ -80,40 +80,40 @@ def scanned(header: str, body: Sequence[str]) -> str | None:
         return None
     if not isinstance(loop, ast.For):
         return None
-    return _Rounds(loop, statements).scan()
+    return _RecurrentRounds(loop, statements).scan()
 
 
-class _Rounds:
+class _RecurrentRounds:
     """The rounds of one loop. ``carried``: names that a round reads before it gives them a value, and that another one gave them."""
 
     def __init__(self, loop: ast.For, statements: Sequence[ast.stmt]) -> None:
         self.loop, self.statements = loop, statements
         self.numbers = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-        given = {name for each in statements for name in _given(each)}
-        self.carried, known = set[str](), set[str]()
+        given = {name for each in statements for name in _names_given(each)}
+        self.carried, given_before = set[str](), set[str]()
         for each in statements:
-            self.carried |= (_read(each) & given) - known
-            known |= _given(each)
+            self.carried |= (_read(each) & given) - given_before
+            given_before |= _names_given(each)
 
     def scan(self) -> str | None:
         """See ``scanned``."""
-        found = [(each, name) for each in self.statements for name in self._kept(each)]
-        if len(found) != 1:
+        kept_at = [(each, name) for each in self.statements for name in self._kept(each)]
+        if len(kept_at) != 1:
             return None
-        (statement, name), at = found[0], self.statements.index(found[0][0])
+        (statement, name), position = kept_at[0], self.statements.index(kept_at[0][0])
         if name in self.numbers:  # another one in each round
             return None
         assert isinstance(statement, ast.Assign)
         # What depends on the value may be stored, and must not come into the next round.
         depends = {name}
-        for each in self.statements[at + 1 :]:
-            depends |= _given(each) if _read(each) & depends else set()
-        if depends & (self.carried - {name}) or any(_read(each) & depends for each in self.statements[:at]):
+        for each in self.statements[position + 1 :]:
+            depends |= _names_given(each) if _read(each) & depends else set()
+        if depends & (self.carried - {name}) or any(_read(each) & depends for each in self.statements[:position]):
             return None
         parts = _parts(statement.value, name)
         if parts is None or parts[0] is None or not _of_rounds(self, parts):  # without a factor it is a sum
             return None
-        return self._paste(statement, name, at, parts[0], parts[1])
+        return self._paste(statement, name, position, parts[0], parts[1])
 
     def _kept(self, each: ast.stmt) -> Iterator[str]:
         names = _targets(each)
@@ -121,11 +121,11 @@ class _Rounds:
             name for name in names if isinstance(each, ast.Assign) and name in self.carried and name in _read(each)
         )
 
-    def _paste(self, statement: ast.Assign, name: str, at: int, factor: ast.expr, rest: ast.expr) -> str:
+    def _paste(self, statement: ast.Assign, name: str, position: int, factor: ast.expr, rest: ast.expr) -> str:
         begin = self._all_numbers()
         if begin is None or self.carried != {name}:
             return ""
-        before, after = self.statements[:at], self.statements[at + 1 :]
+        before, after = self.statements[:position], self.statements[position + 1 :]
         if not all(self._runs_for_all(each) for each in (*before, ast.Expr(statement.value))):
             return ""
         stores = [code for each in after if (code := self._stored(each, name)) is not None]
@@ -233,9 +233,9 @@ class _Rounds:
         return f"{ast.unparse(call.func.value)} = {kept}  # of all rounds: nothing is left to stack"
 
 
-def _of_rounds(rounds: _Rounds, parts: tuple[ast.expr | None, ast.expr]) -> bool:
+def _of_rounds(rounds: _RecurrentRounds, parts: tuple[ast.expr | None, ast.expr]) -> bool:
     """Return whether what is added is another one in each round: of a sequence, or made of one in the round."""
-    made = {name for each in rounds.statements for name in _given(each)}
+    made = {name for each in rounds.statements for name in _names_given(each)}
     return bool(_names(parts[1]) & (made | rounds.numbers))
 
 
@@ -286,14 +286,14 @@ def _targets(statement: ast.stmt) -> list[str]:
     return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
-def _given(statement: ast.stmt) -> set[str]:
+def _names_given(statement: ast.stmt) -> set[str]:
     """Return the names that a statement gives a value."""
     return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def _read(statement: ast.stmt) -> set[str]:
     read = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
-    return read | (_given(statement) if isinstance(statement, ast.AugAssign) else set())
+    return read | (_names_given(statement) if isinstance(statement, ast.AugAssign) else set())
 
 
 def _called(node: ast.expr) -> str:

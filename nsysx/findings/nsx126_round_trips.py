@@ -310,11 +310,11 @@ def _outside(case: Case) -> list[Finding]:
     others = min((cost + works) * seen.reads / len(seen.start_ns), case.taken_by(RULE.cause) + works)
     worth = replace(worth, most_ns=case.bound(others * saved, "").likely_ns)
     where: Row = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
-    code, own = case.profile.code(), None
+    code, of_loop = case.profile.code(), None
     read_at = {} if code is None else code.where_most(code.places_of(code.call[_reads(case.profile)]))
     if not seen.network:
-        own = fix_at(texts(case.profile), read_at.get("file"), read_at.get("line"))
-        where = read_at if own is not None else where
+        of_loop = fix_at(texts(case.profile), read_at.get("file"), read_at.get("line"))
+        where = read_at if of_loop is not None else where
     return [
         Found(
             RULE,
@@ -323,7 +323,7 @@ def _outside(case: Case) -> list[Finding]:
             worth=worth,
             cost_ns=cost,
             where=where,
-            fix=own or _fix(case, seen, f"{count:.0f}", asked, read_at),
+            fix=of_loop or _fix(case, seen, f"{count:.0f}", asked, read_at),
             calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
         ).as_finding(case)
