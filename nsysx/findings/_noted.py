@@ -40,8 +40,8 @@ from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings._recurrent_cells import sequence_of
-from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._scanned_loops import or_scan
+from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row

@@ -30,9 +30,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sync(program, *args)
         program.host(40)
 
-    monkeypatch.setattr(
-        Program, "launch", lambda program, us, *args, **kind: launch(program, us + 4, *args, **kind)
-    )
+    monkeypatch.setattr(Program, "launch", lambda program, us, *args, **kind: launch(program, us + 4, *args, **kind))
     monkeypatch.setattr(Program, "sync", woken)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
