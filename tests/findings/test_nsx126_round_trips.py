@@ -181,7 +181,7 @@ def test_the_grouped_product_gives_what_the_loop_over_experts_does() -> None:
         m = expert == e
         if m.any():
             out[m] = F.silu(x[m] @ w1[e]) @ w2[e]
-    names = {"torch": torch, "F": F, "x": x, "expert": expert, "experts": experts, "w1": w1, "w2": w2}
+    names = {"F": F, "x": x, "e": expert, "n": experts, "w1": w1, "w2": w2}
     exec(Fix.by_name("groups-at-once").paste, names)
     torch.testing.assert_close(names["y"], out, rtol=1e-3, atol=1e-3)
 

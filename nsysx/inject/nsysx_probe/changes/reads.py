@@ -183,11 +183,10 @@ UNTRIED = (
         "groups-at-once",
         "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one grouped product, instead of asking the GPU "
         "for the rows of each group",
-        "order = expert.argsort()  # the rows of one group lie side by side\n"
-        "ends = torch.searchsorted(expert[order], torch.arange(experts, device=x.device), right=True).int()  # read by nobody\n"
-        "h = F.silu(F.grouped_mm(x[order], w1, offs=ends))  # weights of all: [experts, in, out]\n"
-        "y = torch.empty_like(x).index_copy(0, order, F.grouped_mm(h, w2, offs=ends))",
-        "The weights of all groups must lie in one tensor. Without grouped_mm (torch before 2.9; other GPUs, other types than bfloat16): a "
-        "capacity, smaller groups padded, and torch.bmm.", untried=_OWN_CODE,
+        "order, ends = e.argsort(), F.one_hot(e, n).sum(0).cumsum(0).int()\n"
+        "h = F.silu(F.grouped_mm(x[order], w1, offs=ends))\n"
+        "y = F.grouped_mm(h, w2, offs=ends)[order.argsort()]",
+        "e: the group of each row, of n; w1: [n, in, out], the weights of all groups in one tensor. Without grouped_mm (torch before 2.9; "
+        "other GPUs, other types than bfloat16): a capacity, smaller groups padded, and torch.bmm.", untried=_OWN_CODE,
     ),
 )  # fmt: skip
