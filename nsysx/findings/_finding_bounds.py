@@ -353,8 +353,8 @@ GPUS_IN_TURNS_SHARE = 0.1
 # ---- nsx126_round_trips -----------------------------------------------------------------------------------------
 #: Fewest alike rounds a step, fewest launches of one, and how far their number may be from the usual one (share).
 FEWEST_ROUNDS, FEWEST_ROUND_LAUNCHES, ALIKE_ROUNDS_SHARE = 4, 2, 0.25
-#: Least share of the step in which the GPU idles in rounds.
-ROUND_TRIPS_SHARE = 0.15
+#: Least share of the step in which the GPU idles in rounds; of what a module asks, the share of sizes from which on it gathers groups.
+ROUND_TRIPS_SHARE, SIZES_ASKED_SHARE = 0.15, 0.3
 # ---- _checked_rounds --------------------------------------------------------------------------------------------
 #: A line that checks whether a round was the last reads so often in a step; it may ask in every so many rounds at the rarest (chosen).
 FEWEST_CHECKED_ROUNDS, MOST_UNCHECKED_ROUNDS = 8, 20

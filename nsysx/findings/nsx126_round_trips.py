@@ -51,7 +51,13 @@ from nsysx.events.profile import Profile
 from nsysx.findings import _checked_rounds
 from nsysx.findings._asked_one_by_one import asked_at_once
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
+from nsysx.findings._finding_bounds import (
+    ALIKE_ROUNDS_SHARE,
+    FEWEST_ROUND_LAUNCHES,
+    FEWEST_ROUNDS,
+    ROUND_TRIPS_SHARE,
+    SIZES_ASKED_SHARE,
+)
 from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
@@ -194,7 +200,7 @@ def _loops(case: Case) -> list[_Loop]:
             pl.struct("index", "asking").n_unique().alias("len"),
             pl.col("index").n_unique().alias("steps"),
             # Whether any row is of a group is asked beside which ones these are.
-            pl.when((pl.col("asks") == waiting.SIZE).any())
+            pl.when((pl.col("asks") == waiting.SIZE).mean() >= SIZES_ASKED_SHARE)
             .then(pl.lit(waiting.SIZE))
             .otherwise(pl.col("asks").mode().sort().first())
             .alias("asks"),

@@ -24,6 +24,7 @@ from nsysx.findings import (
     _held,
     _instead,
     _lines,
+    _links,
     _meetings,
     _once,
     _rare_steps,
@@ -765,7 +766,7 @@ def test_large_messages_that_are_far_slower_than_the_links() -> None:
                 told = f"{units.bandwidth(max(fastest.values()))} at most"
             elif groups and max(groups) >= SLOWER_GROUP_TIMES * min(groups):
                 told = f"it moves at {units.bandwidth(min(groups))}"
-        words = _meetings._slowest(table)
+        words = _links.slowest(table)
         assert (words is None) == (told == "nothing")
         assert words is None or told in words
         seen[told[:4]] += 1
