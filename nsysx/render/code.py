@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import re
 
+from nsysx import units
+
 
 def lines(paste: str, width: int, most: int) -> list[str]:
     """Return the first lines of code; where one has no room its comment is dropped, then it goes on inside its brackets."""
     rows = [row for row in paste.splitlines() if row.strip()][:most]
     return [part for row in rows for part in _broken(row, width)]
+
+
+def first_lines(paste: str, width: int, most: int) -> list[str]:
+    """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there."""
+    rows = [row for row in paste.splitlines() if row.strip()]
+    parts = [_broken(row, width) for row in rows]
+    if sum(map(len, parts)) <= most or not most:
+        return [part for row in parts for part in row][:most]
+    shown = list[str]()
+    count = 0
+    while len(shown) + len(parts[count]) < most:
+        shown += parts[count]
+        count += 1
+    left = len(rows) - count
+    return [
+        *shown,
+        f"# {units.several(left, 'more line')}: --full"
+        if shown
+        else f"# {units.several(left, 'line')} of code: --full",
+    ]
 
 
 def _broken(row: str, width: int) -> list[str]:

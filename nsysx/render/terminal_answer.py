@@ -157,7 +157,8 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain), once=once)
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
-    out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]
+    shown = code_of.first_lines(said.paste, width - 9, min(code, TERMINAL_CODE_LINES))
+    out += [(f"         {line}", "cyan") for line in shown]
     out += [(line, "") for line in wrapped(said.condition)] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), "WORTH")]
     head = "TRIED"

@@ -262,3 +262,18 @@ def test_code_to_paste_fits_the_terminal_and_is_still_the_same_code(code: str) -
     assert max(map(len, shown)) <= 60
     assert ast.dump(ast.parse("\n".join(shown))) == ast.dump(ast.parse(code))
     assert code_of.lines(code, 200, 5) == [code], "nothing is broken or dropped where there is room"
+
+
+def test_code_that_has_no_room_says_how_much_of_it_is_left() -> None:
+    rows = ["order = e.argsort()", "f(a_long_argument, another_one)  # why", "y = h[order]", "z = y"]
+    assert code_of.first_lines("\n".join(rows), 40, 4) == [rows[0], "f(a_long_argument, another_one)  # why", *rows[2:]]
+    assert code_of.first_lines("\n".join(rows), 24, 4) == [
+        rows[0],
+        "f(a_long_argument,",
+        "    another_one)",
+        "# 2 more lines: --full",
+    ]
+    assert code_of.first_lines("\n".join(rows), 24, 3) == [rows[0], "# 3 more lines: --full"]  # no call without its end
+    assert code_of.first_lines("\n".join(rows), 24, 1) == ["# 4 lines of code: --full"]
+    assert code_of.first_lines(rows[0], 40, 3) == [rows[0]] and code_of.first_lines("", 40, 3) == []
+    assert code_of.first_lines("\n".join(rows), 40, 0) == []
