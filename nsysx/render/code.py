@@ -8,29 +8,31 @@ from nsysx import units
 
 
 def lines(paste: str, width: int, most: int) -> list[str]:
-    """Return the first lines of code; where one has no room its comment is dropped, then it goes on inside its brackets."""
-    rows = [row for row in paste.splitlines() if row.strip()][:most]
-    return [part for row in rows for part in _broken(row, width)]
+    """Return the first ``most`` rows of code; where one has no room its comment is dropped, then it goes on inside its brackets."""
+    return [line for row in _rows(paste, width)[:most] for line in row]
 
 
 def first_lines(paste: str, width: int, most: int) -> list[str]:
     """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there."""
-    rows = [row for row in paste.splitlines() if row.strip()]
-    parts = [_broken(row, width) for row in rows]
-    if sum(map(len, parts)) <= most or not most:
-        return [part for row in parts for part in row][:most]
-    shown = list[str]()
-    count = 0
-    while len(shown) + len(parts[count]) < most:
-        shown += parts[count]
-        count += 1
-    left = len(rows) - count
+    rows = _rows(paste, width)
+    if not most or sum(map(len, rows)) <= most:
+        return lines(paste, width, len(rows) if most else 0)
+    shown, left = list[str](), len(rows)
+    for row in rows:
+        if len(shown) + len(row) >= most:
+            break
+        shown, left = [*shown, *row], left - 1
     return [
         *shown,
         f"# {units.several(left, 'more line')}: --full"
         if shown
         else f"# {units.several(left, 'line')} of code: --full",
     ]
+
+
+def _rows(paste: str, width: int) -> list[list[str]]:
+    """Return each row of code as the lines that it takes."""
+    return [_broken(row, width) for row in paste.splitlines() if row.strip()]
 
 
 def _broken(row: str, width: int) -> list[str]:

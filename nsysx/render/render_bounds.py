@@ -249,8 +249,8 @@ MOST_PROSE = 100
 TERMINAL_NAMED = 4
 #: Columns beyond which the answer gets no wider: longer lines are hard to read. Chosen.
 TERMINAL_WIDEST = 100
-#: Lines of the whole answer, and of its code: it stays on a screen. Chosen.
-TERMINAL_LINES, TERMINAL_CODE_LINES = 25, 5
+#: Lines of the whole answer: it stays on a screen. Chosen.
+TERMINAL_LINES = 25
 #: A reason that is cut at the end of a clause keeps at least this many letters.
 LEAST_REASON = 24
 

@@ -24,7 +24,6 @@ from nsysx.render.render_bounds import (
     LEAST_REASON,
     LEGEND_LEAST,
     MOST_TRIED,
-    TERMINAL_CODE_LINES,
     TERMINAL_LINES,
     TERMINAL_NAMED,
     TERMINAL_WIDEST,
@@ -157,8 +156,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += _bars([every[i] for i in sorted(order[:bars])], width, _signs(every, plain), once=once)
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
-    shown = code_of.first_lines(said.paste, width - 9, min(code, TERMINAL_CODE_LINES))
-    out += [(f"         {line}", "cyan") for line in shown]
+    out += [(f"         {line}", "cyan") for line in code_of.first_lines(said.paste, width - 9, code)]
     out += [(line, "") for line in wrapped(said.condition)] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), "WORTH")]
     head = "TRIED"
