@@ -10,7 +10,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.repeated_calls import RepeatedCall, repeated_calls, written_between
 from nsysx.findings._case import Fix
-from nsysx.findings._flow_work import in_short, place_of_operator
+from nsysx.findings._flow_work import NeedlessOperators, in_short, place_of_operator
 from nsysx.findings._pieces_in_text import parsed
 from nsysx.model import Row
 
@@ -28,17 +28,7 @@ _PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.\w+\.\d+$")
 _WITH_GRAPH = re.compile(r"\bcreate_graph\s*=\s*True")
 
 
-class CalledAgain(NamedTuple):
-    """Operators (rows of the flow) of calls that make the same again, in words behind their place, why, what to do, and where."""
-
-    rows: Sequence[int]
-    title: str
-    why: str
-    fix: Fix
-    where: Row
-
-
-def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Iterator[CalledAgain]:
+def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:
     """Yield what calls of each module compute that a call before them has computed."""
     groups = defaultdict[tuple[str, str], list[RepeatedCall]](list)
     for repeated in repeated_calls(flow):
@@ -54,15 +44,15 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
         if len(group) == 1:
             before = f" as {in_short(first)} did" if first and first != again else ""
             title = f"{in_short(again) or 'The step'} calls {cls} on the same input{before} again"
-            yield CalledAgain(rows, title, why, Fix.by_name("result-kept"), again)
+            yield NeedlessOperators(rows, title, why, Fix.by_name("result-kept"), again)
             continue
         where = _calling(code, flow, group[0].first)
         title = f"{in_short(where) or 'The step'} calls {cls} {len(group) + 1} times on the same input"
         fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
-        yield CalledAgain(rows, title, why.replace("Both", "All"), fix, where)
+        yield NeedlessOperators(rows, title, why.replace("Both", "All"), fix, where)
 
 
-def parametrized_again(flow: OperatorFlow, code: CodeLines) -> Iterator[CalledAgain]:
+def parametrized_again(flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:
     """Yield what parametrizations (weight norm) make again of weights that nothing has written into since their last call."""
     before, again = dict[str, ModuleCall](), list[ModuleCall]()
     for call in flow.calls:
@@ -82,7 +72,7 @@ def parametrized_again(flow: OperatorFlow, code: CodeLines) -> Iterator[CalledAg
         f"{in_short(where) or 'The step'}: parametrizations ({kinds}) make each weight about {often:.0f} times a step"
     )
     why = f"{len(before)} weights are made anew in each call of their layers, and nothing has written into them in between."
-    yield CalledAgain(rows, title, why, Fix.by_name("parametrized-once"), where)
+    yield NeedlessOperators(rows, title, why, Fix.by_name("parametrized-once"), where)
 
 
 def _calling_network(flow: OperatorFlow, code: CodeLines, calls: Sequence[ModuleCall]) -> Row:

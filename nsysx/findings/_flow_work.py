@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -13,11 +14,21 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case
+from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import NUMBER_COPY_BYTES
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.model import Row
+
+
+class NeedlessOperators(NamedTuple):
+    """Outermost operators (rows of a flow) that one place of the program need not run, in words behind that place, why, and what to do."""
+
+    rows: Sequence[int]
+    title: str
+    why: str
+    fix: Fix
+    where: Row
 
 
 def work_of_operators(
@@ -72,9 +83,8 @@ def host_code_shared(
     """
     api = case.profile.attributed.api_calls
     start, end, thread = (api[column].to_numpy() for column in ("start_ns", "end_ns", "thread"))
-    order = np.lexsort((start, thread))
-    before = np.full(len(start), -1)
-    before[order[1:]] = np.where(thread[order[1:]] == thread[order[:-1]], order[:-1], -1)
+    before = np.arange(len(start)) - 1  # calls are numbered by thread and time
+    before[np.append(True, thread[1:] != thread[:-1])] = -1
     gone = np.zeros(len(start) + 1, np.bool_)
     gone[list(calls)] = True
     shared = frozenset(call for call in calls if not gone[before[call]])

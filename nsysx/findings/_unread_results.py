@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,7 @@ from nsysx.events.operator_flow import OperatorFlow, results_given
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_in, trained_of
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._flow_work import copied, in_short, place_of_group, place_of_operator
+from nsysx.findings._flow_work import NeedlessOperators, copied, in_short, place_of_group, place_of_operator
 from nsysx.findings._work_bounds import MOST_PASTED_LINES
 from nsysx.model import Row
 
@@ -39,17 +38,7 @@ _RARELY = re.compile(r"^(if\b[^:]*%[^:]*:)\s*\w")
 _BEGINS = re.compile(r"^\s*(def|class|with|for|while|if|elif)\b")
 
 
-class UnreadResults(NamedTuple):
-    """Outermost operators (rows of a flow) that one place of the program runs for nothing, in words."""
-
-    rows: list[int]
-    title: str
-    why: str
-    fix: Fix
-    where: Row
-
-
-def logged_statistics(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[UnreadResults]:
+def logged_statistics(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:
     """Yield what a training step computes of what is trained, outside of its networks, and nothing takes or hands on."""
     profile = case.profile
     trained = trained_in(profile, flow)
@@ -76,10 +65,10 @@ def logged_statistics(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
                 "No operator, gradient, collective, copy to the host or later step takes these results of what the network made, and no "
                 "line of the step hands them on: a step that logs reads them, or none."
             )
-            yield UnreadResults(sorted(rows), title, why, _only_where_logged(lines), where)
+            yield NeedlessOperators(sorted(rows), title, why, _only_where_logged(lines), where)
 
 
-def unread_results(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[UnreadResults]:
+def unread_results(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:
     """Yield what a training step computes and nothing reads, or only the host number by number, by line."""
     trained = trained_of(case.profile)
     if not trained.any():
@@ -92,11 +81,11 @@ def unread_results(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[
             continue
         title = f"{in_short(where) or 'The program'} computes what nothing reads"
         why = "No operator, gradient, copy to the host or later step takes their results."
-        yield UnreadResults(theirs, title, why, Fix.by_name("left-out"), where)
+        yield NeedlessOperators(theirs, title, why, Fix.by_name("left-out"), where)
     for where, theirs in _by_line(code, flow, logged):
         title = f"{in_short(where) or 'The program'} computes numbers that no gradient needs"
         why = "Only the host reads what comes of them, number by number."
-        yield UnreadResults(theirs, title, why, Fix.by_name("metrics-rarely"), where)
+        yield NeedlessOperators(theirs, title, why, Fix.by_name("metrics-rarely"), where)
 
 
 def _by_line(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Iterator[tuple[Row, list[int]]]:
