@@ -25,6 +25,7 @@ from nsysx.events.trend import ordinal
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._finding_bounds import FEWEST_CHECKED_ROUNDS, MOST_UNCHECKED_ROUNDS, REPORTED_SHARE
 from nsysx.findings._found import Found
+from nsysx.findings._loop_texts import loop_around
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames.intervals import I64
 from nsysx.judging import waiting
@@ -36,7 +37,7 @@ _CHECK = re.compile(
     r"^(?P<kind>if|while)\b\s*(?P<asks>.*?[<>].*?|.*\b(?:isclose|allclose|isfinite|isnan)\(.*?)\s*:"
     r"(?P<then>\s*(?:break|return\b.*))?$"
 )
-_ROUNDS = re.compile(r"^\s*for\s+([a-z_]\w*)\s+in\s+(?:\w*range|count)\(")
+_COUNTS = re.compile(r"\bin\s+(?:\w*range|count)\(")
 
 
 class RoundCheck(NamedTuple):
@@ -134,16 +135,13 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     return findings
 
 
-def _number(source: object, file: str | None, line: int | None) -> str:
-    """Return the variable that counts the rounds, by the last head of a loop above a line; "k" where none counts them."""
-    of_file = source.get(file) if isinstance(source, dict) else None
-    rows = sorted(
-        (int(number_of_line), text)
-        for number_of_line, text in (of_file or {}).items()
-        if isinstance(text, str) and number_of_line.isdigit() and int(number_of_line) < (line or 0)
-    )
-    heads = [head[1] for _, text in rows if (head := _ROUNDS.match(text))]
-    return heads[-1] if heads and heads[-1] != "_" else "k"
+def _number(source: Mapping[str, Any], file: str | None, line: int | None) -> str:
+    """Return the variable that counts the rounds of the loop around a line; "k" where none does."""
+    of_file = source.get(file or "")
+    loop = loop_around(of_file, line or 0) if isinstance(of_file, Mapping) else None
+    if loop is None or not _COUNTS.search(loop.header) or loop.number in ("", "_"):
+        return "k"
+    return loop.number
 
 
 def _fix(check: re.Match[str], number: str, often: float, every: int, more: str) -> Fix:

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from nsysx.findings._pieces_in_text import names_in
+
 #: In-place methods -> how many tensors they take after the one that they write, at most; none or a number in place of one for the first.
 _METHODS = {
     "mul_": 1, "div_": 1, "add_": 1, "sub_": 1, "lerp_": 1, "copy_": 1, "addcmul_": 2, "addcdiv_": 2,
@@ -62,7 +64,7 @@ def in_lists(header: str, bodies: Sequence[str], *, split: bool) -> Listed | Non
 class _Writer:
     def __init__(self, loop: ast.For, *, split: bool) -> None:
         self._loop, self._split = loop, split
-        self._variables = _names(loop.target)
+        self._variables = names_in(loop.target)
         self._test: ast.expr | None = None
         self._lists: dict[str, str] = {}  # what is taken of a round -> the name of its list
         self._made: list[tuple[str, str, str]] = []  # name, target, iterable
@@ -114,9 +116,9 @@ class _Writer:
             and isinstance(target, ast.Tuple)
             and len(target.elts) == len(iterable.args)
         ):
-            used = _names(tensor) & self._variables
+            used = names_in(tensor) & self._variables
             for each, of_each in zip(target.elts, iterable.args, strict=True):
-                if used <= _names(each) and not isinstance(of_each, ast.Starred):
+                if used <= names_in(each) and not isinstance(of_each, ast.Starred):
                     return ast.unparse(each), ast.unparse(of_each)
         return ast.unparse(target).strip("()"), ast.unparse(iterable)
 
@@ -196,7 +198,7 @@ class _Writer:
         return self._tensor(second), ast.unparse(first)
 
     def _of_round(self, value: ast.expr) -> bool:
-        return bool(_names(value) & self._variables)
+        return bool(names_in(value) & self._variables)
 
     def _tensor(self, value: ast.expr) -> ast.expr:
         """Return an expression that is a tensor of a round: a variable, a part of it, or what is kept under its name."""
@@ -245,10 +247,6 @@ def _complement(scaled: _Update, added: _Update) -> str | None:
         for a, b in ((times, weight), (weight, times))
     )
     return weight if sum_to_one else None
-
-
-def _names(value: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
 
 
 def _plural(tensor: ast.expr) -> str:

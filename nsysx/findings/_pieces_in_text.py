@@ -63,7 +63,7 @@ def _name_of(node: ast.expr) -> str:
 def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
     """Yield what an index takes."""
     begin, end = node.col_offset, node.end_col_offset or 0
-    if isinstance(node.value, ast.Call) and _called(node.value) in _DIVIDES:
+    if isinstance(node.value, ast.Call) and function_of_call(node.value) in _DIVIDES:
         base = node.value.func
         whole = ast.unparse(node.value) if isinstance(base, ast.Attribute) and _name_of(base.value) else ""
         yield PieceInText(whole, None, AGAIN, begin, end, ast.unparse(node.slice))
@@ -95,13 +95,20 @@ def _is_whole(index: ast.expr) -> bool:
     return everything or (isinstance(index, ast.Constant) and index.value in (None, ...))
 
 
-def _called(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+def function_of_call(node: ast.expr) -> str:
+    """Return the name of the function or method that an expression calls, "" for no call, or where what it calls has no name."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the names that a piece of code reads or gives a value, those of attributes and keywords left out."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _of_call(node: ast.Call) -> Iterator[PieceInText]:
     """Yield what a call takes."""
-    name, begin, end = _called(node), node.col_offset, node.end_col_offset or 0
+    name, begin, end = function_of_call(node), node.col_offset, node.end_col_offset or 0
     if name in _SLICES:
         yield PieceInText("", None, "slice", begin, end, "0")
     if name not in _TAKES or not isinstance(node.func, ast.Attribute):

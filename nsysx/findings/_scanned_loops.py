@@ -17,6 +17,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
 from nsysx.findings._loop_texts import loop_around
+from nsysx.findings._pieces_in_text import function_of_call, names_in
 from nsysx.findings._read_in_rounds import fix_at
 
 _SCAN = Fix.by_name("scan-at-once")
@@ -154,18 +155,23 @@ class _RecurrentRounds:
     def _all_numbers(self) -> str | None:
         """Return the line that gives what the loop takes one by one for all rounds at once, in the order of the rounds; None if unknown."""
         target, each, turned = self.loop.target, self.loop.iter, ""
-        if _called(each) == "reversed" and isinstance(each, ast.Call) and len(each.args) == 1:
+        if function_of_call(each) == "reversed" and isinstance(each, ast.Call) and len(each.args) == 1:
             each, turned = each.args[0], ".flip(0)"
         taken = next((taken for statement in self.statements for taken in self._taken(statement)), None)
         if (
             isinstance(target, ast.Name)
             and isinstance(each, ast.Call)
-            and _called(each) == "range"
+            and function_of_call(each) == "range"
             and taken is not None
         ):
             args = ", ".join(map(ast.unparse, each.args))
             return f"{target.id} = torch.arange({args}, device={taken}.device){turned}"
-        if isinstance(target, ast.Tuple) and isinstance(each, ast.Call) and _called(each) == "zip" and not turned:
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(each, ast.Call)
+            and function_of_call(each) == "zip"
+            and not turned
+        ):
             names = [ast.unparse(name) for name in target.elts]
             tensors = [
                 ast.unparse(tensor)
@@ -180,7 +186,11 @@ class _RecurrentRounds:
     def _taken(self, statement: ast.stmt) -> Iterator[str]:
         """Yield the tensors of which a statement takes the element of the round's number."""
         for node in ast.walk(statement):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _names(node.slice) & self.numbers:
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Load)
+                and names_in(node.slice) & self.numbers
+            ):
                 yield ast.unparse(node.value)
 
     def _runs_for_all(self, statement: ast.stmt) -> bool:
@@ -189,10 +199,10 @@ class _RecurrentRounds:
             isinstance(statement, ast.Assign) and not _targets(statement)
         ):
             return False
-        ranged = isinstance(self.loop.target, ast.Name) and _called(self.loop.iter) in ("range", "reversed")
+        ranged = isinstance(self.loop.target, ast.Name) and function_of_call(self.loop.iter) in ("range", "reversed")
         inside = set[int]()
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and _called(node) not in _OF_ELEMENTS:
+            if isinstance(node, ast.Call) and function_of_call(node) not in _OF_ELEMENTS:
                 return False
             if isinstance(
                 node, (ast.IfExp, ast.Compare, ast.BoolOp, ast.NamedExpr, ast.ListComp, ast.GeneratorExp, ast.MatMult)
@@ -201,7 +211,10 @@ class _RecurrentRounds:
             if isinstance(node, ast.Subscript):
                 first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
                 if not (
-                    ranged and _names(node.slice) <= self.numbers and _names(first) and not isinstance(first, ast.Slice)
+                    ranged
+                    and names_in(node.slice) <= self.numbers
+                    and names_in(first)
+                    and not isinstance(first, ast.Slice)
                 ):
                     return False
                 inside |= {id(each) for each in ast.walk(node.slice)}
@@ -221,9 +234,9 @@ class _RecurrentRounds:
         if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
             return None
         call = statement.value
-        turned = _called(call) == "insert" and len(call.args) == 2 and ast.unparse(call.args[0]) == "0"
+        turned = function_of_call(call) == "insert" and len(call.args) == 2 and ast.unparse(call.args[0]) == "0"
         if not isinstance(call.func, ast.Attribute) or not (
-            turned or (_called(call) == "append" and len(call.args) == 1)
+            turned or (function_of_call(call) == "append" and len(call.args) == 1)
         ):
             return None
         if not self._runs_for_all(ast.Expr(call.args[-1])):
@@ -236,15 +249,15 @@ class _RecurrentRounds:
 def _of_rounds(rounds: _RecurrentRounds, parts: tuple[ast.expr | None, ast.expr]) -> bool:
     """Return whether what is added is another one in each round: of a sequence, or made of one in the round."""
     made = {name for each in rounds.statements for name in _names_given(each)}
-    return bool(_names(parts[1]) & (made | rounds.numbers))
+    return bool(names_in(parts[1]) & (made | rounds.numbers))
 
 
 def _parts(value: ast.expr, name: str) -> tuple[ast.expr | None, ast.expr] | None:
     """Return what a name is multiplied with in an expression (None for 1) and what is added to that; None where it is not so."""
-    if name not in _names(value):
+    if name not in names_in(value):
         return None
     if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)):
-        left, right = name in _names(value.left), name in _names(value.right)
+        left, right = name in names_in(value.left), name in names_in(value.right)
         if (left and right) or (right and isinstance(value.op, ast.Sub)):
             return None
         inner = _factor(value.left if left else value.right, name)
@@ -267,7 +280,7 @@ def _factor(value: ast.expr, name: str) -> tuple[ast.expr | None] | None:
         return (None,)
     if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult)):
         return None
-    left, right = name in _names(value.left), name in _names(value.right)
+    left, right = name in names_in(value.left), name in names_in(value.right)
     if left == right:
         return None
     inner = _factor(value.left if left else value.right, name)
@@ -275,10 +288,6 @@ def _factor(value: ast.expr, name: str) -> tuple[ast.expr | None] | None:
         return None
     other = value.right if left else value.left
     return (other if inner[0] is None else ast.BinOp(inner[0], ast.Mult(), other),)
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _targets(statement: ast.stmt) -> list[str]:
@@ -294,12 +303,6 @@ def _names_given(statement: ast.stmt) -> set[str]:
 def _read(statement: ast.stmt) -> set[str]:
     read = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     return read | (_names_given(statement) if isinstance(statement, ast.AugAssign) else set())
-
-
-def _called(node: ast.expr) -> str:
-    """Return the name of what an expression calls, "" for no call."""
-    func = node.func if isinstance(node, ast.Call) else None
-    return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
 
 
 def _is_method(node: ast.expr) -> bool:
