@@ -46,12 +46,15 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
     cost = recorded_ns or exposed
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
     which_steps = "Of that,"
-    if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
+    others = row is None and shown is not None
+    if others:  # the ranks have fewer steady steps in common than this one has
         row = next((r for r in table.rows if r["rank"] == shown), None)
-        which_steps = "In the steps that are steady on all ranks,"
+        which_steps = "By the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
         return None
     waited, transferred = (round(row[f"exposed_{part}_ns"] / max(row["steps"], 1)) for part in ("wait", "transfer"))
+    if others and waited + transferred:  # in steps of other lengths only the shares are known
+        waited, transferred = (round(exposed * part / (waited + transferred)) for part in (waited, transferred))
     transfer = min(transferred, exposed)
     if rank_verdict.wait_for_work(table.rows):  # GPU work that others wait for is no matter of tracing
         transfer = min(transfer, round(exposed * transferred / max(waited + transferred, 1)))

@@ -68,7 +68,7 @@ from nsysx.findings._pipeline_stages import (
     smaller_bubble,
     uneven,
 )
-from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._worker_lines import worker_batch
@@ -199,7 +199,7 @@ def check(case: Case) -> list[Finding]:
         return [small]
     if case.ranks is None:
         return _unless_needed(case, exposed)
-    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded, stages=not between_layers(case))
+    told = of_ranks(exposed, case.ranks, rank_shown(case), recorded_ns=recorded, stages=not between_layers(case))
     if told.fix == UNEVEN and rank_verdict.wait_for_work(case.ranks.rows or ()):
         told = as_much_in_each_step(case, told)
     elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
@@ -229,7 +229,7 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     exposed = of_schedule(case, replace(exposed, detail=detail, saving=smaller_bubble(case, bubble)))
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
-    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded_ns)
+    told = of_ranks(exposed, case.ranks, rank_shown(case), recorded_ns=recorded_ns)
     if (stages := uneven(case)) is not None and (even := cut_evenly(case, told, stages, kernels)) is not None:
         return [even]
     waits = rank_verdict.stages_wait_for_hosts(case.ranks.rows or ())
@@ -300,7 +300,7 @@ def _by_hosts(case: Case, finding: Finding, table: Table) -> bool:
 
 def _data_sooner(case: Case, finding: Finding, late: Sequence[Row], recorded_ns: int | None) -> Finding:
     """Return the finding where the ranks wait for each other's input data: at most all idle time goes, and all that waits."""
-    divided = None if case.ranks is None else divided_comm(finding, case.ranks, case.shown_rank, recorded_ns)
+    divided = None if case.ranks is None else divided_comm(finding, case.ranks, rank_shown(case), recorded_ns)
     idle = case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM)
     most = max(idle - (0 if divided is None else divided.transfer), 0)
     why = "the waits for the data go, and what the ranks wait for each other; how fast data can come is not known"
@@ -360,7 +360,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     fix = Fix.by_name(*ways, text=text or compiled.text)
     # What a line runs besides is no part of launching: fewer launches leave it where it is.
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
-    divided = None if case.ranks is None else divided_comm(finding, case.ranks, case.shown_rank, recorded_ns)
+    divided = None if case.ranks is None else divided_comm(finding, case.ranks, rank_shown(case), recorded_ns)
     transfer = 0 if divided is None else divided.transfer
     worth = case.bound(
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other - transfer,

@@ -16,6 +16,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_jobs, nsx110_exposed_comm
 from nsysx.findings._case import Case
 from nsysx.findings._divided_comm import of_ranks
+from nsysx.findings._rank_rows import rank_shown
 from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.replay import engine
@@ -176,9 +177,22 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
     assert of_ranks(finding, table).detail == "It is so."
     said = of_ranks(finding, table, shown=0)
     assert said.detail == (
-        "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us is transfer."
+        "It is so. By the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us is transfer."
     )
     assert said.fix.startswith("Make rank 1 faster")
+    longer = replace(finding, detail="", cost_ns_per_step=2 * (finding.cost_ns_per_step or 0))
+    assert "400 us is waiting for another rank and 100 us is transfer" in of_ranks(longer, table, shown=0).detail
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "known"), [(None, (0, 1), 1), (0, (0, 1), 0), (None, (1, 1), None), (None, (0, 0), None)]
+)
+def test_the_shown_rank_is_the_only_one_with_its_process_and_device(
+    given: int | None, devices: tuple[int, int], known: int | None
+) -> None:
+    rows = [{"rank": rank, "process": 7, "device": device} for rank, device in enumerate(devices)]
+    case = SimpleNamespace(ranks=SimpleNamespace(rows=rows), shown_rank=given, process=7, device=1)
+    assert rank_shown(cast(Case, case)) == known
 
 
 @pytest.mark.parametrize(("exposed", "wait", "transfer"), [(120_000, 70, 50), (40_000, 0, 40), (300_000, 200, 50)])
