@@ -46,10 +46,13 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
     _copied_rows,
+    _enlarged_logits,
     _grown_by_cat,
     _grown_rows,
     _grown_sequences,
+    _lighter_operators,
     _neighbour_orders,
+    _neighbour_searches,
     _product_forms,
     _row_matrices,
     _shared_factors,
@@ -127,6 +130,8 @@ def check(case: Case) -> list[Finding]:
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
     grown += _grown_sequences.findings_of(case, RULE)
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
+    grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
+    grown += _enlarged_logits.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

@@ -14,6 +14,44 @@ UNTRIED = (
         "The result must be the same for the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
     ),
     Remedy(
+        "list-for-rounds",
+        "Search pairs with some room in every fourth round alone, and keep of that list what is near: points that moved by less than half "
+        "of the room give the same pairs",
+        "if k % 4 == 0:  # k counts the rounds; r: the distance, room: e.g. r / 4\n"
+        "    with torch.no_grad():\n"
+        "        first, second = (torch.cdist(pos, pos) < r + room).nonzero(as_tuple=True)\n"
+        "near = (pos[first] - pos[second]).detach().square().sum(-1) < r * r\n"
+        "src, dst = first[near], second[near]  # or weigh messages by near: no wait",
+        "No point may move by more than half of the room until the next search: choose the rounds by that.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "labels-made-smaller",
+        "Compare the auxiliary logits at their own size with labels that are made smaller: what is enlarged is computed, and differentiated, "
+        "for each class",
+        "small = F.interpolate(labels[:, None].float(), size=logits.shape[2:])[:, 0].long()  # one label of each block\n"
+        "loss = loss + weight * F.cross_entropy(logits, small)  # not F.cross_entropy(F.interpolate(logits, size=...), labels)",
+        "The loss of the auxiliary outputs then counts one label of each block: nearly the same, not equal. The last output stays as it is.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "rows-as-numbers",
+        "Make one number of each row before unique(): numbers are sorted by their digits, rows by a comparison that walks along each",
+        "size = rows.amax(0) + 1  # no value may be negative; better known numbers, as those of a grid\n"
+        "place = size.flip(0).cumprod(0).flip(0) // size  # what one step in each column is worth\n"
+        "key, inverse = torch.unique((rows * place).sum(-1), return_inverse=True)\n"
+        "rows = key[:, None] // place % size",
+        "The product of the sizes must stay below 2**63; the order of the rows stays the same.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "best-before-suppression",
+        "Keep the best boxes above the threshold first (topk), and suppress among these alone: suppression compares all pairs",
+        "s, i = scores.topk(min(1000, scores.numel()))\n"
+        "i = i[s > threshold]\n"
+        "keep = i[torchvision.ops.batched_nms(boxes[i], scores[i], classes[i], 0.6)][:100]",
+        "Boxes below the threshold, or behind the best 1000, must not count later; so many are the usual limit of detectors.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "product-by-formula",
         "Write this product by its formula: (diag(s) - u v^T) g equals s * g - u * (v * g).sum(), with no matrix for each row",
         "y = s * g - u * (v * g).sum(-1, keepdim=True)  # not torch.bmm(torch.diag_embed(s) - u[:, :, None] * v[:, None], g[:, :, None])",
