@@ -42,9 +42,16 @@ def searches_of_moved(flow: OperatorFlow) -> list[NeighbourSearch]:
         if not behind.points & before.points and _come_from(flow, result, behind.points, before.points):
             moved.append(behind)
     older = frozenset(n for search in found[:1] for n in search.points if n >= 0 and n not in flow.row_of)
-    if moved or (older and _come_from(flow, result, flow.read_later & flow.row_of.keys(), older)):
+    if moved or (older and _come_from(flow, result, _kept(flow), older)):
         moved = [*found[:1], *moved]
     return moved
+
+
+def _kept(flow: OperatorFlow) -> frozenset[int]:
+    """Return what a step leaves to the next, by number: what that reads, or, where it was not recorded, what nothing of this one reads."""
+    read = {number for row in flow.outermost for number in flow.made[row]}
+    made = frozenset(flow.number[row] for row in flow.outermost)
+    return flow.read_later & made if flow.read_later else made - read
 
 
 def _searches(flow: OperatorFlow, sizes: Sequence[list[Size]], result: dict[int, Size]) -> Iterator[NeighbourSearch]:
