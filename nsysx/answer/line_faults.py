@@ -58,6 +58,7 @@ FAULTS: Mapping[str, str] = {
     "segments-at-once": "each group has its own mask",
     "shards-kept": "whole weights are gathered in each step",
     "shards-saved": "whole weights are gathered for a checkpoint",
+    "symmetric-eigenvalues": "eigenvalues are computed as of any matrix",
     "table-once": "pandas looks up each row by its label",
     "tensors-gathered": "ranks exchange Python objects",
     "tensors-sent": "one rank sends Python objects to the others",

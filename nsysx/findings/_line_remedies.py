@@ -74,6 +74,7 @@ _KINDS = tuple(
         ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),
         ("pairs-at-once", r"\blinear_sum_assignment\("),
+        ("symmetric-eigenvalues", r"\b(linalg\.)eig(vals)?\(|\bsqrtm\("),
         ("histograms-rarely", r"\b(np|numpy)\.(histogram\w*|percentile|quantile)\(|\badd_histogram\(|\bwandb\.Histogram\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
         ("own-state-saved", r"\bconsolidate_state_dict\("),

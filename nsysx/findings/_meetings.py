@@ -288,6 +288,9 @@ def _of_halos(case: Case) -> CommunicationCause | None:
     if halos is None:
         return None
     title = "A whole field waits for the borders of its neighbours"
+    if halos.wider:
+        fix = Fix.by_name("wider-border", text=halos.text)
+        return CommunicationCause(fix, halos.where, halos.saving, f"{title} before each of several layers")
     return CommunicationCause(Fix.by_name("inside-first", text=halos.text), halos.where, halos.saving, title)
 
 

@@ -233,3 +233,7 @@ FEWEST_UNIQUE_ROWS, UNIQUE_NUMBERS_SHARE = 200_000, 0.2
 #: So many boxes go into the suppression of common detectors at most; of fewer than the other number little is gained. An H200 took 37 ms
 #: for 50,000 boxes and 0.35 ms for 1,000, with their choice.
 SUPPRESSED_BOXES, FEWEST_SUPPRESSED_BOXES = 1_000, 8_000
+# ---- _halos ---------------------------------------------------------------------------------------------------------
+#: From so many exchanges of borders in a row on one of a wider border is told, if all borders together are this share of the field at most.
+#: Messages that take no longer than this are mostly latency: NCCL's send and receive of a few rows take 20 to 60 us over NVLink. Chosen.
+FEWEST_HALO_LAYERS, WIDEST_BORDER_SHARE, SHORT_EXCHANGE_NS = 4, 0.25, 100_000

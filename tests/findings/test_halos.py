@@ -12,6 +12,7 @@ from torch import distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nsysx.findings import _halos
+from nsysx.inject.nsysx_probe.changes.sent_rows import UNTRIED
 from nsysx.model import Finding
 from tests.findings.lined import all_is_transfer
 from tests.findings.recorded_programs import recorded
@@ -102,6 +103,33 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def of_layers(layers: int, folder: Path, *, wide: bool = False) -> list[Finding]:
+    """Return what is found of a step that exchanges a border before each of its layers, or one for all of them."""
+    stencils = nn.ModuleList(Stencil() for _ in range(layers))
+
+    def step() -> None:
+        with torch.no_grad():
+            u = FIELD * 1
+            for each in stencils:
+                u = nn.functional.pad(each(u), (WIDE, WIDE)) if wide else joined(each, u.contiguous())
+
+    return [f for f in recorded(step, stencils, __file__, folder).found(folder, "NSX110") if f.remedies]
+
+
+def test_short_exchanges_before_each_layer_can_be_one(tmp_path: Path) -> None:
+    (finding,) = (f for f in of_layers(6, tmp_path) if f.remedies[0].name == "wider-border")
+    assert "Exchange a border of 6 times the width once" in finding.fix and finding.saving.bound
+    assert finding.title == "A whole field waits for the borders of its neighbours before each of several layers"
+
+
+@pytest.mark.parametrize("kind", ["few", "long", "none"])
+def test_few_and_long_exchanges_stay(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "long":
+        monkeypatch.setattr(_halos, "SHORT_EXCHANGE_NS", 1)
+    found = of_layers(3 if kind == "few" else 6, tmp_path, wide=kind == "none")
+    assert "wider-border" not in {each.name for f in found for each in f.remedies}
+
+
 def told(substep: Callable[[nn.Module, Tensor], Tensor], folder: Path) -> Finding | None:
     stencil = Stencil()
 
@@ -127,6 +155,24 @@ def test_the_inside_is_computed_while_borders_travel(
 @pytest.mark.parametrize("substep", [inside_first, stage, halves, corrected])
 def test_other_receives_are_waited_for(substep: Callable[[nn.Module, Tensor], Tensor], tmp_path: Path) -> None:
     assert told(substep, tmp_path) is None
+
+
+def test_a_wider_border_computes_the_same() -> None:
+    paste = next(r.example for r in UNTRIED if r.name == "wider-border")
+    convs = [nn.Conv2d(3, 3, (1, 3)) for _ in range(4)]
+    with torch.no_grad():
+        whole = FIELD
+        for conv in convs:
+            whole = nn.functional.gelu(conv(whole))
+        part = slice(20, 30)  # of one rank, away from the edges of the whole field
+
+        def exchange_halo(x: Tensor, width: int) -> Tensor:
+            return FIELD[..., part.start - width : part.stop + width]
+
+        names = {"F": nn.functional, "convs": convs, "exchange_halo": exchange_halo, "x": FIELD[..., part]}
+        exec(paste, names)  # noqa: S102
+        wanted = whole[..., part.start - len(convs) : part.stop - len(convs)]
+        assert torch.allclose(names["x"], wanted, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_the_inside_first_computes_the_same() -> None:

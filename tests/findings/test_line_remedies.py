@@ -41,6 +41,8 @@ LINES = [
     ("drawn-rarely", "plt.savefig(path)"),
     ("drawn-rarely", "writer.add_images('samples', x, step)"),
     ("pairs-at-once", "i, j = linear_sum_assignment(cost.cpu())"),
+    ("symmetric-eigenvalues", "ev = torch.linalg.eigvals((s1 @ s2).double())"),
+    ("symmetric-eigenvalues", "root = scipy.linalg.sqrtm(s1 @ s2)"),
     ("parsed-once", "x = np.load(files[i])"),
     ("parsed-once", "with h5py.File(path) as f:"),
     ("histograms-rarely", "h, edges = np.histogram(p.grad.float().cpu().numpy(), bins=64)"),

@@ -18,9 +18,11 @@ REDUCES = "dist.all_reduce(stats, group=g)"
         (REDUCES, "flags = all_gather_flag(n_conf > MIN)", ""),  # the group is there
         ("dist.all_reduce(stats)", "g = dist.new_group(active)", ""),  # another group's
         ("state = opt.state_dict()", "", ""),
+        ("ev = torch.linalg.eigvals(s1 @ s2)", "", "symmetric-eigenvalues"),
+        ("ev = torch.linalg.eigvalsh(a @ s2 @ a)", "", ""),
     ],
 )
 def test_what_is_done_about_a_line_of_long_steps(text: str, beside: str, told: str) -> None:
     line = LongStepLine("/job/train.py", 40, "step", text, 0.9, usual=False, samples=90, beside=beside, steps=2)
     first, *_ = line.fix("run-rarely").ways
-    assert (first.name == told) if told else first.name not in ("own-state-saved", "groups-once")
+    assert (first.name == told) if told else first.name not in ("own-state-saved", "groups-once", "symmetric-eigenvalues")

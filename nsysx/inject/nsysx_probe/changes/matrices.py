@@ -52,6 +52,15 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "symmetric-eigenvalues",
+        "Take the eigenvalues of a symmetric matrix (eigvalsh): those of S1 @ S2, both symmetric, are those of A @ S2 @ A with A * A = S1, "
+        "and the root of a reference is made once",
+        "values, vectors = torch.linalg.eigh(S1.double())  # of the reference: once, before training\n"
+        "A = vectors * values.clamp(min=0).sqrt() @ vectors.T\n"
+        "trace_of_root = torch.linalg.eigvalsh(A @ S2.double() @ A).clamp(min=0).sqrt().sum()",
+        "Both matrices must be symmetric and have no negative eigenvalues, as covariances are.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "product-by-formula",
         "Write this product by its formula: (diag(s) - u v^T) g equals s * g - u * (v * g).sum(), with no matrix for each row",
         "y = s * g - u * (v * g).sum(-1, keepdim=True)  # not torch.bmm(torch.diag_embed(s) - u[:, :, None] * v[:, None], g[:, :, None])",

@@ -88,6 +88,15 @@ UNTRIED = (
         "The work on the edges is done for 2 x w cells more. What is sent must not be written before it is sent.", untried=_SENT_SO,
     ),
     Remedy(
+        "wider-border",
+        "Exchange a wider border once, before the first of several layers, and let each layer use up as much of it as it reads",
+        "x = exchange_halo(x, width=len(convs))  # once; a convolution of 3 reads one row on each side\n"
+        "for conv in convs:\n"
+        "    x = F.gelu(conv(x))  # no padding along the split: one row less on each side",
+        "Rows of the border are computed on both ranks. At the edge of the whole field what pads it must be set anew before each layer.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "waited-behind-backward",
         "Only start each reduction in the hook (async_op=True), and wait for all of them behind backward: nothing needs a gradient before; "
         "DistributedDataParallel does that in buckets, with fewer messages",
