@@ -1,11 +1,12 @@
 """Searches for neighbours by the distances of all pairs, again for points that have only moved a little: in each round of a simulation.
 
-A search is a choice by number (`nonzero`) of pairs whose distance a comparison found short: all that has a number for each pair belongs to
-it. Its points have moved if they are made of those of the search before it by sums of their own size.
+A search is a choice by number (`nonzero`) of the pairs whose distance a comparison says is short: all that has a number for each pair is
+part of it. Its points have moved if they are made of those of the search before it by sums of their own size.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -36,14 +37,14 @@ def searches_of_moved(flow: OperatorFlow) -> list[NeighbourSearch]:
     """Return the searches of a step whose points come, moved, from another search of it or of the step before; none but these."""
     sizes = [sizes_of(text) for text in flow.size]
     result = result_sizes(flow, sizes)
-    found = list(_searches(flow, sizes, result))
+    searches = list(_searches(flow, sizes, result))
     moved = []
-    for before, behind in zip(found, found[1:], strict=False):
+    for before, behind in itertools.pairwise(searches):
         if not behind.points & before.points and _come_from(flow, result, behind.points, before.points):
             moved.append(behind)
-    older = frozenset(n for search in found[:1] for n in search.points if n >= 0 and n not in flow.row_of)
+    older = frozenset(n for search in searches[:1] for n in search.points if n >= 0 and n not in flow.row_of)
     if moved or (older and _come_from(flow, result, _kept(flow), older)):
-        moved = [*found[:1], *moved]
+        moved = [*searches[:1], *moved]
     return moved
 
 

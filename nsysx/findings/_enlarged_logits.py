@@ -31,7 +31,7 @@ _HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|(un)?squeeze|sigmo
 _LOSSES = re.compile(r"^aten::(cross_entropy_loss|nll_loss(2d|_nd)?|binary_cross_entropy(_with_logits)?)$")
 
 
-class _Loss(NamedTuple):
+class _LossOfPlaces(NamedTuple):
     """A loss on logits (row of the flow, of the operators from the logits to it, of the resampling, -1 for none), their places before
     they were enlarged and now, and the size of the labels.
     """
@@ -44,7 +44,7 @@ class _Loss(NamedTuple):
     labels: tuple[int, ...]
 
 
-def _losses(flow: OperatorFlow) -> list[_Loss]:
+def _losses(flow: OperatorFlow) -> list[_LossOfPlaces]:
     losses = []
     for row in flow.outermost:
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
@@ -57,9 +57,9 @@ def _losses(flow: OperatorFlow) -> list[_Loss]:
         places = math.prod(sizes[0][2:])
         if maker >= 0 and _RESAMPLES.match(flow.names[maker]):
             before = math.prod(sizes_of(flow.size[maker])[0][2:])
-            losses.append(_Loss(row, tuple(between), maker, before, places, sizes[1]))
+            losses.append(_LossOfPlaces(row, tuple(between), maker, before, places, sizes[1]))
         else:
-            losses.append(_Loss(row, tuple(between), -1, places, places, sizes[1]))
+            losses.append(_LossOfPlaces(row, tuple(between), -1, places, places, sizes[1]))
     return losses
 
 

@@ -15,6 +15,7 @@ from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._compiled_shapes import for_all_shapes
 from nsysx.findings._finding_bounds import FUSION_LEADS_TIMES, LAUNCH_BOUND_SHARE, SEVERAL_MODEL_CALLS
 from nsysx.findings._names import networks_called
+from nsysx.findings._plain_tensors import plain_tensors
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._recurrent_cells import recurrent_cell
 from nsysx.findings.nsx112_fusion import fusible_ns
@@ -36,6 +37,8 @@ def graph_advice(case: Case, alone: int, worth: Saving, unblocked: Saving | None
 
     They are more than a graph of what is compiled already: one call makes the launches of all, and larger kernels besides.
     """
+    if (plain := plain_tensors(case)) is not None:
+        return plain
     fix, count = _fix(case, alone), _calls_of_network(case)
     blocked = unblocked is not None or any(need.test(case)[0] == "violated" for need in fix.needs)
     if (blocked or case.program.compiled) and _accumulates(case, count):  # one call needs nothing of what a graph needs

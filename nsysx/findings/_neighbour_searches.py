@@ -17,7 +17,7 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import ROUNDS_OF_ONE_LIST
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 
 _PAIR_OF_NAMES = re.compile(r"^\s*(?P<first>[A-Za-z_]\w*)\s*,\s*(?P<second>[A-Za-z_]\w*)\s*=(?!=)")
@@ -56,7 +56,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _fix(case: Case, where: dict[str, object]) -> Fix:
+def _fix(case: Case, where: Row) -> Fix:
     """Return the advice, with the names to which the line gives the two numbers of each pair."""
     fix = Fix.by_name("list-for-rounds")
     file, line = where.get("file"), where.get("line")

@@ -21,7 +21,7 @@ _PASTE = (
     "loss_fn(model(x), y).backward()  # reduced over the ranks"
 )
 _CONDITION = (
-    "Each rank then perturbs by the gradients of its own samples (m-sharpness, as the method is usually meant), so results differ a little. "
+    "Each rank then perturbs by the gradients of its own samples (m-sharpness, as the method is usually meant), so results differ. "
     "Gradients must be reset in between, and the weights set back before the optimizer steps."
 )
 

@@ -90,7 +90,7 @@ def test_the_paste_takes_one_label_of_each_block() -> None:
     outputs = Net()(IMAGES)
     for level, logits in enumerate(outputs[1:]):
         names = {"F": F, "labels": LABELS, "logits": logits, "weight": 1.0, "loss": 0.0}
-        exec(paste, names)  # noqa: S102
+        exec(paste, names)
         s = 2 ** (level + 1)
         wanted = F.cross_entropy(logits, LABELS[:, ::s, ::s, ::s])
         assert torch.equal(cast(Tensor, names["loss"]), wanted)

@@ -71,5 +71,5 @@ def test_rows_as_numbers_are_the_same_rows() -> None:
     rows = torch.randint(0, 7, (500, 4)) * torch.tensor([1, 3, 1, 2])
     wanted, inverse = torch.unique(rows, dim=0, return_inverse=True)
     names = {"torch": torch, "rows": rows}
-    exec(paste, names)  # noqa: S102
+    exec(paste, names)
     assert torch.equal(names["rows"], wanted) and torch.equal(names["inverse"], inverse)  # type: ignore[arg-type]

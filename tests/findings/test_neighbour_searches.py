@@ -56,9 +56,7 @@ def program(find: Callable[[Tensor], tuple[Tensor, ...]], net: Force, kind: str)
         pos, vel, loss = from_host(START), torch.zeros(POINTS, 3), torch.zeros(())
         edges = fixed
         for k in range(ROUNDS):
-            if kind == "every round":
-                edges = find(pos)
-            elif kind == "some rounds" and k % ROUNDS == 0:
+            if kind == "every round" or (kind == "some rounds" and k % ROUNDS == 0):
                 edges = find(pos)
             elif kind == "others":
                 edges = find(from_host(START * (1 + k)))
@@ -119,7 +117,7 @@ def test_the_paste_finds_the_same_pairs() -> None:
     names = {"torch": torch, "r": r, "room": room}
     for k in range(2 * ROUNDS):
         names |= {"k": k, "pos": pos}
-        exec(paste, names)  # noqa: S102
+        exec(paste, names)
         src, dst = by_cdist(pos)
         assert torch.equal(cast(Tensor, names["src"]), src) and torch.equal(cast(Tensor, names["dst"]), dst)
         pos = pos + 0.005 * torch.rand_like(pos)

@@ -53,7 +53,7 @@ def test_gradients_of_an_ascent_are_not_reduced(tmp_path: Path) -> None:
     finding = told(tmp_path, resets=True)
     assert finding.evidence[0]["leads"] and "no_sync" in finding.fix and "m-sharpness" in finding.condition
     assert finding.title.startswith("Gradients that only perturb the weights are reduced")
-    assert finding.paste == _PASTE and finding.saving.bound and 250_000 < (finding.saving_ns_per_step or 0)
+    assert finding.paste == _PASTE and finding.saving.bound and (finding.saving_ns_per_step or 0) > 250_000
 
 
 def test_micro_steps_are_told_as_such(tmp_path: Path) -> None:
@@ -83,7 +83,9 @@ class Sam:
         torch._foreach_sub_(self.weights, self.moved)
 
 
-@pytest.mark.parametrize(("kind", "writes"), [("lists", True), ("loop", True), ("micro-steps", False), ("noise in data", False)])
+@pytest.mark.parametrize(
+    ("kind", "writes"), [("lists", True), ("loop", True), ("micro-steps", False), ("noise in data", False)]
+)
 def test_weights_that_are_written_between_backwards(
     kind: str, writes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,11 +124,18 @@ def test_the_paste_is_the_same_for_ranks_with_the_same_samples() -> None:
         torch.manual_seed(0)
         net = nn.Linear(8, 4)
         model = DistributedDataParallel(net)
-        names: dict[str, Any] = {"model": model, "loss_fn": nn.CrossEntropyLoss(), "x": X, "y": Y, "sam": Sam(net), "rho": 0.05}
+        names: dict[str, Any] = {
+            "model": model,
+            "loss_fn": nn.CrossEntropyLoss(),
+            "x": X,
+            "y": Y,
+            "sam": Sam(net),
+            "rho": 0.05,
+        }
         names["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(3):
             if held:
-                exec(_PASTE, names)  # noqa: S102
+                exec(_PASTE, names)
             else:
                 names["loss_fn"](model(X), Y).backward()
                 names["sam"].ascend(0.05)

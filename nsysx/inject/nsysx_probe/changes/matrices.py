@@ -26,11 +26,11 @@ UNTRIED = (
     ),
     Remedy(
         "labels-made-smaller",
-        "Compare the auxiliary logits at their own size with labels that are made smaller: what is enlarged is computed, and differentiated, "
-        "for each class",
+        "Compare the auxiliary logits at their own size with labels that are made smaller: what is enlarged is computed, and "
+        "differentiated, for each class",
         "small = F.interpolate(labels[:, None].float(), size=logits.shape[2:])[:, 0].long()  # one label of each block\n"
         "loss = loss + weight * F.cross_entropy(logits, small)  # not F.cross_entropy(F.interpolate(logits, size=...), labels)",
-        "The loss of the auxiliary outputs then counts one label of each block: nearly the same, not equal. The last output stays as it is.",
+        "The loss of the auxiliary outputs then counts one label of each block: nearly the same, not equal. The last one stays as it is.",
         untried=_OWN_CODE,
     ),
     Remedy(

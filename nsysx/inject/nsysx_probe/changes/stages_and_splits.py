@@ -11,6 +11,17 @@ _ALL_RANKS = "how a network is divided among the ranks, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "local-outputs",
+        "Let split layers hand on plain tensors (use_local_output=True, the default of ColwiseParallel and RowwiseParallel): every "
+        "operator between them on a DTensor goes through Python",
+        'plan = {"norm1": SequenceParallel(use_local_output=True), "attn.qkv": ColwiseParallel(),\n'
+        '        "attn.proj": RowwiseParallel(output_layouts=Shard(1)), "mlp.fc1": ColwiseParallel(),\n'
+        '        "mlp.fc2": RowwiseParallel(output_layouts=Shard(1))}',
+        "What is between the layers then sees the part of this rank: views with a number of heads need that of a rank (or -1), and what "
+        "needs the whole row needs an exchange of its own.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "more-micro-batches",
         "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other",
         "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)  # 4 times the stages",
