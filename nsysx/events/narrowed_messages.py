@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nsysx.events.flow_messages import FlowMessage, messages_in
+from nsysx.events.narrowed_exchanges import cut_exchanges
 from nsysx.events.narrowed_operators import kept_of_tensors, sizes_of
 from nsysx.events.operator_bounds import MOST_OF_BORDER_SHARE, MOST_OF_SENT_SHARE, NEIGHBOURS
 from nsysx.events.operator_flow import OperatorFlow
@@ -31,7 +32,8 @@ class NarrowedMessage(NamedTuple):
     """A collective of the flow's thread (``start_ns``, ``end_ns``) that sums, or gathers, and the share of its result that is read.
 
     ``by``: the operators that pick this part (rows of the flow). ``ranks``: so many are gathered; 0 for sums. ``border``: it is a small
-    part at a place that the program's numbers say, as of a field that is split over the ranks.
+    part at a place that the program's numbers say, as of a field that is split over the ranks. ``exchanged``: every rank sends each other
+    one a part of its own (all-to-all), and the share is what has to be sent.
     """
 
     start_ns: int
@@ -41,13 +43,13 @@ class NarrowedMessage(NamedTuple):
     by: frozenset[int]
     ranks: int
     border: bool = False
+    exchanged: bool = False
 
 
 def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMessage]:
     """Return the collectives of whose result no more than a part is read."""
-    messages = [
-        each for each in messages_in(flow, profile) if each.name in (_GATHERS, _INTO_LIST) or _REDUCES.match(each.name)
-    ]
+    every = messages_in(flow, profile)
+    messages = [each for each in every if each.name in (_GATHERS, _INTO_LIST) or _REDUCES.match(each.name)]
     kept, narrowed = kept_of_tensors(flow) if messages else {}, list[NarrowedMessage]()
     for each in messages:
         sums, listed = bool(_REDUCES.match(each.name)), _list_of(flow, each) if each.name == _INTO_LIST else []
@@ -62,6 +64,11 @@ def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMess
             by_place = all(_BY_PLACE.match(flow.names[row]) for row in by)
             border = not sums and by_place and ranks * share <= NEIGHBOURS * MOST_OF_BORDER_SHARE
             narrowed.append(NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks, border))
+    exchanges = cut_exchanges(flow, every)
+    narrowed += [
+        NarrowedMessage(m.start_ns, m.end_ns, sums=False, share=share, by=rows, ranks=0, exchanged=True)
+        for m, share, rows in exchanges
+    ]
     return narrowed
 
 

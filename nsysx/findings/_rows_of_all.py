@@ -30,7 +30,8 @@ from nsysx.model import Row
 class _ToAll(NamedTuple):
     """Messages of one line (row of the places): their GPU ``ops``, whether they add, and of what they bring the share that is read.
 
-    ``needless``: which share of their transfer goes. ``picked``: the line that takes this part. ``border``: it is a border of a field.
+    ``needless``: which share of their transfer goes. ``picked``: the line that takes this part. ``border``: it is a border of a
+    field. ``exchanged``: by an all-to-all.
     """
 
     ops: frozenset[int]
@@ -40,6 +41,7 @@ class _ToAll(NamedTuple):
     needless: float
     picked: Row
     border: bool
+    exchanged: bool
 
 
 def _to_all(profile: Profile) -> _ToAll | None:
@@ -67,7 +69,16 @@ def _to_all(profile: Profile) -> _ToAll | None:
         ns = round(needless * int(ops["ns"].sum()))
         of_lines[row] = (
             ns,
-            _ToAll(ops_of(ops), row, theirs[0].sums, share, needless, picked, all(each.border for each in theirs)),
+            _ToAll(
+                ops_of(ops),
+                row,
+                theirs[0].sums,
+                share,
+                needless,
+                picked,
+                border=all(each.border for each in theirs),
+                exchanged=theirs[0].exchanged,
+            ),
         )
     return max(of_lines.values(), key=lambda each: each[0])[1] if of_lines else None
 
@@ -97,6 +108,8 @@ def sent_to_all(case: Case, settings: RecordedSettings | None = None) -> str:
     what = (
         "adds up the rows of all ranks on every rank" if to_all.sums else "brings the rows of all ranks to every rank"
     )
+    if to_all.exchanged:
+        what = "exchanges parts of all ranks with all"
     picked = in_short(to_all.picked)
     return (
         f"line {line}{f' ({quoted(text)})' if text else ''} {what}, and of what comes {units.share(to_all.share, 1)} is read"
@@ -117,6 +130,8 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     to_all = case.profile.once(_to_all)
     if to_all is None or to_all.sums:
         return title, remedy
+    if to_all.exchanged:
+        return "Ranks exchange what is cut away behind", way("cut-before-exchange")
     return (
         ("A whole field is gathered of which its borders are read", way("borders-sent"))
         if to_all.border

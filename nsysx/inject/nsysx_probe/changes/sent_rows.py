@@ -88,6 +88,15 @@ UNTRIED = (
         "The work on the edges is done for 2 x w cells more. What is sent must not be written before it is sent.", untried=_SENT_SO,
     ),
     Remedy(
+        "cut-before-exchange",
+        "Cut to what is used before the exchange, in the dimensions that the transform behind it leaves alone, and on the way back pad "
+        "behind the exchange: what is dropped, or zero, need not be sent",
+        "x = exchange(torch.fft.rfft(u, dim=-1)[..., :modes].contiguous())  # few modes are used: cut, then exchange\n"
+        "x = torch.fft.fft(x, dim=-2)[..., rows, :]\n"
+        "u = torch.fft.irfft(exchange_back(torch.fft.ifft(y, dim=-2)), n=u.size(-1), dim=-1)  # irfft pads by itself",
+        "The modes must be shared out evenly over the ranks.", untried=_SENT_SO,
+    ),
+    Remedy(
         "wider-border",
         "Exchange a wider border once, before the first of several layers, and let each layer use up as much of it as it reads",
         "x = exchange_halo(x, width=len(convs))  # once; a convolution of 3 reads one row on each side\n"
