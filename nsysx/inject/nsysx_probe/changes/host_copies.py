@@ -125,6 +125,9 @@ UNTRIED = (
     ),
     Remedy(
         "made-on-gpu", "Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda')",
+        "generator = torch.Generator(device=device).manual_seed(seed)  # where it must come again\n"
+        "noise = torch.randn(shape, generator=generator, device=device)  # not torch.randn(shape).to(device)",
+        "A seed gives other numbers there than on the CPU.",
         untried="what makes the data is the program's own code",
     ),
 )  # fmt: skip

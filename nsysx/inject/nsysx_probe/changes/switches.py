@@ -109,7 +109,7 @@ CHANGES = (
         "no-cudnn-benchmark", "no search for the fastest convolution", "torch.backends.cudnn.benchmark = False",
         _held("cudnn.benchmark is off", *_backend("benchmark"), lambda _: False),
         alters="numerics", needs="cuda", beware="another algorithm rounds in another order",
-        advice="Turn cudnn.benchmark off, or pad inputs to few shapes",
+        advice="Turn cudnn.benchmark off, or give few sizes to the network (draw from some, pad to multiples of 32): each is searched once",
     ),
     Change(
         "cudnn-on", "cuDNN", "torch.backends.cudnn.enabled = True", _held("cuDNN is on", *_backend("enabled"), lambda _: True),
