@@ -30,7 +30,7 @@ _CUTS, _ZEROS = (
 _PADS, _WRITES = "aten::constant_pad_nd", re.compile(r"^aten::(copy_|index_put_|_index_put_impl_)$")
 
 
-class _Cut(NamedTuple):
+class _LeftOfCut(NamedTuple):
     """Which share of each dimension is left, and the operators (rows of the flow) that leave it."""
 
     shares: Mapping[int, float]
@@ -52,7 +52,7 @@ class CutExchange(NamedTuple):
 
 def cut_exchanges(flow: OperatorFlow, messages: list[FlowMessage]) -> list[CutExchange]:
     """Return the exchanges that carry more than is needed."""
-    search = _Search(flow)
+    search = _CutSearch(flow)
     exchanges = []
     for message in messages:
         if not EXCHANGES.match(message.name):
@@ -63,7 +63,7 @@ def cut_exchanges(flow: OperatorFlow, messages: list[FlowMessage]) -> list[CutEx
     return exchanges
 
 
-class _Search:
+class _CutSearch:
     def __init__(self, flow: OperatorFlow) -> None:
         self._flow = flow
         self._sizes = [sizes_of(text) for text in flow.size]
@@ -75,11 +75,11 @@ class _Search:
 
     def behind(self, message: FlowMessage) -> tuple[float, frozenset[int]] | None:
         """Return which share of what came is read, and what cuts it; None where not all is cut on the way."""
-        transformed, own = False, message.results - self._flow.row_of.keys()
+        transformed, in_call = False, message.results - self._flow.row_of.keys()
         later = [row for row in self._flow.outermost if self._flow.start_ns[row] >= message.end_ns]
         # What came may bear the number of a range within the collective's.
         last = self._flow.number[later[0]] if later else 0
-        named = {n for n in self._readers if n not in self._flow.row_of and own and min(own) <= n < last}
+        named = {n for n in self._readers if n not in self._flow.row_of and in_call and min(in_call) <= n < last}
         rows = set[int]().union(*(self._readers.get(n, set()) for n in message.results | named)).intersection(later)
         while len(rows) == 1:
             (row,) = rows
@@ -93,7 +93,7 @@ class _Search:
             rows = self._readers.get(self._flow.number[row], set())
         return None
 
-    def _cut(self, row: int) -> _Cut | None:
+    def _cut(self, row: int) -> _LeftOfCut | None:
         """Return what is left by an operator and by those behind it that cut the same again."""
         shares, rows = dict[int, float](), set[int]()
         while True:
@@ -105,7 +105,7 @@ class _Search:
             rows.add(row)
             behind = self._readers.get(self._flow.number[row], set())
             if len(behind) != 1 or not _CUTS.match(self._flow.names[next(iter(behind))]):
-                return _Cut(shares, frozenset(rows))
+                return _LeftOfCut(shares, frozenset(rows))
             (row,) = behind
 
     def before(self, number: int) -> tuple[float, frozenset[int]] | None:
@@ -115,7 +115,7 @@ class _Search:
         while row is not None and self._flow.made[row]:
             name, result = self._flow.names[row], self._results.get(self._flow.number[row])
             if name == _PADS and result is not None:
-                cut = _Cut(_shares(self._sizes[row][0], result), frozenset({row}))
+                cut = _LeftOfCut(_shares(self._sizes[row][0], result), frozenset({row}))
             elif _ZEROS.match(name) and result is not None:
                 cut = self._written(self._flow.number[row], result)
             else:
@@ -127,7 +127,7 @@ class _Search:
             return (cut.needed(transformed=transformed), cut.rows) if cut.shares else None
         return None
 
-    def _written(self, zeros: int, whole: Size) -> _Cut:
+    def _written(self, zeros: int, whole: Size) -> _LeftOfCut:
         """Return what is written into zeros, if one operator does."""
         views, writers = {zeros}, list[int]()
         for row in self._flow.outermost:
@@ -139,9 +139,9 @@ class _Search:
             elif _CUTS.match(self._flow.names[row]):
                 views.add(self._flow.number[row])
         if len(writers) != 1:
-            return _Cut({}, frozenset())
+            return _LeftOfCut({}, frozenset())
         values = [size for size in self._sizes[writers[0]][1:] if len(size) == len(whole)]
-        return _Cut(_shares(values[0], whole) if values else {}, frozenset(writers))
+        return _LeftOfCut(_shares(values[0], whole) if values else {}, frozenset(writers))
 
 
 def _shares(part: Size, whole: Size) -> dict[int, float]:

@@ -40,7 +40,7 @@ def searches_of_moved(flow: OperatorFlow) -> list[NeighbourSearch]:
     searches = list(_searches(flow, sizes, result))
     moved = []
     for before, behind in itertools.pairwise(searches):
-        if not behind.points & before.points and _come_from(flow, result, behind.points, before.points):
+        if _come_from(flow, result, behind.points - before.points, before.points):
             moved.append(behind)
     older = frozenset(n for search in searches[:1] for n in search.points if n >= 0 and n not in flow.row_of)
     if moved or (older and _come_from(flow, result, _kept(flow), older)):

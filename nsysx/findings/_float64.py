@@ -42,7 +42,7 @@ _DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
 
 
 #: Kernels that take numbers of float64 as arguments, and compute with others.
-_ARGUMENTS = r"(?i)multi_tensor|foreach|fused_?(adam|sgd|adagrad)"
+_ARGUMENTS = r"(?i)multi_tensor|foreach|fused_?(adam|sgd|adagrad)|nms_kernel"
 
 
 def _doubles(case: Case) -> pl.DataFrame:

@@ -84,6 +84,31 @@ def steps_of_time(net: Force) -> Callable[[], object]:
     return step
 
 
+def in_place(net: Force, *, moves: bool) -> Callable[[], object]:
+    """A rank's own points are a part of all, and are moved where they lie; ghosts are written behind them."""
+
+    def step() -> None:
+        with torch.no_grad():
+            everywhere = torch.cat([from_host(START), START[:20] + 1.0])
+            own, vel = everywhere[:POINTS], torch.zeros(POINTS, 3)
+            for _ in range(ROUNDS):
+                pairs = (torch.cdist(own, everywhere) < NEAR).nonzero(as_tuple=True)
+                force = net(own, pairs[0], pairs[1] % POINTS)
+                vel.add_(0.01 * force)
+                if moves:
+                    own.add_(0.01 * vel)
+                    everywhere[POINTS:] = own[:20] + 1.0
+        net.edge(vel).square().mean().backward()
+
+    return step
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_points_that_are_moved_where_they_lie(moves: bool, tmp_path: Path) -> None:
+    net = Force()
+    assert bool(told(in_place(net, moves=moves), net, tmp_path)) is moves
+
+
 def told(step: Callable[[], object], net: nn.Module, folder: Path) -> list[Finding]:
     found = recorded(step, net, __file__, folder).found(folder, "NSX131")
     return [f for f in found if f.remedies and f.remedies[0].name == "list-for-rounds"]
