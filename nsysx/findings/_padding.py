@@ -7,10 +7,11 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers import operator_work
 from nsysx.analyses.helpers.operator_work import operators_of_report
 from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
-from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE, ROUNDED_UP_SHARE
 from nsysx.findings._once import Takes
@@ -88,5 +89,26 @@ def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
 
 
 def taken(case: Case) -> Takes:
-    """Return the work of the networks."""
-    return Takes(ops_of(case.ops.filter(of_networks(case.profile, case.ops))))
+    """Return the work of the networks; where most of it has not the sizes of the padded rows, as of a network that is conditioned on them,
+    that which has.
+    """
+    every = case.ops.filter(of_networks(case.profile, case.ops)).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
+    padded_ops = every.filter(pl.col("op").is_in(list(_of_rows(case))))
+    most = 2 * int(padded_ops["ns"].sum()) >= int(every["ns"].sum())
+    return Takes(ops_of(every if most or not padded_ops.height else padded_ops))
+
+
+def _of_rows(case: Case) -> frozenset[int]:
+    """Return the GPU ops of operators, and their gradients, that are given tensors with the sizes of the padded rows; none if not known."""
+    seen = _counts(settings_of(case.profile))
+    if seen is None or case.program.compiled:  # what was compiled has no sizes
+        return frozenset()
+    try:
+        operators = operator_work.numbered_operators(case.profile)
+    except NotRecorded:
+        return frozenset()
+    rows, length = seen["rows"], seen["length"]
+    sized = pl.col("shapes").cast(pl.String).str.contains(
+        rf"\b{rows}, {length}\b|\b{rows * length}\b|\[{rows}, \d+, {length}, "
+    )  # fmt: skip
+    return ops_of(operator_work.work_of(case.profile, operators.filter(sized.fill_null(value=False))))
