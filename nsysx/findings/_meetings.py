@@ -43,6 +43,7 @@ from nsysx.findings._looped_exchanges import behind_first_round, by_owners
 from nsysx.findings._once import edits_without
 from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._sent_levels import sent_levels
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames import lookup
 from nsysx.judging.other_work import others_of_gpu
@@ -98,6 +99,7 @@ def meeting(case: Case) -> CommunicationCause | None:
         or _of_tables(case)
         or _behind_backward(case)
         or _of_halos(case)
+        or _of_levels(case)
         or _in_line(case)
         or _picked(case)
         or _early(case)
@@ -292,6 +294,15 @@ def _of_halos(case: Case) -> CommunicationCause | None:
         fix = Fix.by_name("wider-border", text=halos.text)
         return CommunicationCause(fix, halos.where, halos.saving, f"{title} before each of several layers")
     return CommunicationCause(Fix.by_name("inside-first", text=halos.text), halos.where, halos.saving, title)
+
+
+def _of_levels(case: Case) -> CommunicationCause | None:
+    """Return that the skip connections of all levels of a network cross a link; else None."""
+    levels = sent_levels(case)
+    if levels is None:
+        return None
+    title = "Skip connections of all levels are sent from one rank to another"
+    return CommunicationCause(Fix.by_name("cut-between-levels", text=levels.text), levels.where, levels.saving, title)
 
 
 def _in_line(case: Case) -> CommunicationCause | None:

@@ -237,3 +237,7 @@ SUPPRESSED_BOXES, FEWEST_SUPPRESSED_BOXES = 1_000, 8_000
 #: From so many exchanges of borders in a row on one of a wider border is told, if all borders together are this share of the field at most.
 #: Messages that take no longer than this are mostly latency: NCCL's send and receive of a few rows take 20 to 60 us over NVLink. Chosen.
 FEWEST_HALO_LAYERS, WIDEST_BORDER_SHARE, SHORT_EXCHANGE_NS = 4, 0.25, 100_000
+# ---- _sent_levels ---------------------------------------------------------------------------------------------------
+#: Tensors of so many levels or more, each of which has so many times the places of the next, are skips of a network of levels: halves in
+#: each of two dimensions are a fourth.
+FEWEST_SENT_LEVELS, LEVELS_APART_TIMES = 3, 3.5

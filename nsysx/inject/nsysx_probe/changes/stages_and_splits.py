@@ -11,6 +11,17 @@ _ALL_RANKS = "how a network is divided among the ranks, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "cut-between-levels",
+        "Cut a network of levels (U-Net) between an outer and an inner level, not between encoder and decoder: then one tensor of an inner "
+        "level is sent there and back, and no skip connection",
+        "# rank 0: the outermost levels of encoder and decoder; rank 1: all inner ones\n"
+        "x, skips = outer_encoder(mb)\n"
+        "dist.send(x.contiguous(), 1); dist.recv(y := torch.empty_like(x), 1)\n"
+        "out = outer_decoder(y, skips)  # gradients the same way back",
+        "Choose the level so that both ranks have about as much to compute; several micro-batches must be on their way at once.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "local-outputs",
         "Let split layers hand on plain tensors (use_local_output=True, the default of ColwiseParallel and RowwiseParallel): every "
         "operator between them on a DTensor goes through Python",
