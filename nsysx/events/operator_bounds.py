@@ -62,3 +62,6 @@ GATHERED_OFTEN_TIMES = 3
 # ---- nested_recomputation ------------------------------------------------------------------------------------------
 #: Checkpoints nest two or three deep; what backward calls more often for each call of the forward is an iteration of its own. Chosen.
 MOST_RECOMPUTATIONS = 3
+# ---- reordered_rows ------------------------------------------------------------------------------------------------
+#: Numbers of rows come from a search by no more operators than these: a quotient, a sum, casts. Chosen.
+MOST_OPERATORS_TO_SEARCH = 40

@@ -241,3 +241,6 @@ FEWEST_HALO_LAYERS, WIDEST_BORDER_SHARE, SHORT_EXCHANGE_NS = 4, 0.25, 100_000
 #: Tensors of so many levels or more, each of which has so many times the places of the next, are skips of a network of levels: halves in
 #: each of two dimensions are a fourth.
 FEWEST_SENT_LEVELS, LEVELS_APART_TIMES = 3, 3.5
+# ---- _reordered_rows ------------------------------------------------------------------------------------------------
+#: Rows that are put in another order within what holds them are read and written twice: picked, then copied back.
+ORDERED_IN_PLACE_TIMES = 2

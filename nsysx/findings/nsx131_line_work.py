@@ -11,6 +11,7 @@ What it means
     Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
     Attention that a loop calls for each document of a packed sequence is told, too, and a random order of all for few numbers of it.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
+    So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -54,6 +55,7 @@ from nsysx.findings import (
     _neighbour_orders,
     _neighbour_searches,
     _product_forms,
+    _reordered_rows,
     _row_matrices,
     _shared_factors,
     _smaller_operators,
@@ -128,7 +130,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
-    grown += _grown_sequences.findings_of(case, RULE)
+    grown += [*_grown_sequences.findings_of(case, RULE), *_reordered_rows.findings_of(case, RULE)]
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += _enlarged_logits.findings_of(case, RULE)

@@ -51,6 +51,7 @@ class _Recorded(Lined):
     def __init__(self, source: Mapping[int, str]) -> None:
         super().__init__(source)
         self.autograd = self.process.thread(150, "pt_autograd_0")
+        self.slow = tuple[str, ...]()
 
 
 def from_host(tensor: Any) -> Any:
@@ -59,12 +60,18 @@ def from_host(tensor: Any) -> Any:
         return tensor.clone()
 
 
-def recorded(step: Callable[[], object], model: Any, file: str, folder: Path, first: int = 3) -> Lined:
-    """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default."""
+def recorded(
+    step: Callable[[], object], model: Any, file: str, folder: Path, first: int = 3, slow: tuple[str, ...] = ()
+) -> Lined:
+    """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default.
+
+    ``slow``: operators that are one kernel on a GPU which takes long, whatever they call on the CPU.
+    """
     ranges = _ranges_of(_with_lines(step, file), folder, model)
     trees = [each for each in ranges if each.name.startswith(_STEP)]
     text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
     program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
+    program.slow = slow
 
     def body(program: Lined, number: int) -> None:
         assert isinstance(program, _Recorded)
@@ -170,20 +177,24 @@ def _same(each: _Range) -> list[_Range]:
     return [inner for inner in each.inner if inner.name == each.name]
 
 
-def _launch(program: Lined, each: _Range, host: bool) -> None:
+def _launch(program: _Recorded, each: _Range, host: bool) -> None:
     name = each.name.split("::")[1]
     if host and name == "clone":
         program.copy(5, pageable=False)
     elif name in _READS:
-        program.launch(60 if name in _SLOW else 10, name)
+        program.launch(60 if name in (*_SLOW, *program.slow) else 10, name)
         program.copy(2, "DtoH", bytes=8)
         program.sync()
     elif each.name.startswith(_OF_PACKAGES):
         program.launch(60, name)
-    elif each.name.startswith("c10d::") or (
-        not any(inner.name.startswith("aten::") for inner in (each.inner if name not in _SORTS else _same(each)))
-        and not is_view(each.name)
-        and name not in _NO_WORK
+    elif (
+        each.name.startswith("c10d::")
+        or name in program.slow
+        or (
+            not any(inner.name.startswith("aten::") for inner in (each.inner if name not in _SORTS else _same(each)))
+            and not is_view(each.name)
+            and name not in _NO_WORK
+        )
     ):
         comm = each.name.startswith("c10d")
-        program.launch(60 if name in _SLOW else 10, "ncclDevKernel_SendRecv" if comm else name)
+        program.launch(60 if name in (*_SLOW, *program.slow) else 10, "ncclDevKernel_SendRecv" if comm else name)

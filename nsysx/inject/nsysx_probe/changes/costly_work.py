@@ -183,6 +183,24 @@ UNTRIED = (
         "Begin with whole = room.narrow(1, 0, 0). No gradient may run through what is written.", untried=_OWN_CODE,
     ),
     Remedy(
+        "own-rows-ordered",
+        "Put only what the beams wrote themselves in the new order, in place: the prompt before it is the same in all beams of one input, "
+        "and so are the keys and values of an encoder",
+        "own = slice(prompt, t + 1)  # what this search has written so far\n"
+        "for cache in caches:  # room for all tokens, made once: [rows, heads, tokens, numbers]\n"
+        "    cache[:, :, own] = cache[beam, :, own]  # not cache.index_select(0, beam)\n"
+        "# keys and values of the encoder: no order at all",
+        "beam must name rows of the same input: a row may not go to another one.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "shared-rows-kept",
+        "Leave these tensors in the order that they are in: nothing is written into them, and rows of one input are the same in all of its "
+        "beams (keys and values of an encoder)",
+        "for layer in own_caches:  # of the decoder's own tokens alone\n"
+        "    layer.keys, layer.values = layer.keys[beam], layer.values[beam]",
+        "beam must name rows of the same input: a row may not go to another one.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "joined-at-end",
         "Keep the parts in a list and join them once, behind the loop: nothing reads what torch.cat makes on the way, and each copies all "
         "before it",
