@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _sent_copies as sent_copies
+from nsysx.findings import _summed_late as summed_late
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -18,5 +19,17 @@ OF_SENT = (
         oversight=True,
         at=sent_copies.place_of_message,
         worded=sent_copies.in_its_words,
+    ),
+    Costly(
+        "gradients of each micro-batch",
+        summed_late.reduced_each,
+        "Gradients are reduced over the ranks for each micro-batch",
+        way("reduced-behind-last"),
+        worth=summed_late.reduced_once,
+        takes=summed_late.taken,
+        leads=True,
+        oversight=True,
+        at=summed_late.place_of_line,
+        worded=summed_late.in_its_words,
     ),
 )

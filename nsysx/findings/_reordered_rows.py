@@ -55,7 +55,7 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, reordered: Sequence[Reord
     return Found(
         rule,
         f"{there}a search puts all rows of its caches in another order in each round: {units.duration(cost)} {case.per}",
-        f"{_in_words(case, reordered, orders)} {units.duration(cost)} {case.per}, {case.share(cost)} of the step; for what the rounds wrote "
+        f"{_in_words(case, reordered, orders)} {units.duration(cost)} {case.per}, {case.share(cost)} of the step; for what rounds wrote "
         f"themselves alone it would be {units.duration(case.per_step(round(left)))}.",
         worth=worth,
         cost_ns=cost,

@@ -15,6 +15,13 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "reduced-behind-last",
+        "Reduce these gradients once, behind the last micro-batch: let them add up until then, and reduce nothing in the loop or in a hook",
+        "dist.all_reduce(p.grad, group=group)  # once, behind the last micro-batch: not in the loop, nor in a hook\n"
+        "optimizer.step()",
+        "What a loop or a hook adds up elsewhere (main_grad) adds up without the exchange, and that sum is reduced.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "frozen-before-wrapping",
         "Leave find_unused_parameters out, and freeze what nothing trains before it is wrapped (requires_grad_(False)), or keep it out of "
         "the wrapped module: DDP then neither keeps buckets for it nor reduces them",

@@ -1,0 +1,161 @@
+"""Gradients that a line of the program reduces over the ranks once for each micro-batch: their sum could be reduced once, behind the last.
+
+Stages of a pipeline that hold one table together (tied embeddings), and loops that average by hand, reduce behind each backward, or in a
+hook of it. A sum over ranks of sums over micro-batches is the same in either order. Each exchange also holds stages up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.analyses.lines import text_of, texts
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import FEWEST_MICRO_STEPS
+from nsysx.findings._once import Takes
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+from nsysx.reading import nccl_notes
+from nsysx.replay.engine import RemoveOps
+
+_REDUCES = ("allreduce", "reducescatter", "reduce")
+#: Lines that reduce a gradient that a parameter keeps: by its attribute, or by a name that the line before gives it.
+_KEPT = re.compile(r"\.(main_)?grad\b")
+_CALL = re.compile(r"[\w.]*\b(all_reduce|reduce_scatter_tensor|reduce)\((?P<given>[\w.]+)[^()]*\)")
+
+
+class _EachMicroBatch(NamedTuple):
+    """A line (row of the places) that reduces behind each backward: its text, how many backwards a step has, what it reduces in each
+    (collectives and bytes), and its GPU ops in all steady steps, but the last of each step.
+    """
+
+    line_row: int
+    text: str
+    backwards: int
+    each: int
+    size_bytes: int
+    early: frozenset[int]
+
+
+def _find(profile: Profile) -> _EachMicroBatch | None:
+    """Return the line that reduces most in this way; None without one, and where a wrapper reduces."""
+    code, settings = profile.code(), settings_of(profile)
+    ops = profile.attributed.gpu_ops
+    ours = (ops["cls"] == DeviceActivity.COMM.value) & (ops["process"] == profile.process)
+    comm = ops.filter(ours & ops["call_start_ns"].is_not_null()).sort("call_start_ns")
+    if code is None or settings is None or settings.rows("wrappers") or not comm.height or not profile.scope.steps:
+        return None
+    messages = nccl_notes.messages(profile.trace, comm, nccl_notes.members(profile.trace).get(profile.process, {}))
+    reduces = np.array([message.kind in _REDUCES for message in messages], np.bool_)
+    size = np.array([message.bytes or 0 for message in messages], np.int64)
+    line = np.where(reduces, code.places_of(code.op[comm["op"].to_numpy()]), -1)
+    called, op, source = comm["call_start_ns"].to_numpy(), comm["op"].to_numpy(), texts(profile)
+    steady = comm["op"].is_in(profile.steady_ops["op"].to_list()).to_numpy()
+    found = list[_EachMicroBatch]()
+    for row in np.unique(line[line >= 0]).tolist():
+        file, number, _ = code.places.row(row)
+        before, text = (text_of(source, file, at) or "" for at in (number - 1, number))
+        theirs = line == row
+        if not _of_gradient(before, text) or not (theirs & steady).any():
+            continue
+        backwards, each = _rounds(profile, called[theirs], size[theirs])
+        if backwards >= FEWEST_MICRO_STEPS:
+            early = _early(profile, called[theirs & steady], op[theirs & steady], each)
+            size_bytes = int(size[theirs & steady].sum()) // profile.scope.steps // backwards
+            found.append(_EachMicroBatch(row, text, backwards, each, size_bytes, early))
+    return max(found, key=lambda each: each.size_bytes, default=None)
+
+
+def _of_gradient(before: str, text: str) -> bool:
+    """Return whether a line reduces the gradient that a parameter keeps."""
+    call = _CALL.search(text)
+    if call is None:
+        return False
+    given = call["given"]
+    named = re.compile(rf"\b{re.escape(given)}\s*=[^=].*\.(main_)?grad\b")
+    return _KEPT.search(given) is not None or any(named.search(each) for each in (before, text))
+
+
+def _rounds(profile: Profile, called: I64, size: I64) -> tuple[int, int]:
+    """Return how many backwards an X-ray step has, and how many collectives of a line each; (0, 0) where they are not alike, or some
+    have none.
+    """
+    ranges = profile.ranges.ranges.filter((pl.col("process") == profile.process) & pl.col("own") & ~pl.col("repeated"))
+    phases = (
+        ranges.filter(pl.col("kind") == "phase")
+        .select("start_ns", "end_ns", pl.col("name").cast(pl.String))
+        .sort("start_ns")
+    )
+    for start, end in ranges.filter(pl.col("kind") == "step").select("start_ns", "end_ns").sort("start_ns").iter_rows():
+        inside = phases.filter(pl.col("start_ns").is_between(start, end))
+        begins = inside.filter(pl.col("name") == "backward")["start_ns"].to_numpy()
+        of_step = (called >= start) & (called < end)
+        if len(begins) < FEWEST_MICRO_STEPS or not of_step.any():
+            continue
+        updates = inside.filter(pl.col("name").str.starts_with("optimizer"))["start_ns"].to_numpy()
+        if ((updates > begins[0]) & (updates < begins[-1])).any():
+            return 0, 0
+        which = np.searchsorted(begins, called[of_step], side="right") - 1
+        each = [tuple(size[of_step][which == number].tolist()) for number in range(len(begins))]
+        return (len(begins), len(each[0])) if each[0] and len(set(each)) == 1 else (0, 0)
+    return 0, 0
+
+
+def _early(profile: Profile, called: I64, op: I64, each: int) -> frozenset[int]:
+    """Return the GPU ops of all but the last round of each steady step."""
+    steps = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort().to_numpy()
+    step = np.searchsorted(steps, called, side="right")
+    rounds = (op[step == number] for number in np.unique(step))  # in order of their calls
+    return frozenset(number for those in rounds for number in those[:-each].tolist())
+
+
+def reduced_each(case: Case, _: RecordedSettings | None = None) -> str:
+    """Return that a line reduces gradients for each micro-batch."""
+    found = case.profile.once(_find)
+    if found is None:
+        return ""
+    each = "once" if found.each == 1 else f"{units.count(found.each)} times"
+    return (
+        f"this line reduces gradients over the ranks {each} for each of the {found.backwards} backwards of a step, "
+        f"{units.size(found.size_bytes)} each: the sum over the ranks is the same behind the last one, and ranks do not wait for each "
+        "other in between"
+    )
+
+
+def reduced_once(case: Case, _: RecordedSettings | None) -> Saving | None:
+    """Return what it saves if those of all but the last backward go: a bound, since ranks may wait for each other elsewhere then."""
+    found = case.profile.once(_find)
+    return None if found is None else case.worth_or_freed(RemoveOps(found.early), bound=True)
+
+
+def taken(case: Case) -> Takes:
+    """Return these reductions."""
+    found = case.profile.once(_find)
+    return Takes(frozenset() if found is None else found.early)
+
+
+def place_of_line(case: Case) -> Row:
+    """Return the line."""
+    found, code = case.profile.once(_find), case.profile.code()
+    return {} if found is None or code is None else code.where(found.line_row)
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy, with the call of the line."""
+    found = case.profile.once(_find)
+    call = None if found is None else _CALL.search(found.text)
+    if call is None or not _KEPT.search(call["given"]):
+        return title, remedy
+    update = remedy.paste.splitlines()[-1]
+    return title, replace(
+        remedy, paste=f"{call[0]}  # once, behind the last micro-batch: not in the loop, nor in a hook\n{update}"
+    )
