@@ -11,7 +11,7 @@ What it means
     of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step, and in each
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
-    statistics for a log in the steps that write it.
+    statistics for a log in the steps that write it. Heads whose results are multiplied by zero run for their parameters' sake alone.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
@@ -69,6 +69,7 @@ from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes,
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
+from nsysx.findings._zeroed_results import zeroed_results
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, ScaleOps
@@ -133,7 +134,7 @@ def check(case: Case) -> list[Finding]:
     needless += fixed
     needless += _logged(case, code, unseen=unseen)
     if not unseen:
-        unread = (_Needless(*each) for each in unread_results(case, flow, code))
+        unread = (_Needless(*each) for each in (*unread_results(case, flow, code), *zeroed_results(case, flow, code)))
         needless += [(each, flow, of_calls) for each in (*unread, *_frozen(case, flow, code))]
     findings: list[Finding] = []
     gone: set[int] = set()  # the calls of these

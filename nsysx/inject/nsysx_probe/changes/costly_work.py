@@ -183,6 +183,14 @@ UNTRIED = (
         "Begin with whole = room.narrow(1, 0, 0). No gradient may run through what is written.", untried=_OWN_CODE,
     ),
     Remedy(
+        "zeroed-parameters",
+        "Leave out what nobody wants of this step, and touch its parameters in place of its results: a wrapper of ranks wants a gradient "
+        "for each parameter, which is zero either way",
+        "idle = [p for name, head in heads.items() if name not in targets for p in head.parameters()]\n"
+        "loss = loss + 0.0 * sum(p.sum() for p in idle)  # the other heads: not called at all",
+        "Statistics that a head keeps of what it sees (batch norm) then count the samples of its own task alone.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "own-rows-ordered",
         "Put only what the beams wrote themselves in the new order, in place: the prompt before it is the same in all beams of one input, "
         "and so are the keys and values of an encoder",
