@@ -35,7 +35,7 @@ class LeafBackwards(NamedTuple):
 
     ``work``: of each API call of the report whether it is made for that alone. ``leaf``: the operator (row of the flow) that made the
     activation, and ``size`` of it. ``gradients``: how many a backward adds to parameters. ``last``: the row of the trained operator that
-    comes first, -1 where that is not known.
+    comes first, -1 where that is not known. ``reentrant``: checkpoints compute the forward again for it, which need such an input.
     """
 
     work: Flags
@@ -43,6 +43,7 @@ class LeafBackwards(NamedTuple):
     size: Size
     gradients: int
     last: int
+    reentrant: bool = False
 
 
 class _RecordedBackward(NamedTuple):
@@ -71,9 +72,11 @@ def _find(profile: Profile) -> LeafBackwards | None:
     backwards = _backwards(ranges, ops)
     step_end = _end_of_step(ranges, flow)
     of_flow = [each for each in backwards if flow.start_ns[0] <= each.start_ns < step_end]
+    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
+    if ops["name"].str.contains(_REENTRANT).any():
+        return _of_checkpoints(profile, ops, backwards, flow, result)
     if not of_flow or _asked_for(ops, backwards):
         return None
-    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
     trained, read = trained_of(profile), {number for number, _ in results_given(_outside(ops))}
     leaves = [_leaves_of(each, ops, flow, result, trained, read) for each in of_flow]
     rows = [row for each in leaves for row in each]
@@ -94,6 +97,53 @@ def _find(profile: Profile) -> LeafBackwards | None:
     of_parameters = of_flow[first].accumulations[: shapes[first][0] - shapes[first][1]]
     last = max(_rows_before(of_parameters[-1], ops, flow, trained), default=-1)
     return LeafBackwards(work, rows[0], result[flow.number[rows[0]]], len(of_parameters), last)
+
+
+def _of_checkpoints(
+    profile: Profile, ops: pl.DataFrame, backwards: list[_RecordedBackward], flow: OperatorFlow, result: dict[int, Size]
+) -> LeafBackwards | None:
+    """Return what checkpoints that run a forward again in a backward of their own do for nothing but such an activation.
+
+    Each of them adds a gradient to its input, which it has cut off; those below all that is trained add no other one.
+    """
+    calls = profile.attributed.api_calls
+    work, size, gradients = np.zeros(calls.height, np.bool_), Size(), 0
+    keys, when = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    nodes = ops.filter(pl.col("name").str.contains(_REENTRANT) & pl.col("name").str.starts_with(_EVALUATES))
+    for backward in backwards:
+        of_backward = nodes.filter(pl.col("start_ns") >= backward.start_ns, pl.col("end_ns") <= backward.end_ns)
+        spans = of_backward.sort("start_ns").select("thread", "start_ns", "end_ns").rows()
+        thread, start, _, label = backward.accumulations[-1]
+        size = next(iter(sizes_of(_sizes_in(label))), ())
+        if not spans or thread != spans[-1][0] or start < spans[-1][2] or len(size) < 2:
+            return None  # what is added to last is in a checkpoint, or no activation
+        needless = list[tuple[int, int]]()
+        for thread, start, end in reversed(spans):
+            inside = [each[3] for each in backward.accumulations if each[0] == thread and start <= each[1] < end]
+            if [next(iter(sizes_of(_sizes_in(text))), ()) for text in inside] != [size]:
+                break
+            needless.append((start, end))
+        if not needless or len(needless) == len(spans):
+            return None
+        gradients = len(backward.accumulations) - len(spans) - 1
+        starts, ends = np.array(sorted(needless), np.int64).T
+        work |= (keys == thread) & (interval_of(when, starts, ends) >= 0)
+    read = {number for number, _ in results_given(_outside(ops))}
+    leaf = next((row for row in flow.outermost if result.get(flow.number[row]) == size), -1)
+    added = {number for each in backwards for number in _numbers_within(ops, each.accumulations[-1])}
+    if leaf < 0 or gradients < 1 or not read.isdisjoint(added):
+        return None
+    repeats = profile.ranges.repeats
+    if repeats is not None:
+        work |= work[repeats.like]
+    return LeafBackwards(work, leaf, size, gradients, -1, reentrant=True)
+
+
+def _numbers_within(ops: pl.DataFrame, accumulation: _Accumulation) -> list[int]:
+    """Return the numbers of the operators in which a gradient is accumulated."""
+    thread, start, end, _ = accumulation
+    made = ops.filter(pl.col("thread") == thread, pl.col("start_ns") >= start, pl.col("end_ns") <= end)
+    return made["label"].str.extract(ID, 1).cast(pl.Int64, strict=False).drop_nulls().to_list()
 
 
 def _end_of_step(ranges: pl.DataFrame, flow: OperatorFlow) -> int:
@@ -117,10 +167,8 @@ def _backwards(ranges: pl.DataFrame, ops: pl.DataFrame) -> list[_RecordedBackwar
 
 
 def _asked_for(ops: pl.DataFrame, backwards: list[_RecordedBackward]) -> bool:
-    """Return whether gradients are computed outside of ``backward`` (``autograd.grad``), too, or a checkpoint needs them."""
+    """Return whether gradients are computed outside of ``backward`` (``autograd.grad``), too."""
     nodes = ops.filter(pl.col("name").str.starts_with(_EVALUATES)).sort("start_ns")
-    if nodes["name"].str.contains(_REENTRANT).any():
-        return True
     spans = np.array([(each.start_ns, each.end_ns) for each in backwards], np.int64)
     first, last = int(spans[0, 0]), int(spans[-1, 1])
     start = nodes["start_ns"].to_numpy()
@@ -152,9 +200,8 @@ def _leaves_of(
     """Return what made the activations to which a backward adds gradients behind all of its parameters, one row for each."""
     leaves = list[int]()
     for each in reversed(backward.accumulations):
-        thread, start, end, label = each
-        made = ops.filter(pl.col("thread") == thread, pl.col("start_ns") >= start, pl.col("end_ns") <= end)
-        numbers = made["label"].str.extract(ID, 1).cast(pl.Int64, strict=False).drop_nulls().to_list()
+        *_, label = each
+        numbers = _numbers_within(ops, each)
         size = next(iter(sizes_of(_sizes_in(label))), ())
         # What the operator before it in the graph was given, and no operator that is trained made: a weight has no maker.
         given = (maker for row in _rows_before(each, ops, flow, trained) for maker in flow.makers[row])

@@ -31,6 +31,14 @@ from nsysx.model import Row
 
 _REQUIRES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True")
 _HOOK = "cut = lambda part, given, made: made.detach()\nmodel.get_submodule(at).register_forward_hook(cut)"
+_WITHOUT_REENTRANT = (
+    "Checkpoint without reentrant backwards, which alone need an input that requires a gradient, and let no activation below what is "
+    "trained require one: leave enable_input_require_grads() out"
+)
+_NOT_REENTRANT = (
+    'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})\n'
+    "# or checkpoint(block, x, use_reentrant=False); and no model.enable_input_require_grads()"
+)
 #: Files of installed packages, which the program cannot change.
 _INSTALLED = re.compile(r"(?:site|dist)-packages/")
 _IN_PLACE = re.compile(r"^([\w.]+)\.(?:requires_grad_\((?:True)?\)|requires_grad\s*=\s*True)$")
@@ -103,6 +111,10 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     if needless is None or flow is None:
         return title, remedy
     part, made = _lowest_part(case, needless, flow), _module_of_leaf(case, needless, flow)
+    if needless.reentrant:
+        return "Checkpoints compute again, and backward runs, below all that is trained", replace(
+            remedy, text=_WITHOUT_REENTRANT, paste=_NOT_REENTRANT
+        )
     if part:
         title = f"Backward runs on below {part}, where nothing is trained"
     line = next(_requiring(case), None)

@@ -120,3 +120,50 @@ def test_the_line_that_makes_it_require_one_is_told(tmp_path: Path) -> None:
 def test_backwards_that_end_where_something_is_trained_or_read(kind: str, tmp_path: Path) -> None:
     found = told(tmp_path, kind)
     assert NAME not in {each.evidence[0]["setting"] for each in found}
+
+
+def reentrant(program: Lined, count: int, *, lowest: int = TRAINED, of_embedding: bool = False) -> None:
+    """As above, with a checkpoint around each layer: what backward does of it, 400 us, is a backward of its own. From layer ``lowest`` on
+    there are weights that are trained; ``of_embedding``: so are the rows of the embedding.
+    """
+    at, sequence = 1000 * count + 10, 100 * count + 10
+    with program.line(CALL), program.range("forward"), program.range("net:Net"):
+        with program.range("net.embed:Embedding"):
+            operator(program, "embedding", at, "(0,-1)", f"{WEIGHT}, [8, 16], []", 20)
+        for layer in range(LAYERS):
+            with program.range(f"net.layers.{layer}:Layer"):
+                operator(
+                    program, "mm", at + 1 + layer, f"({at + layer},0)", f"{ROWS}, {WEIGHT}, []", 100, sequence + layer
+                )
+    with program.line(CALL), program.range("backward"):
+        for layer in reversed(range(LAYERS)):
+            with noted(
+                program, f"autograd::engine::evaluate_function: CheckpointFunctionBackward, op_id = {at + 600 + layer}"
+            ):
+                operator(program, "mm", at + 700 + layer, "(0,-1)", f"{ROWS}, {WEIGHT}, []", 100)
+                evaluated(program, at + 100 + 10 * layer, sequence + layer, 300)
+                if layer >= lowest:
+                    accumulated(program, at + 200 + 10 * layer, at + 102 + 10 * layer, WEIGHT)
+                accumulated(program, at + 300 + 10 * layer, at + 102 + 10 * layer, ROWS)
+        accumulated(program, at + 400, at + 102, WEIGHT if of_embedding else ROWS)
+    with program.range("optimizer"):
+        operator(program, "_fused_adamw_", at + 450, f"({at + 232},0)", f"{WEIGHT}, [], []", 20)
+    program.sync()
+
+
+def told_of_checkpoints(folder: Path, **kind: object) -> list[Finding]:
+    program = Lined(SOURCE, {"step": 1, "gradient_readers": []})
+    found = program.run(lambda program, count: reentrant(program, count, **kind)).found(folder, "NSX127")  # type: ignore[arg-type]
+    return [each for each in found if each.evidence[0]["setting"] == NAME]
+
+
+def test_checkpoints_below_what_is_trained_that_need_an_input_with_a_gradient(tmp_path: Path) -> None:
+    (found,) = told_of_checkpoints(tmp_path)
+    assert '"use_reentrant": False' in found.paste and "no model.enable_input_require_grads()" in found.paste
+    assert found.title.startswith("Checkpoints compute again, and backward runs, below all that is trained")
+    assert found.saving_ns_per_step == pytest.approx(3 * 400_000, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [{"lowest": 0}, {"of_embedding": True}, {"lowest": LAYERS}])
+def test_checkpoints_above_something_that_is_trained(kind: dict[str, object], tmp_path: Path) -> None:
+    assert not told_of_checkpoints(tmp_path, **kind)
