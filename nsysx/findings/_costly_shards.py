@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _recomputed_exchanges as recomputed
+from nsysx.findings import _recurrent_gathers as recurrent
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -44,5 +45,18 @@ OF_SHARDS = (
         oversight=True,
         phase="backward",
         at=recomputed.place_of_checkpoint,
+    ),
+    Costly(
+        "gathers for each call",
+        recurrent.gathered_each_time,
+        "A unit gathers its parameters again for each of its calls in one forward",
+        way("kept-over-calls"),
+        worth=recurrent.kept_over_calls,
+        takes=recurrent.taken,
+        leads=True,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="forward",
+        worded=recurrent.in_its_words,
     ),
 )
