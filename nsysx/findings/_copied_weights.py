@@ -28,6 +28,18 @@ _WEIGHTS = re.compile(
 )
 #: What takes a tensor to the CPU.
 _TO_CPU = re.compile(r"\.cpu\(|\.to\(\s*[\"']cpu")
+#: What draws numbers: noise has the sizes of the weights, and is none of them.
+_DRAWS = re.compile(
+    r"\brand(n|int)?(_like)?\(|\b(torch|np|numpy)\.normal\(|\b(rng|random)\.\w*normal\(|\.(normal|uniform|bernoulli)_\("
+)
+_DRAWN = Fix.by_name(
+    "made-on-gpu",
+    text="Draw this noise on the GPU, with a generator of that device: the CPU draws number after number, whatever threads it has, and "
+    "each tensor is copied",
+    paste="generator = torch.Generator(device=p.device).manual_seed(seed)  # once: alike on all ranks with GPUs of one kind\n"
+    "noise = torch.randn(p.shape, generator=generator, device=p.device)",
+    condition="The seed gives other numbers than on the CPU.",
+)
 _SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -75,6 +87,19 @@ def _bytes(network: Row) -> int:
     )
 
 
+def drawn(case: Case, file: str | None, line: int | None) -> Fix | None:
+    """Return the advice for a line of a function that draws numbers on the CPU which are copied to the GPU, None for others."""
+    rows = case.typed_rows(lines.ROWS)
+    function = next((row["function"] for row in rows if (row["file"], row["line"]) == (file, line)), None)
+    return _DRAWN if (file, function) in _drawing(case) else None
+
+
+def _drawing(case: Case) -> frozenset[tuple[str | None, str]]:
+    """Return the functions, by file and name, with a line that draws numbers and launches nothing."""
+    drawing = (r for r in case.typed_rows(lines.ROWS) if not r["launches"] and _DRAWS.search(str(r["text"] or "")))
+    return frozenset((row["file"], row["function"]) for row in drawing)
+
+
 def functions(case: Case) -> frozenset[tuple[str | None, str]]:
     """Return the functions, by file and name, with a line that copies weights; none where lines were not noted."""
     copying = (
@@ -82,7 +107,7 @@ def functions(case: Case) -> frozenset[tuple[str | None, str]]:
         for row in case.typed_rows(lines.ROWS)
         if of_weights(case, row["copies"], row["copy_bytes"], str(row["text"] or ""))
     )
-    return frozenset(copying)
+    return frozenset(copying) - _drawing(case)
 
 
 def update_ns(case: Case, moved: int) -> float:

@@ -155,6 +155,8 @@ def _remedy(
         fix = None
     fix = of_objects(case.profile, row["file"], row["line"], fix)
     kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
+    if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
+        return _copied_weights.drawn(case, row["file"], row["line"]) or fix
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 
 

@@ -200,7 +200,9 @@ def _of_weights(case: Case, row: Row) -> bool:
     """Return whether the copies of a place are those of weights that the program itself keeps on the host; FSDP has its own advice."""
     text = text_of(texts(case.profile), row["file"], row["line"]) or ""
     of_fsdp = re.search(_FSDP, str(row["module"] or ""))
-    return case.program.torch and of_fsdp is None and _copied_weights.of_weights(case, row["count"], row["bytes"], text)
+    if not case.program.torch or of_fsdp is not None or _copied_weights.drawn(case, row["file"], row["line"]):
+        return False
+    return _copied_weights.of_weights(case, row["count"], row["bytes"], text)
 
 
 def _less_update(case: Case, worth: Saving, moved: int) -> Saving:

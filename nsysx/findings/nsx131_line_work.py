@@ -54,6 +54,7 @@ from nsysx.findings import (
     _lighter_operators,
     _neighbour_orders,
     _neighbour_searches,
+    _pooled_rows,
     _product_forms,
     _reordered_rows,
     _row_matrices,
@@ -131,6 +132,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
     grown += [*_grown_sequences.findings_of(case, RULE), *_reordered_rows.findings_of(case, RULE)]
+    grown += _pooled_rows.findings_of(case, RULE)
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += _enlarged_logits.findings_of(case, RULE)

@@ -88,3 +88,25 @@ def test_weights_that_are_copied_now_and_then_are_kept_on_the_gpu_too(
     assert slow.title.endswith(
         "a copy of the weights to the CPU" if kept else "a checkpoint or another large read-back"
     )
+
+
+def noisy(program: Lined, _: int) -> None:
+    """A short step; noise of each gradient's size is drawn on the CPU (500 us) and copied to the GPU (20 us)."""
+    rest(program)
+    for _ in range(TENSORS):
+        with program.line(UPDATE, "add_noise"):
+            program.host(500)
+        with program.line(COPY, "add_noise"):
+            program.copy(20, bytes=TENSOR_BYTES)
+            program.launch(5)
+
+
+def test_noise_of_the_size_of_gradients_is_drawn_on_the_gpu(tmp_path: Path) -> None:
+    draws = "noise = torch.randn(p.shape, generator=gen) * sigma * clip"
+    source = {UPDATE: draws, COPY: "p.grad.add_(noise.to(p.device))"}
+    summary = Lined(source, {"networks": [NETWORK]}).run(noisy).summary(tmp_path)
+    found = [f for f in summary.findings or () if f.verdict == "found"]
+    assert first(summary) == ("NSX123", UPDATE) and remedies(found, "NSX123")[0] == "made-on-gpu"
+    assert "weights-on-gpu" not in [way.name for f in found for way in f.remedies]
+    line = next(f for f in found if f.code == "NSX123")
+    assert "noise = torch.randn(p.shape, generator=generator, device=p.device)" in line.paste

@@ -191,6 +191,14 @@ UNTRIED = (
         "Statistics that a head keeps of what it sees (batch norm) then count the samples of its own task alone.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-added-as-read",
+        "Add the rows up as they are read (F.embedding_bag): written out, each row of padding is written, masked, read and added, too, and "
+        "its gradient likewise",
+        'sums = F.embedding_bag(ids, table, mode="sum", padding_idx=0)  # padding_idx: the number that the mask leaves out',
+        "Histories as one flat tensor (F.embedding_bag(torch.cat(ids), table, offsets)) need no padding at all, and no copy of it.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "own-rows-ordered",
         "Put only what the beams wrote themselves in the new order, in place: the prompt before it is the same in all beams of one input, "
         "and so are the keys and values of an encoder",
