@@ -59,6 +59,7 @@ FAULTS: Mapping[str, str] = {
     "shards-kept": "whole weights are gathered in each step",
     "shards-saved": "whole weights are gathered for a checkpoint",
     "symmetric-eigenvalues": "eigenvalues are computed as of any matrix",
+    "statistics-averaged": "statistics of batch norm are estimated anew for averaged weights",
     "table-once": "pandas looks up each row by its label",
     "tensors-gathered": "ranks exchange Python objects",
     "tensors-sent": "one rank sends Python objects to the others",

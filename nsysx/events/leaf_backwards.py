@@ -143,7 +143,8 @@ def _numbers_within(ops: pl.DataFrame, accumulation: _Accumulation) -> list[int]
     """Return the numbers of the operators in which a gradient is accumulated."""
     thread, start, end, _ = accumulation
     made = ops.filter(pl.col("thread") == thread, pl.col("start_ns") >= start, pl.col("end_ns") <= end)
-    return made["label"].str.extract(ID, 1).cast(pl.Int64, strict=False).drop_nulls().to_list()
+    numbers: list[int] = made["label"].str.extract(ID, 1).cast(pl.Int64, strict=False).drop_nulls().to_list()
+    return numbers
 
 
 def _end_of_step(ranges: pl.DataFrame, flow: OperatorFlow) -> int:

@@ -77,6 +77,7 @@ _KINDS = tuple(
         ("symmetric-eigenvalues", r"\b(linalg\.)eig(vals)?\(|\bsqrtm\("),
         ("histograms-rarely", r"\b(np|numpy)\.(histogram\w*|percentile|quantile)\(|\badd_histogram\(|\bwandb\.Histogram\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
+        ("statistics-averaged", r"\bupdate_bn\("),
         ("own-state-saved", r"\bconsolidate_state_dict\("),
         ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),

@@ -28,7 +28,7 @@ _OF_THE_HOST = frozenset({
     "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-by-weight", "drawn-rarely",
     "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step",
     "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
-    "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once",
+    "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once",
 })  # fmt: skip
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {

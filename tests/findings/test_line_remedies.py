@@ -34,6 +34,7 @@ LINES = [
     ("groups-once", "pair = dist.new_group([0, 1])"),
     ("groups-once", "g, _ = dist.new_subgroups(group_size=2)"),
     ("own-state-saved", "opt.consolidate_state_dict(to=0)"),
+    ("statistics-averaged", "update_bn(train_loader, swa, device=dev)"),
     ("made-once", "mesh = init_device_mesh('cuda', (2, 4))"),
     ("no-collect", "gc.collect()"),
     ("independent-normal", "return MultivariateNormal(mean, torch.diag_embed(std ** 2))"),

@@ -13,6 +13,7 @@ REDUCES = "dist.all_reduce(stats, group=g)"
     ("text", "beside", "told"),
     [
         ("opt.consolidate_state_dict(to=0)", "", "own-state-saved"),
+        ("torch.optim.swa_utils.update_bn(loader, swa)", "", "statistics-averaged"),
         ("g = dist.new_group([r for r, f in enumerate(flags) if f])", REDUCES, "groups-once"),
         (REDUCES, "g = dist.new_group(active)", "groups-once"),  # NCCL connects the ranks here
         (REDUCES, "flags = all_gather_flag(n_conf > MIN)", ""),  # the group is there

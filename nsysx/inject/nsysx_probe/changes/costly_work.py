@@ -199,6 +199,13 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "statistics-averaged",
+        "Average the running statistics of batch norm along with the weights, and estimate them anew once, behind the training: update_bn "
+        "runs a whole pass over the data, with gradients that nobody asks for",
+        "swa = AveragedModel(model, use_buffers=True)  # update_bn(loader, swa) behind the training alone",
+        "For a look at the averaged weights on the way: averaged statistics are close to theirs, not the same.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "own-rows-ordered",
         "Put only what the beams wrote themselves in the new order, in place: the prompt before it is the same in all beams of one input, "
         "and so are the keys and values of an encoder",
