@@ -72,36 +72,36 @@ def _find(profile: Profile) -> _Recurrent | None:
 
 def gathered_each_time(case: Case, settings: RecordedSettings) -> str:
     """Return that a unit is gathered for each of its calls in one forward, although the card has room to keep it."""
-    found = case.profile.once(_find)
+    recurrent = case.profile.once(_find)
     whole = parameter_bytes(settings, settings.wrappers("fully_shard") or ())
-    if found is None or (settings.record.get("memory") and spare_bytes(settings, whole) is None):
+    if recurrent is None or (settings.record.get("memory") and spare_bytes(settings, whole) is None):
         return ""
     return (
-        f"{found.module} is called {units.count(round(found.times))} times in each forward, frees its parameters behind each call and "
-        f"gathers them again for the next, {units.count(round(len(found.again) / case.steps))} gathers and copies {case.per} that bring "
+        f"{recurrent.module} is called {units.count(round(recurrent.times))} times in each forward, frees its parameters behind each call and "
+        f"gathers them again for the next, {units.count(round(len(recurrent.again) / case.steps))} gathers and copies {case.per} that bring "
         "what was there"
     )
 
 
 def kept_over_calls(case: Case, _: RecordedSettings | None) -> Saving | None:
     """Return what it saves if only the first call of a step gathers: a bound, since ranks may wait for each other elsewhere then."""
-    found = case.profile.once(_find)
-    return None if found is None else case.worth_or_freed(RemoveOps(found.again), bound=True)
+    recurrent = case.profile.once(_find)
+    return None if recurrent is None else case.worth_or_freed(RemoveOps(recurrent.again), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return these gathers and copies."""
-    found = case.profile.once(_find)
-    return Takes(frozenset() if found is None else found.again)
+    recurrent = case.profile.once(_find)
+    return Takes(frozenset() if recurrent is None else recurrent.again)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy with the path of the unit."""
-    found = case.profile.once(_find)
-    if found is None:
+    recurrent = case.profile.once(_find)
+    if recurrent is None:
         return title, remedy
-    _, _, path = found.module.partition(".")  # behind the name of the network
+    _, _, path = recurrent.module.partition(".")  # behind the name of the network
     unit = f"model.{path}" if path else "model"
-    return f"{found.module} gathers its parameters again for each of its calls", replace(
+    return f"{recurrent.module} gathers its parameters again for each of its calls", replace(
         remedy, paste=remedy.paste.replace("block", unit)
     )

@@ -60,7 +60,7 @@ def _find(profile: Profile) -> _EachMicroBatch | None:
     line = np.where(reduces, code.places_of(code.op[comm["op"].to_numpy()]), -1)
     called, op, source = comm["call_start_ns"].to_numpy(), comm["op"].to_numpy(), texts(profile)
     steady = comm["op"].is_in(profile.steady_ops["op"].to_list()).to_numpy()
-    found = list[_EachMicroBatch]()
+    reduced = list[_EachMicroBatch]()
     for row in np.unique(line[line >= 0]).tolist():
         file, number, _ = code.places.row(row)
         before, text = (text_of(source, file, at) or "" for at in (number - 1, number))
@@ -71,8 +71,8 @@ def _find(profile: Profile) -> _EachMicroBatch | None:
         if backwards >= FEWEST_MICRO_STEPS:
             early = _early(profile, called[theirs & steady], op[theirs & steady], each)
             size_bytes = int(size[theirs & steady].sum()) // profile.scope.steps // backwards
-            found.append(_EachMicroBatch(row, text, backwards, each, size_bytes, early))
-    return max(found, key=lambda each: each.size_bytes, default=None)
+            reduced.append(_EachMicroBatch(row, text, backwards, each, size_bytes, early))
+    return max(reduced, key=lambda each: each.size_bytes, default=None)
 
 
 def _of_gradient(before: str, text: str) -> bool:
@@ -120,39 +120,39 @@ def _early(profile: Profile, called: I64, op: I64, each: int) -> frozenset[int]:
 
 def reduced_each(case: Case, _: RecordedSettings | None = None) -> str:
     """Return that a line reduces gradients for each micro-batch."""
-    found = case.profile.once(_find)
-    if found is None:
+    reduced = case.profile.once(_find)
+    if reduced is None:
         return ""
-    each = "once" if found.each == 1 else f"{units.count(found.each)} times"
+    each = "once" if reduced.each == 1 else f"{units.count(reduced.each)} times"
     return (
-        f"this line reduces gradients over the ranks {each} for each of the {found.backwards} backwards of a step, "
-        f"{units.size(found.size_bytes)} each: the sum over the ranks is the same behind the last one, and ranks do not wait for each "
+        f"this line reduces gradients over the ranks {each} for each of the {reduced.backwards} backwards of a step, "
+        f"{units.size(reduced.size_bytes)} each: the sum over the ranks is the same behind the last one, and ranks do not wait for each "
         "other in between"
     )
 
 
 def reduced_once(case: Case, _: RecordedSettings | None) -> Saving | None:
     """Return what it saves if those of all but the last backward go: a bound, since ranks may wait for each other elsewhere then."""
-    found = case.profile.once(_find)
-    return None if found is None else case.worth_or_freed(RemoveOps(found.early), bound=True)
+    reduced = case.profile.once(_find)
+    return None if reduced is None else case.worth_or_freed(RemoveOps(reduced.early), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return these reductions."""
-    found = case.profile.once(_find)
-    return Takes(frozenset() if found is None else found.early)
+    reduced = case.profile.once(_find)
+    return Takes(frozenset() if reduced is None else reduced.early)
 
 
 def place_of_line(case: Case) -> Row:
     """Return the line."""
-    found, code = case.profile.once(_find), case.profile.code()
-    return {} if found is None or code is None else code.where(found.line_row)
+    reduced, code = case.profile.once(_find), case.profile.code()
+    return {} if reduced is None or code is None else code.where(reduced.line_row)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy, with the call of the line."""
-    found = case.profile.once(_find)
-    call = None if found is None else _CALL.search(found.text)
+    reduced = case.profile.once(_find)
+    call = None if reduced is None else _CALL.search(reduced.text)
     if call is None or not _KEPT.search(call["given"]):
         return title, remedy
     update = remedy.paste.splitlines()[-1]

@@ -726,6 +726,8 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
+    "gradients of each micro-batch",
+    "gathers for each call",
     "gathers in a loop",
     "exchanges recomputed",
     "gathers of a frozen network",
