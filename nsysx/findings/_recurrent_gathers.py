@@ -77,7 +77,7 @@ def gathered_each_time(case: Case, settings: RecordedSettings) -> str:
     if recurrent is None or (settings.record.get("memory") and spare_bytes(settings, whole) is None):
         return ""
     return (
-        f"{recurrent.module} is called {units.count(round(recurrent.times))} times in each forward, frees its parameters behind each call and "
+        f"{recurrent.module} is called {units.count(round(recurrent.times))} times in each forward, frees its parameters behind each and "
         f"gathers them again for the next, {units.count(round(len(recurrent.again) / case.steps))} gathers and copies {case.per} that bring "
         "what was there"
     )

@@ -63,7 +63,7 @@ def _find(profile: Profile) -> _EachMicroBatch | None:
     reduced = list[_EachMicroBatch]()
     for row in np.unique(line[line >= 0]).tolist():
         file, number, _ = code.places.row(row)
-        before, text = (text_of(source, file, at) or "" for at in (number - 1, number))
+        before, text = (text_of(source, file, each) or "" for each in (number - 1, number))
         theirs = line == row
         if not _of_gradient(before, text) or not (theirs & steady).any():
             continue
