@@ -78,8 +78,8 @@ def gathered_each_time(case: Case, settings: RecordedSettings) -> str:
         return ""
     return (
         f"{recurrent.module} is called {units.count(round(recurrent.times))} times in each forward, frees its parameters behind each and "
-        f"gathers them again for the next, {units.count(round(len(recurrent.again) / case.steps))} gathers and copies {case.per} that bring "
-        "what was there"
+        f"gathers them again for the next, {units.count(round(len(recurrent.again) / case.steps))} gathers and copies {case.per} that "
+        "bring what was there"
     )
 
 
