@@ -18,7 +18,7 @@ from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.product_forms import ProductForm
 
 #: What makes masks of few numbers, what multiplies, adds up and sums them, and what keeps their zeros.
-_SETS = re.compile(r"^aten::(one_hot|eq|index|index_select|scatter_?)$")
+_SETS = re.compile(r"^aten::(one_hot|eq|index|index_select|scatter_?|index_put_?)$")
 _MULTIPLIES = re.compile(r"^aten::(mul|logical_and|bitwise_and|__and__|einsum)_?$")
 _ADDS = re.compile(r"^aten::(add|maximum|logical_or|bitwise_or|__or__)_?$")
 _SUMS = re.compile(r"^aten::(sum|any|amax)$")
@@ -50,6 +50,8 @@ class _Masks(MatrixProducts):
         name, sizes, made = self.flow.names[row], self.sizes[row], self.flow.made[row]
         if _SETS.match(name):
             return self._set_by(row, result)
+        if name in _ZEROS:
+            return 0.0
         if len(sizes) != len(made):
             return 1.0
         given = [
@@ -62,9 +64,16 @@ class _Masks(MatrixProducts):
             return _multiplied(numbers, given[0], given[1])
         if _ADDS.match(name) and len(given) == 2 and all(math.prod(size) == numbers for size, _ in given):
             return min(1.0, share + others[0][1])
+        if _ADDS.match(name) and len(given) == 1 and self._begins_a_sum(row, result):
+            return share
         if _SUMS.match(name):
             return min(1.0, share * math.prod(first) / max(numbers, 1))
         return share if _KEEPS.match(name) and math.prod(first) == numbers else 1.0
+
+    def _begins_a_sum(self, row: int, result: Size) -> bool:
+        """Return whether a number is added to a mask, and then another tensor of its size: so does ``0 + a + b``, or ``sum((a, b))``."""
+        reader = self.only_reader(row)
+        return reader is not None and bool(_ADDS.match(self.flow.names[reader[0]])) and self.sizes[reader[0]][:2] == [result] * 2
 
     def _set_by(self, row: int, result: Size) -> float:
         """Return which share is set of what makes rows of a unit matrix, or writes a few numbers into each row of zeros."""
@@ -73,6 +82,8 @@ class _Masks(MatrixProducts):
             return 1 / max(result[-1], 1)
         source = self.flow.row_of.get(self.base_of(made[0])[0]) if made else None
         zeros = source is not None and self.flow.names[source] in _ZEROS
+        if "index_put" in self.flow.names[row]:  # as many as the longest of the indices, each in a tensor of its own
+            return min(1.0, max(map(math.prod, sizes[1:]), default=1) / max(math.prod(result), 1)) if zeros else 1.0
         scattered = "scatter" in self.flow.names[row] and len(sizes) > 2 and bool(sizes[2])
         return min(1.0, math.prod(sizes[2]) / max(math.prod(sizes[0]), 1)) if scattered and zeros else 1.0
 

@@ -12,6 +12,7 @@ What it means
     Attention that a loop calls for each document of a packed sequence is told, too, and a random order of all for few numbers of it.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
     So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
+    So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -52,6 +53,7 @@ from nsysx.findings import (
     _grown_rows,
     _grown_sequences,
     _lighter_operators,
+    _low_rank_weights,
     _neighbour_orders,
     _neighbour_searches,
     _pooled_rows,
@@ -142,6 +144,7 @@ def check(case: Case) -> list[Finding]:
     findings += [*_copied_rows.findings_of(case, RULE), *_row_matrices.findings_of(case, RULE)]
     factorized = _shared_factors.findings_of(case, RULE)
     findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
+    findings += _low_rank_weights.findings_of(case, RULE)
     findings += _product_forms.findings_of(case, RULE, _ops_of(findings))
     return findings or case.clear(
         RULE, f"no lines whose kernels only move memory can save {units.bound(REPORTED_SHARE)} of the step"

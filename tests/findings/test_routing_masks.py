@@ -69,8 +69,12 @@ def test_what_others_read_of_a_mask_stays() -> None:
           ("flatten", 9, (21, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT], "1"),
         ([OUTER, ("mul", 20, (5, 7), "[4096, 16, 1], [4096, 1, 320]"), ("add", 21, (8, 20, -1), f"{MASK}, {MASK}, []"),
           ("flatten", 9, (21, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT], "2"),
+        ([OUTER, ("add", 22, (8, -1, -1), f"{MASK}, [], []"), ("mul", 20, (5, 7), "[4096, 16, 1], [4096, 1, 320]"),
+          ("add", 21, (22, 20, -1), f"{MASK}, {MASK}, []"), ("flatten", 9, (21, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT], "2"),
+        ([("zeros", 20, (-1,), "[]"), ("index_put_", 8, (20, -1, 2, 3, -1, -1), f"{MASK}, [4096, 1], [4096, 2], [4096, 2], [4096, 2], []"),
+          *FLAT, SENT], "2"),
     ],
-    ids=["by an einsum", "where it is set", "the two best"],
+    ids=["by an einsum", "where it is set", "the two best", "from 0 on", "into zeros by number"],
 )  # fmt: skip
 def test_masks_in_other_words(behind: list[Called], several: str) -> None:
     (form,) = routed(*ROWS, *behind)
@@ -106,10 +110,13 @@ def test_two_choices_of_each_token_and_numbers_beside_all_places() -> None:
         # Few experts that compute all tokens, and the weights of the best two.
         [X, ("zeros", 2, (-1,), "[]"), ("scatter", 3, (2, -1, -1, -1), "[4096, 8], [], [4096, 2], [4096, 2]"),
          ("mul", 4, (3, -1), "[4096, 8], [4096, 1]"), ("mm", 6, (4, -1), "[4096, 8], [8, 512]")],
+        # A number is added to a mask, which then multiplies: nothing in it is zero. Rows that numbers pick are written into others.
+        [*ROWS, OUTER, ("add", 12, (8, -1, -1), f"{MASK}, [], []"), ("flatten", 9, (12, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT],
+        [X, ("index_put_", 8, (1, 1, -1, -1), f"{MASK}, [4096, 1], [4096], []"), *FLAT, SENT],
         # One-hot rows that a product picks or adds up by: told as such.
         [X, ("one_hot", 2, (-1, -1), "[4096], []"), ("mm", 6, (2, -1), "[4096, 1000], [1000, 512]")],
     ],
-    ids=["labels", "segments", "causal", "dropout", "soft", "all tokens", "picked"],
+    ids=["labels", "segments", "causal", "dropout", "soft", "all tokens", "lifted", "written", "picked"],
 )  # fmt: skip
 def test_products_without_such_masks(called: list[Called]) -> None:
     assert not routed(*called)

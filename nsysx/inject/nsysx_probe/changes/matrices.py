@@ -75,6 +75,15 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "added-behind-products",
+        "Multiply by the frozen weight and by the small factors apart: x @ (W + B @ A) equals x @ W + (x @ B) @ A, and makes no gradient of "
+        "a whole weight",
+        "y, low = F.linear(x, base), F.linear(x, A) * scale\n"
+        "y = torch.addmm(y.flatten(0, -2), low.flatten(0, -2), B.t()).view(y.shape)",
+        "x: the layer's input; a bias goes into the first product. Put the weight together for inference only, once, behind training.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "layer-before-neighbours",
         "Multiply by the layer's weights first, then sum over neighbours: A @ (x @ W) equals (A @ x) @ W, and sums shorter rows",
         "y = torch.sparse.mm(adjacency, layer(x))  # not layer(torch.sparse.mm(adjacency, x))",
