@@ -23,6 +23,8 @@ _MULTIPLIES = re.compile(r"^aten::(mul|logical_and|bitwise_and|__and__|einsum)_?
 _ADDS = re.compile(r"^aten::(add|maximum|logical_or|bitwise_or|__or__)_?$")
 _SUMS = re.compile(r"^aten::(sum|any|amax)$")
 _KEEPS = re.compile(r"^aten::(gt|ne|masked_fill)_?$")
+#: What takes some rows of a tensor.
+_TAKES = re.compile(r"^aten::(select|slice|narrow|unbind)$")
 _ZEROS = ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
 
 
@@ -60,6 +62,8 @@ class _Masks(MatrixProducts):
         if not given or all(share == 1 for _, share in given):
             return 1.0
         numbers, ((first, share), *others) = math.prod(result), given
+        if _TAKES.match(name) and first[-1:] == result[-1:]:  # each row holds as many
+            return share
         if _MULTIPLIES.match(name) and len(given) == 2:
             return _multiplied(numbers, given[0], given[1])
         if _ADDS.match(name) and len(given) == 2 and all(math.prod(size) == numbers for size, _ in given):

@@ -73,6 +73,7 @@ from nsysx.findings._instead import Instead, instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Claim, Takes
+from nsysx.findings._token_logps import picked_of_logits
 from nsysx.findings._work_bounds import LINES_APART
 from nsysx.findings._work_remedies import WorkKind, kinds_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
@@ -103,6 +104,13 @@ _MOVING = (
 )
 #: Phases that have rules of their own.
 _OTHER_PHASES = ("optimizer", "zero_grad", "clip")
+
+
+#: What is said of a softmax's logarithm of which one number of each row is read.
+_PICKED = (
+    "Take the logarithm of the softmax for the tokens that are read alone, in one compiled function: log_softmax writes it for all of the "
+    "vocabulary, in float32, and gather's backward fills as much with zeros"
+)
 
 
 class _Group(NamedTuple):
@@ -295,6 +303,8 @@ def _found(case: Case, group: _Group) -> Finding | None:
 def _fix_of(group: _Group) -> Fix:
     """Return the remedy; a function that is to be compiled is compiled by its own name, but for one that holds the whole program."""
     fix, called = Fix.by_name(group.kind.remedy), group.function
+    if group.kind.remedy == "fused-loss" and (picked := picked_of_logits(group.texts)):
+        return fix.but(text=_PICKED, paste=picked)
     named = re.fullmatch(r"(?!main$)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", called)
     if group.kind.remedy != "compile-function" or named is None:
         return fix

@@ -71,10 +71,12 @@ def test_what_others_read_of_a_mask_stays() -> None:
           ("flatten", 9, (21, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT], "2"),
         ([OUTER, ("add", 22, (8, -1, -1), f"{MASK}, [], []"), ("mul", 20, (5, 7), "[4096, 16, 1], [4096, 1, 320]"),
           ("add", 21, (22, 20, -1), f"{MASK}, {MASK}, []"), ("flatten", 9, (21, -1, -1), f"{MASK}, [], []"), FLAT[1], SENT], "2"),
+        ([("select", 20, (7, -1, -1), "[4096, 2, 320], [], []"), ("unsqueeze", 21, (20, -1), "[4096, 320], []"),
+          ("mul", 8, (5, 21), "[4096, 16, 1], [4096, 1, 320]"), *FLAT, SENT], "1"),
         ([("zeros", 20, (-1,), "[]"), ("index_put_", 8, (20, -1, 2, 3, -1, -1), f"{MASK}, [4096, 1], [4096, 2], [4096, 2], [4096, 2], []"),
           *FLAT, SENT], "2"),
     ],
-    ids=["by an einsum", "where it is set", "the two best", "from 0 on", "into zeros by number"],
+    ids=["by an einsum", "where it is set", "the two best", "from 0 on", "of one choice", "into zeros by number"],
 )  # fmt: skip
 def test_masks_in_other_words(behind: list[Called], several: str) -> None:
     (form,) = routed(*ROWS, *behind)
