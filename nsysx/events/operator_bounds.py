@@ -65,3 +65,6 @@ MOST_RECOMPUTATIONS = 3
 # ---- reordered_rows ------------------------------------------------------------------------------------------------
 #: Numbers of rows come from a search by no more operators than these: a quotient, a sum, casts. Chosen.
 MOST_OPERATORS_TO_SEARCH = 40
+# ---- wide_adapters --------------------------------------------------------------------------------------------------
+#: The rank of an adapter is this share of the rows that it is given, and makes, or less. Chosen: ranks are 4 to 128, rows 768 and longer.
+ADAPTER_SHARE = 0.125

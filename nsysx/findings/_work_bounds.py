@@ -32,6 +32,10 @@ OTHERS_IN_HALVES_LEFT = (1.0, 0.75, 0.5)
 LIKE_FLOPS_TIMES, MOST_UNLIKE_SHARE, SLOWER_THAN_OWN_TIMES = 4, 0.3, 1.3
 #: A product of matrices with a shorter side gains little by tensor cores. Chosen: cuBLAS's smallest tiles have 16 rows.
 SHORTEST_PRODUCT_SIDE = 16
+# ---- _float32_adapters ------------------------------------------------------------------------------------------
+#: What is left of the time of an adapter's products in 16 bits: most, likely, least. Memory limits them, and half of the bytes is left;
+#: without tensor cores they may be limited by operations. Chosen.
+ADAPTERS_IN_HALVES_LEFT = (0.8, 0.5, 0.25)
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).

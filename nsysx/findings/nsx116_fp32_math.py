@@ -30,6 +30,8 @@ Good
 
     q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
 
+    z = F.linear(F.linear(x, A.to(x.dtype)), B.to(x.dtype))  # the weights of adapters are small: x stays in 16 bits
+
 Harmless when
     The result needs FP32, as a factorization does, or these kernels are so short that launching them takes longer.
 """
@@ -44,7 +46,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _without_autocast
+from nsysx.findings import _float32_adapters, _without_autocast
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
@@ -96,8 +98,10 @@ def check(case: Case) -> list[Finding]:
     """
     regions = _without_autocast.findings_of(case, RULE)
     told = frozenset[int]().union(*(ops for _, ops in regions))
+    adapters, of_adapters = _float32_adapters.findings_of(case, RULE)
+    told |= of_adapters
     beyond = outside(case, RULE, told)
-    findings = [finding for finding, _ in regions] + beyond.findings
+    findings = [finding for finding, _ in regions] + adapters + beyond.findings
     others = _elsewhere(case, told | beyond.told, beyond.meant)
     return findings + [f for f in others if not findings or f.verdict == "found"]
 

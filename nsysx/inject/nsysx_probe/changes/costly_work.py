@@ -15,6 +15,13 @@ UNTRIED = (
         "Compute what needs float32 (angles, sums) before the cast.", untried=_OWN_CODE,
     ),
     Remedy(
+        "adapters-converted",
+        "Convert the adapter's weights to the type of what it is given, not that to float32: they are small, and so are their gradients",
+        "z = F.linear(F.linear(drop(x), A.weight.to(x.dtype)), B.weight.to(x.dtype))\n"
+        "y = torch.add(y, z, alpha=scale)  # y: of the layer itself",
+        "Its results have 16 bits then, as those of the layers do; the optimizer keeps float32 weights.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "parametrized-once",
         "Let the calls of a step share the weights that parametrizations make: torch.nn.utils.parametrize.cached() around them",
         "with torch.nn.utils.parametrize.cached():\n    for part in parts:\n        outputs.append(net(part))",
