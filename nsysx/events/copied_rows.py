@@ -35,6 +35,11 @@ _OVER_LAST = re.compile(
 )
 #: Each part may be named after an operator in them.
 _DIVIDES = re.compile(r"^aten::((tensor_)?split(_with_sizes)?|chunk)$")
+#: What takes some rows of a tensor whole, one or a range of them.
+_TAKES = re.compile(r"^aten::(select|unbind|slice|narrow)$")
+#: Each sample of the result is made of the same sample of all arguments.
+_ATTENDS = re.compile(r"^aten::(scaled_dot_product_attention|matmul|bmm)$")
+_SOFTMAX = re.compile(r"^aten::_?softmax$")
 _NORMS = re.compile(r"^aten::(layer_norm|rms_norm)$")
 
 
@@ -182,7 +187,15 @@ class _AllCopies(ResultReaders):
         if _RESHAPES.match(name):
             return _reshaped(size, result, copied)
         if TURNS.match(name):
-            return frozenset(i for i, n in enumerate(result) if n in {size[d] for d in copied})
+            return _turned(size, result, copied)
+        if _SOFTMAX.match(name) and len(size) > 3:  # scores of an attention, each over its keys
+            return copied if result == size and last not in copied else None
+        if _TAKES.match(name) and (result == size or (len(result) < len(size) and max(copied) < len(size) - 1)):
+            return _taken(size, result, copied)
+        if _ATTENDS.match(name) and max(copied) < last - 1 and len(size) == len(result):
+            others = [each for i, each in enumerate(sizes) if i not in given and len(each) > 1]
+            samples = len(given) > 1 and all(_broadcast(sizes[i], result, copied) for i in given)
+            return copied if samples and all(_alike_for_copies(each, result, copied) for each in others) else None
         if ELEMENTWISE.match(name) or _EXPANDS.match(name):
             others = [each for i, each in enumerate(sizes) if i not in given and math.prod(each) > 1]
             alone = _EXPANDS.match(name) or all(_alike_for_copies(each, result, copied) for each in others)
@@ -255,6 +268,23 @@ class _AllCopies(ResultReaders):
                 return None
         changed = frozenset(d for d, (a, b) in enumerate(zip(source, result, strict=True)) if a != b)
         return changed if len(changed) == 1 else None
+
+
+def _turned(size: Size, result: Size, copied: frozenset[int]) -> frozenset[int]:
+    """Return in which dimensions copies lie after dimensions were turned: that of samples stays, where the sizes let it."""
+    stays = copied == {0} and len(size) == len(result) > 2 and size[0] == result[0]
+    several = frozenset(i for i, n in enumerate(result) if n in {size[d] for d in copied})
+    # Heads of an attention keep their last dimension.
+    heads = len(result) > 3 and len(size) - 1 not in copied and result[-1:] == size[-1:]
+    return copied if stays else several - {len(result) - 1} if heads else several
+
+
+def _taken(size: Size, result: Size, copied: frozenset[int]) -> frozenset[int] | None:
+    """Return in which dimensions copies lie of a part without one other dimension, or of all; None where it is one of copies."""
+    if result == size:
+        return copied
+    gone = [d for d in range(len(size)) if size[:d] + size[d + 1 :] == result]
+    return frozenset(d - (d > gone[0]) for d in copied) if gone and copied.isdisjoint(gone) else None
 
 
 def _named_once(flow: OperatorFlow) -> OperatorFlow:

@@ -27,7 +27,13 @@ from nsysx.findings._flow_work import in_short, left_of_new, work_with_gradients
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import COPIED_NUMBER_BYTES, FEW_ROWS_NS, GRADIENT_OF_COPIES_TIMES, MOST_LINES_NAMED
+from nsysx.findings._work_bounds import (
+    COPIED_NUMBER_BYTES,
+    FEW_ROWS_NS,
+    GRADIENT_OF_COPIES_TIMES,
+    MOST_LINES_NAMED,
+    MOST_TIMES_AS_WIDE,
+)
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 from nsysx.roofline.device_rates import DeviceRates
@@ -128,6 +134,9 @@ def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bo
         most += (1 + trained) * (_moved_ns(case, COPIED_NUMBER_BYTES * numbers) or 0) * case.steps
     elif wide != 1 or (trained and not backward):
         copied_ns = forward + max(backward, GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
+        if wide > MOST_TIMES_AS_WIDE:  # numbers of tokens are copied now: that takes what a launch does, and says nothing
+            moved = COPIED_NUMBER_BYTES * each.copies * (each.size[-1] if each.size else 1) * wide
+            copied_ns = (1 + trained) * (_moved_ns(case, moved) or 0) * case.steps / wide
         least += wide * copied_ns
         most += max(wide, min(1.0, SHORTER_ROWS_AT_MOST_TIMES * wide)) * copied_ns
         now, changing = now + forward + backward, (*rows, *each.copying)
@@ -212,6 +221,10 @@ def _named(flow: OperatorFlow, work: Sequence[int]) -> str:
 def _fix(case: Case, flow: OperatorFlow, change: _Change, site: _WorkPlace, others: Sequence[str]) -> Fix:
     """Return the remedy, in the names of the program where its lines say them."""
     fix, source, copied = Fix.by_name(_REMEDY), texts(case.profile), change.copied
+    if any(flow.names[row] in _ATTENTION for row in change.work):
+        places = (site.copying or site.work, site.work)
+        copies, calls = (text_of(source, str(each["file"]), int(each["line"])) if each else "" for each in places)
+        return _of_samples(change, copies or "", calls or "")
     by = flow.names[copied.copying[0]].removeprefix("aten::")
 
     def through(node: ast.expr) -> bool:
@@ -235,6 +248,26 @@ def _fix(case: Case, flow: OperatorFlow, change: _Change, site: _WorkPlace, othe
     )
 
 
+def _of_samples(change: _Change, copying: str, calling: str) -> Fix:
+    """Return the remedy for samples that are copied before a network attends within each: prompts of a group."""
+    source = re.search(r"([A-Za-z_][\w.]*)\.(repeat_interleave|repeat|expand|index_select)\(", copying)
+    prompts = source[1] if source else "prompts"
+    fix, times = Fix.by_name("prompts-once"), round(change.copied.times)
+    library = "past_key_values" in calling or "use_cache" in calling
+    network = next((each for each in re.findall(r"\b([A-Za-z_][\w.]*)\(", calling) if each not in _NO_NETWORKS), "model")
+    call = f"out = {network}({prompts}, use_cache=True)" if library else f"logits, cache = {network}({prompts})"
+    rest = _OF_LIBRARY if library else _OF_PROGRAM
+    return fix.but(paste=f"{call}  # {times} times fewer rows\n{rest.format(n=times)}")
+
+
+#: What reads the keys and values of a whole sequence.
+_ATTENTION = ("aten::scaled_dot_product_attention", "aten::softmax", "aten::_softmax")
+_NO_NETWORKS = ("tuple", "list", "len", "dict", "zip", "enumerate", "range")
+_OF_LIBRARY = "cache = out.past_key_values\ncache.batch_repeat_interleave({n})\nlogits = out.logits[:, -1].repeat_interleave({n}, dim=0)"
+_OF_PROGRAM = (
+    "logits = logits[:, -1].repeat_interleave({n}, dim=0)\n"
+    "cache = [tuple(each.repeat_interleave({n}, dim=0) for each in layer) for layer in cache]"
+)
 _IN_16_BITS = " Gradients of copies are then added in 16 bits: f(x).float() keeps their sums as exact as now."
 
 

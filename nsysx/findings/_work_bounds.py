@@ -107,6 +107,8 @@ FEW_ROWS_NS = 5_000
 FEWEST_GROWN_COPIES, GROWN_BY_ONE_SIZE_SHARE, OLD_BYTES_SHARE = 6, 0.8, 0.6
 # ---- _copied_rows ---------------------------------------------------------------------------------------------------
 #: Where copied rows had no gradient before, adding those of the copies takes so many times the copying. Picked rows of 128 numbers
+#: Copies that are wider by more than this were numbers of tokens before, and are their rows then. Chosen.
+MOST_TIMES_AS_WIDE = 16
 #: (H200, 2.56 million): 1.55 ms to pick, 2.48 ms to add.
 GRADIENT_OF_COPIES_TIMES = 2
 #: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.

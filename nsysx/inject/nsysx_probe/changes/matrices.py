@@ -97,6 +97,14 @@ UNTRIED = (
         "Only factors of whole rows (a degree, edge weights) may stand between.", untried=_OWN_CODE,
     ),
     Remedy(
+        "prompts-once",
+        "Compute each sample once, and copy what comes of it: the keys and values, and the logits of the last token",
+        "logits, cache = model(prompts)\n"
+        "logits = logits[:, -1].repeat_interleave(n, dim=0)\n"
+        "cache = [tuple(each.repeat_interleave(n, dim=0) for each in layer) for layer in cache]",
+        "prompts: without copies. Dropout, and what else is drawn, would be the same for all copies of a sample.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "rows-before-copies",
         "Do this work on the rows before they are copied: f(x)[index] is the same as f(x[index]), and there are fewer rows than copies",
         "y = f(x).index_select(0, index)  # not f(x.index_select(0, index))",
