@@ -105,7 +105,7 @@ def test_a_network_that_attends_within_samples_makes_the_same_of_each_copy(kind:
 def test_what_is_drawn_differs(tmp_path: Path) -> None:
     assert longest_work(tmp_path, drawn) <= 1, "rows of the table, up to the first rotation"
     assert longest_work(tmp_path, COPIES["repeat"], drop=0.1) == 2, "up to the first dropout"
-    assert longest_work(tmp_path, lambda prompts: torch.cat([prompts, prompts + 1, prompts + 2])) <= 1
+    assert longest_work(tmp_path, lambda prompts: torch.cat([prompts, (prompts + 1) % WORDS, (prompts + 2) % WORDS])) <= 1
 
 
 def test_an_attention_over_the_copies_is_none_within_them(tmp_path: Path) -> None:
