@@ -100,5 +100,7 @@ class _Weights(MatrixProducts):
         products = [self.products.get(self.flow.row_of.get(number, -1)) for number, _ in terms]
         if sum(each is not None for each in products) != 1:  # a sum of two products is another network
             return None
-        (factors, passed), *_ = [(each, way) for each, (_, way) in zip(products, terms, strict=True) if each is not None]
+        (factors, passed), *_ = [
+            (each, way) for each, (_, way) in zip(products, terms, strict=True) if each is not None
+        ]
         return (factors, frozenset({factors.row, *passed})) if 2 * factors.inner <= min(size) else None

@@ -77,7 +77,11 @@ class _Masks(MatrixProducts):
     def _begins_a_sum(self, row: int, result: Size) -> bool:
         """Return whether a number is added to a mask, and then another tensor of its size: so does ``0 + a + b``, or ``sum((a, b))``."""
         reader = self.only_reader(row)
-        return reader is not None and bool(_ADDS.match(self.flow.names[reader[0]])) and self.sizes[reader[0]][:2] == [result] * 2
+        return (
+            reader is not None
+            and bool(_ADDS.match(self.flow.names[reader[0]]))
+            and self.sizes[reader[0]][:2] == [result] * 2
+        )
 
     def _set_by(self, row: int, result: Size) -> float:
         """Return which share is set of what makes rows of a unit matrix, or writes a few numbers into each row of zeros."""

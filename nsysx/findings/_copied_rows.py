@@ -134,7 +134,9 @@ def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bo
         most += (1 + trained) * (_moved_ns(case, COPIED_NUMBER_BYTES * numbers) or 0) * case.steps
     elif wide != 1 or (trained and not backward):
         copied_ns = forward + max(backward, GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
-        if wide > MOST_TIMES_AS_WIDE:  # numbers of tokens are copied now: that takes what a launch does, and says nothing
+        if (
+            wide > MOST_TIMES_AS_WIDE
+        ):  # numbers of tokens are copied now: that takes what a launch does, and says nothing
             moved = COPIED_NUMBER_BYTES * each.copies * (each.size[-1] if each.size else 1) * wide
             copied_ns = (1 + trained) * (_moved_ns(case, moved) or 0) * case.steps / wide
         least += wide * copied_ns
@@ -254,7 +256,9 @@ def _of_samples(change: _Change, copying: str, calling: str) -> Fix:
     prompts = source[1] if source else "prompts"
     fix, times = Fix.by_name("prompts-once"), round(change.copied.times)
     library = "past_key_values" in calling or "use_cache" in calling
-    network = next((each for each in re.findall(r"\b([A-Za-z_][\w.]*)\(", calling) if each not in _NO_NETWORKS), "model")
+    network = next(
+        (each for each in re.findall(r"\b([A-Za-z_][\w.]*)\(", calling) if each not in _NO_NETWORKS), "model"
+    )
     call = f"out = {network}({prompts}, use_cache=True)" if library else f"logits, cache = {network}({prompts})"
     rest = _OF_LIBRARY if library else _OF_PROGRAM
     return fix.but(paste=f"{call}  # {times} times fewer rows\n{rest.format(n=times)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _recurrent_gathers as recurrent
 from nsysx.findings import _untrained_gathers as untrained
@@ -58,5 +59,15 @@ OF_SHARDS = (
         set_by=("FSDP",),
         phase="forward",
         worded=recurrent.in_its_words,
+        "calls in turn",
+        in_turn.called_in_turn,
+        "Calls of a sharded network before one backward gather its parameters each",
+        way("rows-in-one-call"),
+        worth=in_turn.gathered_for_all,
+        takes=in_turn.taken,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="forward",
+        at=in_turn.place_of_calls,
     ),
 )

@@ -55,7 +55,11 @@ def _found(
     if not conversions or not case.notable(cost, REPORTED_SHARE):
         return [], frozenset()
     low, likely, high = (
-        [RemoveOps(conversions), ScaleOps(products, of_products, less_work=True), ScaleOps(others, of_others, less_work=True)]
+        [
+            RemoveOps(conversions),
+            ScaleOps(products, of_products, less_work=True),
+            ScaleOps(others, of_others, less_work=True),
+        ]
         for of_products, of_others in zip(ADAPTERS_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, strict=True)
     )
     why = "with half of the bytes the rest takes half to all of its time"

@@ -108,7 +108,9 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, weights: Sequence[LowRank
 
 def _fix(text: str | None, *, turned: bool) -> Fix:
     fix, names = Fix.by_name("added-behind-products"), named_terms(text or "")
-    return fix.but(paste=small_products(*names, turned=turned)) if names else fix.but(paste=small_products(turned=turned))
+    return (
+        fix.but(paste=small_products(*names, turned=turned)) if names else fix.but(paste=small_products(turned=turned))
+    )
 
 
 def named_terms(text: str) -> tuple[str, str, str, str] | None:
@@ -131,7 +133,9 @@ def named_terms(text: str) -> tuple[str, str, str, str] | None:
     return None
 
 
-def small_products(base: str = "base", left: str = "B", right: str = "A", scale: str = "scale", *, turned: bool = True) -> str:
+def small_products(
+    base: str = "base", left: str = "B", right: str = "A", scale: str = "scale", *, turned: bool = True
+) -> str:
     """Return lines that multiply by a frozen weight and by the factors of what was added to it; ``turned``: as ``F.linear`` does."""
     times = f" * {scale}" if scale else ""
     first, second = (f"F.linear(x, {right})", f"{_within(left)}.t()") if turned else (f"x @ {left}", right)

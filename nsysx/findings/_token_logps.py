@@ -20,13 +20,17 @@ def picked_of_logits(lines: Sequence[str]) -> str:
     if softmax is None or gather is None:
         return ""
     of_method = isinstance(softmax.func, ast.Attribute) and ast.unparse(softmax.func.value) not in _MODULES
-    logits = softmax.func.value if of_method and isinstance(softmax.func, ast.Attribute) else (softmax.args or [None])[0]
+    logits = (
+        softmax.func.value if of_method and isinstance(softmax.func, ast.Attribute) else (softmax.args or [None])[0]
+    )
     index = gather.args[-1] if gather.args else next((k.value for k in gather.keywords if k.arg == "index"), None)
     if logits is None or index is None:
         return ""
     one = _of_method(index, "unsqueeze")
     numbers = _of_method(one, "long")
-    squeezed = any(_of_method(node, "squeeze") is gather for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr))
+    squeezed = any(
+        _of_method(node, "squeeze") is gather for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr)
+    )
     if one is index or not squeezed or not isinstance(numbers, (ast.Name, ast.Attribute, ast.Subscript)):
         return ""
     given = list(dict.fromkeys(n.id for n in ast.walk(logits) if isinstance(n, ast.Name) and n.id not in _MODULES))
@@ -62,5 +66,9 @@ def _of_method(node: ast.expr, name: str) -> ast.expr:
 
 def _target(tree: ast.Module) -> str:
     (first, *_) = tree.body
-    simple = isinstance(first, ast.Assign) and len(first.targets) == 1 and isinstance(first.targets[0], (ast.Name, ast.Attribute))
+    simple = (
+        isinstance(first, ast.Assign)
+        and len(first.targets) == 1
+        and isinstance(first.targets[0], (ast.Name, ast.Attribute))
+    )
     return ast.unparse(first.targets[0]) if simple and isinstance(first, ast.Assign) else ""

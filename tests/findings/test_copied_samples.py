@@ -98,14 +98,18 @@ def longest_work(folder: Path, copy: Callable[[Tensor], Tensor], **how: Any) -> 
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("kind", COPIES)
-def test_a_network_that_attends_within_samples_makes_the_same_of_each_copy(kind: str, eager: bool, tmp_path: Path) -> None:
+def test_a_network_that_attends_within_samples_makes_the_same_of_each_copy(
+    kind: str, eager: bool, tmp_path: Path
+) -> None:
     assert longest_work(tmp_path, COPIES[kind], eager=eager) == 2 * 4 + 1
 
 
 def test_what_is_drawn_differs(tmp_path: Path) -> None:
     assert longest_work(tmp_path, drawn) <= 1, "rows of the table, up to the first rotation"
     assert longest_work(tmp_path, COPIES["repeat"], drop=0.1) == 2, "up to the first dropout"
-    assert longest_work(tmp_path, lambda prompts: torch.cat([prompts, (prompts + 1) % WORDS, (prompts + 2) % WORDS])) <= 1
+    assert (
+        longest_work(tmp_path, lambda prompts: torch.cat([prompts, (prompts + 1) % WORDS, (prompts + 2) % WORDS])) <= 1
+    )
 
 
 def test_an_attention_over_the_copies_is_none_within_them(tmp_path: Path) -> None:

@@ -15,7 +15,11 @@ from tests.findings.lined import Lined
 from tests.findings.test_smaller_operators import GEMM, operator
 
 BASE, ADAPTER, SUM = 11, 12, 13
-SOURCE = {BASE: "y = self.base(x)", ADAPTER: "z = self.B(self.A(x.to(self.A.weight.dtype)))", SUM: "return (y + z).to(y.dtype)"}
+SOURCE = {
+    BASE: "y = self.base(x)",
+    ADAPTER: "z = self.B(self.A(x.to(self.A.weight.dtype)))",
+    SUM: "return (y + z).to(y.dtype)",
+}
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel__51_cublas"
 COPIES = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&), float>(int)"
 ADDS = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"

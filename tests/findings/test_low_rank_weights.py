@@ -99,7 +99,11 @@ def test_the_paste_makes_the_same_with_the_same_gradients(text: str, made: str) 
         "base": torch.randn(8, 12), "A": torch.randn(2, 12, requires_grad=True), "B": torch.randn(8, 2, requires_grad=True),
         "other": torch.randn(12, 8), "L": torch.randn(12, 2, requires_grad=True), "R": torch.randn(2, 8, requires_grad=True),
     }  # fmt: skip
-    names |= {name: each.detach().double().requires_grad_(each.requires_grad) for name, each in names.items() if torch.is_tensor(each)}
+    names |= {
+        name: each.detach().double().requires_grad_(each.requires_grad)
+        for name, each in names.items()
+        if torch.is_tensor(each)
+    }
     terms = named_terms(text)
     assert terms is not None
     leaves = [names[n] for n in ("x", *(("L", "R") if "L" in text else ("A", "B")))]
@@ -110,6 +114,8 @@ def test_the_paste_makes_the_same_with_the_same_gradients(text: str, made: str) 
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("text", ["w = self.base + delta", "w = base - B @ A", "w = merged(", "def put_together(self):"])
+@pytest.mark.parametrize(
+    "text", ["w = self.base + delta", "w = base - B @ A", "w = merged(", "def put_together(self):"]
+)
 def test_lines_that_name_no_factors(text: str) -> None:
     assert named_terms(text) is None

@@ -731,6 +731,7 @@ OF_JOBS = {
     "gathers in a loop",
     "exchanges recomputed",
     "gathers of a frozen network",
+    "calls in turn",
     "nested checkpoints",
     "gradients of frozen parameters",
     "gradients of weights that nothing reads",

@@ -17,7 +17,10 @@ LINES = {
         "picked = logp.gather(-1, actions.unsqueeze(-1)).squeeze(-1)",
         "loss = -(picked * mask).sum() / mask.sum()",
     ],
-    "a method": ["logp = logits.log_softmax(-1)", "picked = torch.gather(logp, 2, actions.long().unsqueeze(2)).squeeze(2)"],
+    "a method": [
+        "logp = logits.log_softmax(-1)",
+        "picked = torch.gather(logp, 2, actions.long().unsqueeze(2)).squeeze(2)",
+    ],
     "on one line": ["picked = F.log_softmax(logits, -1).gather(dim=-1, index=batch.actions.unsqueeze(-1)).squeeze(-1)"],
 }
 

@@ -124,4 +124,14 @@ UNTRIED = (
         "works.clear()",
         "What is done to a gradient (division, casts) belongs before its reduction or behind the waits.", untried=_SENT_SO,
     ),
+    Remedy(
+        "rows-in-one-call",
+        "Call the sharded network once, with the rows of all calls, and take the result apart: each unit is gathered once for all of them, "
+        "and products have more rows",
+        "long = max(a.size(1), b.size(1))  # a, b: what the two calls are given; pad: the number of no token, which masks leave out\n"
+        "rows = torch.cat([F.pad(each, (0, long - each.size(1)), value=pad) for each in (a, b)])\n"
+        "first, second = model(rows).split([len(a), len(b)])  # not model(a), model(b)",
+        "Activations of all rows are there at once, as before the one backward now. A batch norm sees all rows together then.",
+        untried=_SENT_SO,
+    ),
 )  # fmt: skip
