@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _recurrent_gathers as recurrent
+from nsysx.findings import _reduced_scales as scales
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -69,5 +70,17 @@ OF_SHARDS = (
         set_by=("FSDP",),
         phase="forward",
         at=in_turn.place_of_calls,
+    ),
+    Costly(
+        "scales one by one",
+        scales.scales_one_by_one,
+        "Layers reduce the largest number of a tensor over the ranks, each by itself",
+        way("scales-of-last-step"),
+        worth=scales.reduced_at_once,
+        seen=scales.scales_one_by_one,
+        takes=scales.taken,
+        oversight=True,
+        phase="forward",
+        at=scales.place_of_scales,
     ),
 )

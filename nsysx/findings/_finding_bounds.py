@@ -394,3 +394,5 @@ MOST_NAMED_LAYERS = 4
 # ---- _whole_batches ---------------------------------------------------------------------------------------------
 #: Bytes of a number of what comes of a network, whose type is not recorded: the more of those that networks compute in.
 GATHERED_ELEMENT_BYTES = 4
+#: Scales are messages of so many bytes at most, and one message for all of them is advised from so many in a step on. Chosen.
+SCALE_BYTES, FEWEST_SCALES = 64, 16

@@ -732,6 +732,7 @@ OF_JOBS = {
     "exchanges recomputed",
     "gathers of a frozen network",
     "calls in turn",
+    "scales one by one",
     "nested checkpoints",
     "gradients of frozen parameters",
     "gradients of weights that nothing reads",

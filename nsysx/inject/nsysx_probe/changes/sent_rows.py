@@ -134,4 +134,16 @@ UNTRIED = (
         "Activations of all rows are there at once, as before the one backward now. A batch norm sees all rows together then.",
         untried=_SENT_SO,
     ),
+    Remedy(
+        "scales-of-last-step",
+        "Scale by the largest numbers of the step before, and reduce those of all layers in one message behind the optimizer (delayed "
+        "scaling): no layer waits for the other ranks",
+        "largest[slot] = x.detach().abs().amax()  # in the layer; slot: its number in one vector for all\n"
+        "y = quantized(x, scale[slot])  # from the step before\n"
+        "# once, behind optimizer.step():\n"
+        "dist.all_reduce(largest, op=dist.ReduceOp.MAX)\n"
+        "scale.copy_(448.0 / largest.clamp(min=1e-12))  # 448: the largest number of FP8 (e4m3)",
+        "Begin with a step that scales by its own numbers. A scale is a step old: leave it some room, or keep the largest of a few steps.",
+        untried=_SENT_SO,
+    ),
 )  # fmt: skip
