@@ -1,7 +1,7 @@
-"""A sharded network that a step calls several times before one backward, of inputs that need nothing of each other: pairs of texts or images.
+"""A sharded network that a step calls several times before one backward, of inputs that need nothing of each other: pairs of texts.
 
-Each of its units is gathered for each call, and again for each in backward, and its gradients are scattered as often. One call with all rows
-gathers each once. Which calls those are is told by an X-ray; the gathers are counted in the steady steps, of each module in forward.
+Each of its units is gathered for each call, and again for each in backward, and its gradients are scattered as often. One call with all
+rows gathers each once. Which calls those are is told by an X-ray; the gathers are counted in the steady steps, of each module in forward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GATHERS, _SCATTERS = r"ncclDevKernel_AllGather", r"ncclDevKernel_ReduceScatter"
 
 
 class ForwardsInTurn(NamedTuple):
-    """``calls`` of a network, in order; of its ``units`` the gathers (and scatters of gradients) that are not the first of a step: ``ops``."""
+    """``calls`` of a network, in order; ``ops``: of its ``units`` those gathers and scatters of gradients that are not a step's first."""
 
     calls: tuple[ModuleCall, ...]
     units: int
@@ -43,8 +43,10 @@ def _find(profile: Profile) -> ForwardsInTurn | None:
     ops = profile.steady_ops.select("op", "name", "phase", "module", "call_start_ns").sort("call_start_ns")
     name, phase = ops["name"].cast(pl.String), ops["phase"].cast(pl.String)
     ops = ops.with_columns(
-        pl.col("module").cast(pl.String), back=(phase == "backward").fill_null(value=False), forward=(phase == "forward").fill_null(value=False),
-        gathers=name.str.contains(_GATHERS).fill_null(value=False), scatters=name.str.contains(_SCATTERS).fill_null(value=False),
+        pl.col("module").cast(pl.String),
+        back=(phase == "backward").fill_null(value=False), forward=(phase == "forward").fill_null(value=False),
+        gathers=name.str.contains(_GATHERS).fill_null(value=False),
+        scatters=name.str.contains(_SCATTERS).fill_null(value=False),
     )  # fmt: skip
     starts = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort()
     step = starts.search_sorted(ops["call_start_ns"].fill_null(0), side="right")

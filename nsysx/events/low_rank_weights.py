@@ -50,7 +50,7 @@ class LowRankWeight(NamedTuple):
 def low_rank_weights(flow: OperatorFlow) -> list[LowRankWeight]:
     """Return the products of an X-ray step with such weights, where the small products take less than half of the weight's gradient."""
     weights = _Weights(flow)
-    return [found for factors in weights.with_biases() if (found := weights.of(factors)) is not None]
+    return [each for factors in weights.with_biases() if (each := weights.weight_of(factors)) is not None]
 
 
 class _Weights(MatrixProducts):
@@ -66,7 +66,7 @@ class _Weights(MatrixProducts):
                     biased.append(Factors(row, 1, rows, inner, columns=columns, made=(made[0], made[1])))
         return sorted([*self.products.values(), *biased], key=lambda factors: factors.row)
 
-    def of(self, factors: Factors) -> LowRankWeight | None:
+    def weight_of(self, factors: Factors) -> LowRankWeight | None:
         """Return the weight of a product, None for one that is not put together so."""
         number, passed = self.base_of(factors.made[1])
         row, size = self.flow.row_of.get(number), (factors.inner, factors.columns)

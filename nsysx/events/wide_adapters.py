@@ -35,12 +35,12 @@ class WideAdapter(NamedTuple):
 def converting_adapters(flow: OperatorFlow) -> list[WideAdapter]:
     """Return the adapters of an X-ray step whose input something converts, in order of time; types are not known here."""
     adapters = _Adapters(flow)
-    every = (adapters.of(back) for back in adapters.products.values())
+    every = (adapters.adapter_of(back) for back in adapters.products.values())
     return [each for each in every if each is not None]
 
 
 class _Adapters(MatrixProducts):
-    def of(self, back: Factors) -> WideAdapter | None:
+    def adapter_of(self, back: Factors) -> WideAdapter | None:
         """Return the adapter whose second product this is, None for another one."""
         number, _ = self.base_of(back.made[0])
         there = self.products.get(self.flow.row_of.get(number, -1))

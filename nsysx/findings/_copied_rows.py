@@ -133,10 +133,8 @@ def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bo
         numbers = each.copies * (each.size[-1] if each.size else 1) * wide
         most += (1 + trained) * (_moved_ns(case, COPIED_NUMBER_BYTES * numbers) or 0) * case.steps
     elif wide != 1 or (trained and not backward):
-        copied_ns = forward + max(backward, GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
-        if (
-            wide > MOST_TIMES_AS_WIDE
-        ):  # numbers of tokens are copied now: that takes what a launch does, and says nothing
+        copied_ns = forward + max(float(backward), GRADIENT_OF_COPIES_TIMES * forward if trained else 0)
+        if wide > MOST_TIMES_AS_WIDE:  # numbers of tokens are copied now: what a launch takes says nothing
             moved = COPIED_NUMBER_BYTES * each.copies * (each.size[-1] if each.size else 1) * wide
             copied_ns = (1 + trained) * (_moved_ns(case, moved) or 0) * case.steps / wide
         least += wide * copied_ns

@@ -54,12 +54,9 @@ def _found(
     cost = case.per_step(int(work.filter(pl.col("op").is_in(list(whole)))["ns"].sum()))
     if not conversions or not case.notable(cost, REPORTED_SHARE):
         return [], frozenset()
+    gone = RemoveOps(conversions)
     low, likely, high = (
-        [
-            RemoveOps(conversions),
-            ScaleOps(products, of_products, less_work=True),
-            ScaleOps(others, of_others, less_work=True),
-        ]
+        (gone, ScaleOps(products, of_products, less_work=True), ScaleOps(others, of_others, less_work=True))
         for of_products, of_others in zip(ADAPTERS_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, strict=True)
     )
     why = "with half of the bytes the rest takes half to all of its time"
@@ -70,12 +67,12 @@ def _found(
     where = {} if code is None else place_of_operator(code, flow, flow.start_ns[[adapters[0].at]])
     rank, width = adapters[0].rank, adapters[0].width
     title = (
-        f"{f'{in_short(where)}: ' if where else ''}{units.several(len(adapters), 'adapter')} of rank {rank} compute in float32 beside layers "
-        "of 16 bits"
+        f"{f'{in_short(where)}: ' if where else ''}{units.several(len(adapters), 'adapter')} of rank {rank} compute in float32 beside "
+        "layers of 16 bits"
     )
     detail = (
-        f"Rows of {units.count(width)} numbers are converted to float32 for weights of {rank} x {units.count(width)}, and their sum with the "
-        f"layer's result is converted back: {units.duration(cost)} {case.per} with their gradients, {case.share(cost)} of the step. "
+        f"Rows of {units.count(width)} numbers are converted to float32 for weights of {rank} x {units.count(width)}, and their sum with "
+        f"the layer's result is converted back: {units.duration(cost)} {case.per} with their gradients, {case.share(cost)} of the step. "
         "Converted weights are small, and keep float32 for the optimizer."
     )
     finding = Found(

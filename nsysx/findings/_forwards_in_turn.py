@@ -17,46 +17,46 @@ from nsysx.replay.edits import RemoveOps
 
 def called_in_turn(case: Case, settings: RecordedSettings) -> str:
     """Return that calls of a sharded network, none of which needs another one, gather its parameters each."""
-    found = forwards_in_turn(case.profile)
-    if found is None:
+    in_turn = forwards_in_turn(case.profile)
+    if in_turn is None:
         return ""
-    lines = ", ".join(dict.fromkeys(in_short(place) for place in _places(case) if place))
-    calls = f"{units.count(len(found.calls))} calls of {found.calls[0].cls or 'the network'}"
+    lines = ", ".join(dict.fromkeys(in_short(each) for each in _places(case) if each))
+    calls = f"{units.count(len(in_turn.calls))} calls of {in_turn.calls[0].cls or 'the network'}"
     return (
         f"{calls}{f' ({lines})' if lines else ''} need nothing of each other, and each gathers the parameters of "
-        f"{units.several(found.units, 'unit')}, again in the one backward behind them, which scatters gradients as often: "
-        f"{units.count(round(len(found.ops) / case.steps))} messages of a step bring what was there, or could be added up before"
+        f"{units.several(in_turn.units, 'unit')}, again in the one backward behind them, which scatters gradients as often: "
+        f"{units.count(round(len(in_turn.ops) / case.steps))} messages of a step bring what was there, or could be added up before"
     )
 
 
 def gathered_for_all(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it saves at best if one call computes all rows: the messages of one call are left."""
-    found = forwards_in_turn(case.profile)
-    if found is None:
+    in_turn = forwards_in_turn(case.profile)
+    if in_turn is None:
         return None
-    worth = case.worth(RemoveOps(found.ops), bound=True)
-    exposed = round(exposed_share(case, found.ops) * case.taken_by((StepPart.COMM,)))
+    worth = case.worth(RemoveOps(in_turn.ops), bound=True)
+    exposed = round(exposed_share(case, in_turn.ops) * case.taken_by((StepPart.COMM,)))
     why = "all that is exposed of these messages is gone"
     return worth if worth.likely_ns is not None else case.bound(exposed, why)
 
 
 def taken(case: Case) -> Takes:
     """Return these messages."""
-    found = forwards_in_turn(case.profile)
-    return Takes(frozenset() if found is None else found.ops)
+    in_turn = forwards_in_turn(case.profile)
+    return Takes(frozenset() if in_turn is None else in_turn.ops)
 
 
 def place_of_calls(case: Case) -> Row:
     """Return the line of the second call."""
-    places = _places(case)
-    return next((place for place in places[1:] if place), {})
+    lines = _places(case)
+    return next((each for each in lines[1:] if each), {})
 
 
 def _places(case: Case) -> list[Row]:
-    found, flow, code = forwards_in_turn(case.profile), flow_of(case.profile), case.profile.code()
-    if found is None or flow is None or code is None:
+    in_turn, flow, code = forwards_in_turn(case.profile), flow_of(case.profile), case.profile.code()
+    if in_turn is None or flow is None or code is None:
         return []
-    starts = [flow.start_ns[[call.first]] for call in found.calls]
+    starts = [flow.start_ns[[call.first]] for call in in_turn.calls]
     chains = [code.around(int(code.at(flow.thread, start)[0]))[::-1] for start in starts]  # outer lines first
     shared = set(chains[0]).intersection(*chains[1:])
     calling = [next((line for line in chain if line not in shared), None) for chain in chains]

@@ -35,8 +35,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     weights = [
         each for each in low_rank_weights(flow) if trained[each.added] and not {each.size, each.size[::-1]} & sizes
     ]
-    found = _found(case, rule, flow, weights) if weights else None
-    return [] if found is None else [found]
+    told = _found(case, rule, flow, weights) if weights else None
+    return [] if told is None else [told]
 
 
 def _gone(case: Case, flow: OperatorFlow, weights: Sequence[LowRankWeight]) -> pl.DataFrame:
@@ -94,8 +94,8 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, weights: Sequence[LowRank
         "multiplies by them"
     )
     detail = (
-        f"{units.several(len(weights), 'product')} of a step multiply by weights that are put together anew. No gradient of such a weight is "
-        f"kept, but backward makes it whole, to multiply it by the small factors: {units.duration(cost)} {case.per} with what puts the "
+        f"{units.several(len(weights), 'product')} of a step multiply by weights that are put together anew. No gradient of such a weight "
+        f"is kept, but backward makes it whole, to multiply it by the small factors: {units.duration(cost)} {case.per} with what puts the "
         f"weights together, {case.share(cost)} of the step. The small products take "
         f"{units.duration(case.per_step(round(limit)))} at the device's limit."
     )

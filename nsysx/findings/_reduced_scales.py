@@ -1,7 +1,7 @@
 """The largest number of each tensor, reduced over the ranks by itself while a network computes: scales of quantized layers.
 
-Each is a message of a few bytes for which all ranks meet, and which the layer waits for. Scales of the step before (delayed scaling) let one
-message behind the step carry all of them.
+Each is a message of a few bytes for which all ranks meet, and which the layer waits for. Scales of the step before (delayed scaling) let
+one message behind the step carry all of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def scales_one_by_one(case: Case, settings: RecordedSettings | None = None) -> s
     if scales.height < FEWEST_SCALES * case.steps:
         return ""
     return (
-        f"{units.count(round(scales.height / case.steps))} messages of at most {SCALE_BYTES} bytes in a step reduce the largest number of a "
-        "tensor over all ranks while the network computes: each takes as long as it takes the ranks to meet, and the layer waits for it"
+        f"{units.count(round(scales.height / case.steps))} messages of at most {SCALE_BYTES} bytes in a step reduce the largest number of "
+        "a tensor over all ranks while the network computes: each takes as long as it takes the ranks to meet, and the layer waits for it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of one token each, of which ``log_softmax`` makes those of all: in one compiled function nothing that long is written."""
+"""Log-probabilities of one token each, where ``log_softmax`` makes those of all: a compiled function writes nothing that long."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ def picked_of_logits(lines: Sequence[str]) -> str:
     gather = next(_calls(trees, "gather"), None)
     if softmax is None or gather is None:
         return ""
-    of_method = isinstance(softmax.func, ast.Attribute) and ast.unparse(softmax.func.value) not in _MODULES
-    logits = (
-        softmax.func.value if of_method and isinstance(softmax.func, ast.Attribute) else (softmax.args or [None])[0]
-    )
+    logits = next(iter(softmax.args), None)
+    if isinstance(softmax.func, ast.Attribute) and ast.unparse(softmax.func.value) not in _MODULES:
+        logits = softmax.func.value
     index = gather.args[-1] if gather.args else next((k.value for k in gather.keywords if k.arg == "index"), None)
     if logits is None or index is None:
         return ""
-    one = _of_method(index, "unsqueeze")
-    numbers = _of_method(one, "long")
+    flat = _of_method(index, "unsqueeze")
+    numbers = _of_method(flat, "long")
     squeezed = any(
         _of_method(node, "squeeze") is gather for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr)
     )
-    if one is index or not squeezed or not isinstance(numbers, (ast.Name, ast.Attribute, ast.Subscript)):
+    if flat is index or not squeezed or not isinstance(numbers, (ast.Name, ast.Attribute, ast.Subscript)):
         return ""
     given = list(dict.fromkeys(n.id for n in ast.walk(logits) if isinstance(n, ast.Name) and n.id not in _MODULES))
     picked = "index" if "index" not in given else "picked"
@@ -42,7 +41,7 @@ def picked_of_logits(lines: Sequence[str]) -> str:
     return (
         f"@torch.compile\ndef logp_of({', '.join([*given, picked])}):\n    z = {made}\n"
         f"    return z.gather(-1, {picked}.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(z, -1)\n"
-        f"{name or 'logp'} = logp_of({', '.join([*given, ast.unparse(one)])})"
+        f"{name or 'logp'} = logp_of({', '.join([*given, ast.unparse(flat)])})"
     )
 
 

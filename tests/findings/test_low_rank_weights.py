@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from nsysx.findings._low_rank_weights import named_terms, small_products
 from nsysx.model import Finding
 from tests.findings.test_added_reductions import Both
-from tests.findings.test_smaller_operators import GEMM, operator
+from tests.findings.test_smaller_operators import GEMM
 
 MAKES, MULTIPLIES = 31, 33
 SOURCE = {MAKES: "w = self.base + self.scale * (self.B @ self.A)", MULTIPLIES: "return F.linear(x, w)"}

@@ -76,8 +76,8 @@ UNTRIED = (
     ),
     Remedy(
         "added-behind-products",
-        "Multiply by the frozen weight and by the small factors apart: x @ (W + B @ A) equals x @ W + (x @ B) @ A, and makes no gradient of "
-        "a whole weight",
+        "Multiply by the frozen weight and by the small factors apart: x @ (W + B @ A) equals x @ W + (x @ B) @ A, and makes no gradient "
+        "of a whole weight",
         "y, low = F.linear(x, base), F.linear(x, A) * scale\n"
         "y = torch.addmm(y.flatten(0, -2), low.flatten(0, -2), B.t()).view(y.shape)",
         "x: the layer's input; a bias goes into the first product. Put the weight together for inference only, once, behind training.",
