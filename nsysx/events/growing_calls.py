@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_bounds import COPIED_AGAIN_SHARE, FEWEST_GROWING_CATS, GROWING_LAYERS_SHARE
+from nsysx.events.operator_bounds import (
+    COPIED_AGAIN_SHARE,
+    FEW_ROWS_TIMES,
+    FEWEST_BEGUN_ANEW,
+    FEWEST_GROWING_CATS,
+    GROWING_LAYERS_SHARE,
+)
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_of
@@ -22,11 +28,15 @@ _LINEAR = "aten::linear"
 
 
 class GrowingCalls(NamedTuple):
-    """Calls of one module, in order, how many rows each computes, and how many of them are new each time."""
+    """Calls of one module, in order, how many rows each computes, and how many of them are new each time, at most.
+
+    ``with_cache``: other calls between them compute their new rows alone, with a cache that these begin anew.
+    """
 
     calls: tuple[ModuleCall, ...]
     rows: tuple[int, ...]
     new: int
+    with_cache: bool = False
 
 
 def growing_calls(profile: Profile) -> list[GrowingCalls]:
@@ -52,10 +62,46 @@ def growing_in(flow: OperatorFlow, trained: Flags) -> list[GrowingCalls]:
         rows = [[_rows_of(flow, row) for row in linear[a:b]] for a, b in borders]
         first, last = _longest_run(rows, [bool(trained[call.first : call.last].any()) for call in calls])
         growth = _growth(rows[first:last]) if last - first >= FEWEST_GROWING_CATS else None
+        if growth is None and (again := _begun_anew(flow, calls, rows)) is not None:
+            grown.append(again)
+            inside |= {row for call in again.calls for row in range(call.first, call.last)}
         if growth is not None:
             grown.append(GrowingCalls(tuple(calls[first:last]), *growth))
             inside |= {row for call in calls[first:last] for row in range(call.first, call.last)}
     return grown
+
+
+def _begun_anew(flow: OperatorFlow, calls: Sequence[ModuleCall], rows: Sequence[Sequence[int]]) -> GrowingCalls | None:
+    """Return the calls of a module that compute a whole sequence again, between calls that compute a few rows; None without.
+
+    The sequence is the one before with more behind it, as ``cat`` makes it: drafts of which a part is kept.
+    """
+    most = [max(each, default=0) for each in rows]
+    whole = [n for n, each in enumerate(most) if 2 * each > max(most)]
+    if len(whole) < FEWEST_BEGUN_ANEW or any(b - a < 2 for a, b in pairwise(whole)) or len(rows[whole[0]]) < 2:
+        return None
+    if any(FEW_ROWS_TIMES * each > max(most) for n, each in enumerate(most) if whole[0] < n and n not in whole):
+        return None
+    given = [_sequence_of(flow, calls[n]) for n in whole]
+    if any(number is None or _before(flow, number) != earlier for earlier, number in pairwise(given)):
+        return None
+    new = max(most[b] - most[a] for a, b in pairwise(whole))
+    return GrowingCalls(tuple(calls[n] for n in whole), tuple(most[n] for n in whole), new, with_cache=True)
+
+
+def _sequence_of(flow: OperatorFlow, call: ModuleCall) -> int | None:
+    """Return the number of what made the tokens that a call looks up; None where it looks up none, or they are older than the step."""
+    looked_up = (
+        row for row in range(call.first, call.last) if flow.names[row] == "aten::embedding" and len(flow.made[row]) > 1
+    )
+    row = next(looked_up, None)
+    return flow.made[row][1] if row is not None and flow.made[row][1] >= 0 else None
+
+
+def _before(flow: OperatorFlow, number: int) -> int | None:
+    """Return the number of what a sequence was before something was put behind it; None for another one."""
+    row = flow.row_of.get(number)
+    return flow.made[row][0] if row is not None and flow.names[row] == "aten::cat" and flow.made[row] else None
 
 
 def _rows_of(flow: OperatorFlow, row: int) -> int:

@@ -65,6 +65,9 @@ MOST_RECOMPUTATIONS = 3
 # ---- reordered_rows ------------------------------------------------------------------------------------------------
 #: Numbers of rows come from a search by no more operators than these: a quotient, a sum, casts. Chosen.
 MOST_OPERATORS_TO_SEARCH = 40
+# ---- growing_calls: those that begin a cache anew -----------------------------------------------------------------
+#: So many of a step are a loop; calls between them compute fewer rows by this factor at least. Chosen.
+FEWEST_BEGUN_ANEW, FEW_ROWS_TIMES = 3, 8
 # ---- wide_adapters --------------------------------------------------------------------------------------------------
 #: The rank of an adapter is this share of the rows that it is given, and makes, or less. Chosen: ranks are 4 to 128, rows 768 and longer.
 ADAPTER_SHARE = 0.125

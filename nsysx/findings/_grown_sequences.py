@@ -21,7 +21,7 @@ from nsysx.findings._work_bounds import FEW_ROWS_NS
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-_CACHED, _AT_ONCE = "kept-keys", "rows-at-once"
+_CACHED, _AT_ONCE, _CROPPED = "kept-keys", "rows-at-once", "cache-cropped"
 
 
 def rows_within(case: Case) -> frozenset[int]:
@@ -65,10 +65,10 @@ def _found(case: Case, rule: Rule, grown: GrowingCalls, work: pl.DataFrame) -> F
     )
     detail = (
         f"{units.count(len(grown.calls))} calls of a step compute {grown.rows[0]}, {grown.rows[1]}, ... {grown.rows[-1]} rows, each "
-        f"{grown.new} more than the one before: {case.share(cost)} of the step with their backward."
+        f"{'up to ' if grown.with_cache else ''}{grown.new} more than the one before: {case.share(cost)} of the step with their backward."
     )
     trained = bool(trained_of(case.profile)[first.first : first.last].any())
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, where=where or None, takes=Takes(ops_of(theirs)),
-        fix=Fix.by_name(_AT_ONCE if trained else _CACHED),
+        fix=Fix.by_name(_CROPPED if grown.with_cache else _AT_ONCE if trained else _CACHED),
     ).as_finding(case)  # fmt: skip

@@ -97,6 +97,14 @@ UNTRIED = (
         "Only factors of whole rows (a degree, edge weights) may stand between.", untried=_OWN_CODE,
     ),
     Remedy(
+        "cache-cropped",
+        "Keep the cache of what was accepted, and compute the tokens behind it alone: cut the rejected ones off, rather than begin anew",
+        "cache = [tuple(each[:, :, :kept] for each in layer) for layer in cache]  # transformers: cache.crop(kept)\n"
+        "logits, cache = model(ids[:, kept:], cache)  # not model(ids, None)",
+        "kept: of the tokens in the cache those that stand in ids, too, less one where the last one's logits are needed. Positions and "
+        "the mask of the new tokens count from kept on.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "prompts-once",
         "Compute each sample once, and copy what comes of it: the keys and values, and the logits of the last token",
         "logits, cache = model(prompts)\n"
