@@ -60,6 +60,8 @@ OF_SHARDS = (
         set_by=("FSDP",),
         phase="forward",
         worded=recurrent.in_its_words,
+    ),
+    Costly(
         "calls in turn",
         in_turn.called_in_turn,
         "Calls of a sharded network before one backward gather its parameters each",
