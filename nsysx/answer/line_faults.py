@@ -74,6 +74,7 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "cheaper-samples": "samples take the workers long",
     "cropped-first": "the crop comes last",
     "larger-batches": "each call has few inputs",
+    "loader-once": "each epoch makes a new loader",
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",
     "persistent-workers": "each epoch starts new workers",

@@ -225,17 +225,24 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
 def restarted_loader(settings: RecordedSettings, fewest: int = 3) -> Row | None:
     """Return workers, every (steps) and the line that makes it (``made``) of a loader whose workers start anew, None where there is none.
 
-    ``fewest``: so many of its iterators were made. Two are enough where the time that passes between steps is known.
+    ``anew``: the program makes the loader itself anew for each epoch, so that no option of it keeps its workers. ``fewest``: so many of
+    its iterators were made. Two are enough where the time that passes between steps is known.
     """
     for row in settings.rows("loaders") or ():
         made, span = (
             count_or_zero(row.get("iterators")),
             count_or_zero(row.get("last_step")) - count_or_zero(row.get("first_step")),
         )
-        if not count_or_zero(row.get("workers")) or row.get("persistent_workers") is not False or made < fewest:
+        is_anew = (
+            2 * count_or_zero(row.get("made_again")) >= made
+        )  # of those of a loader that is kept no line makes another
+        if not count_or_zero(row.get("workers")) or made < fewest:
+            continue
+        if not is_anew and row.get("persistent_workers") is not False:
             continue
         if span / (made - 1) <= LOADER_RESTART_STEPS:
-            return {"workers": row["workers"], "every": span / (made - 1), "made": row.get("made")}
+            told = {"workers": row["workers"], "every": span / (made - 1), "made": row.get("made")}
+            return {**told, "anew": True} if is_anew else told
     return None
 
 
@@ -243,9 +250,8 @@ def anew(case: Case, settings: RecordedSettings) -> str:
     row = restarted_loader(settings)
     if row is None:
         return ""
-    return (
-        f"the loader starts its {row['workers']} workers anew every {row['every']:.0f} steps: persistent_workers is off"
-    )
+    why = "the program makes a new loader for each epoch" if row.get("anew") else "persistent_workers is off"
+    return f"the loader starts its {row['workers']} workers anew every {row['every']:.0f} steps: {why}"
 
 
 def finds_unused(case: Case, settings: RecordedSettings) -> str:

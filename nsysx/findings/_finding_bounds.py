@@ -63,6 +63,8 @@ LOADER_RESTART_STEPS, FEWEST_MICRO_STEPS = 200, 2
 #: Workers that start anew are what a loader is waited for where so much of the waits is in the steps in which epochs begin. A long step is
 #: so many times as long as usual.
 RESTARTS_WAIT_SHARE, LONG_STEP_TIMES = 0.8, 3
+#: Epochs begin as often as steps are long where these periods differ by so little: chosen, an epoch may end in the middle of a step.
+RESTARTS_RHYTHM_SHARE = 0.1
 #: Long steps that were recorded, and those that were timed while nothing was, are the same where these are longer by less than so many
 #: times as much, or as little. Chosen: 257 and 261 ms in a program whose others took 155 to 258.
 ALIKE_LONG_STEP_TIMES = 2

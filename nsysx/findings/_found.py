@@ -120,7 +120,8 @@ def _of_objects(case: Case, where: Row, fix: Fix) -> Fix:
 _MADE = {
     **dict.fromkeys(("fused", "foreach", "groups-merged", "sparse-embeddings"), ("optimizer",)),
     **dict.fromkeys(
-        ("loader-workers", "loader-workers-8", "loader-prefetch", "persistent-workers"), ("loader", "loop")
+        ("loader-workers", "loader-workers-8", "loader-prefetch", "persistent-workers", "loader-once"),
+        ("loader", "loop"),
     ),
     "batched-samples": ("samples", "loader", "loop"),
     "tf32": ("no_matmul_tf32",),

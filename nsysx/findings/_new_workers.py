@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nsysx.advice import Alternative
 from nsysx.analyses.data_loader import BatchRow
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._costly_when import restarted_loader
-from nsysx.findings._finding_bounds import RESTARTS_WAIT_SHARE
+from nsysx.findings._finding_bounds import RESTARTS_RHYTHM_SHARE, RESTARTS_WAIT_SHARE
 from nsysx.model import Row
 
 
@@ -33,11 +34,41 @@ def waited_for(case: Case, rows: Sequence[BatchRow]) -> Row | None:
     return restarted if sum(waits[:begins]) >= RESTARTS_WAIT_SHARE * sum(waits) else None
 
 
+def recurring(case: Case, every: int) -> Row | None:
+    """Return that loader where its epochs begin as often as a step is long, every so many steps; None else."""
+    restarted = started_anew(case, fewest=2)
+    if restarted is None or restarted["every"] < 2:
+        return None
+    return restarted if abs(restarted["every"] - every) <= RESTARTS_RHYTHM_SHARE * every else None
+
+
 def kept(restarted: Row) -> Fix:
-    """Return the advice to keep the workers of a loader."""
-    text = (
-        f"Keep the {restarted['workers']} workers of the loader from one epoch to the next (persistent_workers=True): they are started "
-        f"anew every {restarted['every']:.0f} steps"
+    """Return the advice to keep the workers of a loader, and the loader itself where the program makes it anew."""
+    return Fix.by_name(way_to_keep(restarted))
+
+
+def way_to_keep(restarted: Row) -> Alternative:
+    """Return the same as one remedy."""
+    often = f"they are started anew every {restarted['every']:.0f} steps"
+    if restarted.get("anew"):
+        text = (
+            "Make the loader once, before the loop over epochs, and keep its "
+            f"{restarted['workers']} workers (persistent_workers=True): {often}, with a new loader for each epoch"
+        )
+        paste = (
+            f"loader = DataLoader(data, sampler=sampler, num_workers={restarted['workers']}, persistent_workers=True)  # once\n"
+            "for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader: ..."
+        )
+        return way("loader-once", text, paste)
+    text = f"Keep the {restarted['workers']} workers of the loader from one epoch to the next (persistent_workers=True): {often}"
+    return way(
+        "persistent-workers",
+        text,
+        f"loader = DataLoader(data, num_workers={restarted['workers']}, persistent_workers=True)",
     )
-    paste = f"loader = DataLoader(data, num_workers={restarted['workers']}, persistent_workers=True)"
-    return Fix.by_name(way("persistent-workers", text, paste))
+
+
+def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy of this setting in words of the capture."""
+    restarted = started_anew(case, fewest=3)
+    return title, remedy if restarted is None else way_to_keep(restarted)

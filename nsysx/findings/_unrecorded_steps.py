@@ -10,13 +10,14 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events import bare, one_time, trend
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, MOST_SHARE, REPORTED_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
 from nsysx.findings._made_between import rollout_of
 from nsysx.findings._measured_loop import told_of_loop
+from nsysx.findings._new_workers import kept, recurring
 from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
@@ -61,6 +62,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     line = line_of_long_steps(case)
     if line is not None and _fetches(line, settings_of(case.profile)):
         line = None
+    restarted = recurring(case, rhythm.every) if rhythm and line is None else None
     unseen = (
         "so what they do is not in the report"
         if line is None
@@ -93,7 +95,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         return [
             Found(rule, title, detail, worth=saving, cost_ns=cost, fix=rollout.fix(taken), where=there).as_finding(case)
         ]
-    if line is None and (rhythm is not None or not workers):
+    if restarted is None and line is None and (rhythm is not None or not workers):
         worth = Saving(None, "what these steps do was not recorded")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]
     inside = min(cost, case.taken_by((StepPart.LONGER,)))  # a step that is shown as recorded has none of it
@@ -111,6 +113,11 @@ def found(case: Case, rule: Rule) -> list[Finding]:
                 saving, likely_ns=saved.likely_ns, error_ns=saved.likely_ns - saved.least_ns, most_ns=saved.most_ns
             )
             fix = same.fix()
+    elif restarted is not None:
+        detail += f" As often the loader starts its {restarted['workers']} workers anew, for the next epoch."
+        why += ", if it is the new start of the loader that they wait for"
+        saving = Saving(inside, why, error_ns=error, source="steps")
+        fix, where = kept(restarted), {"phase": "data", **file_and_line(restarted["made"])}
     else:
         detail += (
             f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."

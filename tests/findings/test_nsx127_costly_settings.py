@@ -1169,6 +1169,7 @@ def test_more_workers_have_the_place_of_the_loader_and_cheaper_samples_that_of_t
     ("wait_us", "options", "kept"),
     [
         ((60_000, 100), {}, True),
+        ((60_000, 100), {"made_again": 9, "persistent_workers": True}, True),  # a new loader for each epoch
         ((30_000, 30_000), {}, False),  # each batch is late: the workers are slow
         ((60_000, 100), {"persistent_workers": True}, False),
         ((60_000, 100), {"iterators": 1}, False),
@@ -1186,11 +1187,16 @@ def test_waits_in_which_epochs_begin_are_for_workers_that_start_anew(
 
     loader = {**LOADER, "made": "train.py:30", "first_step": 0, "last_step": 45, "iterators": 10, **options}
     finding = alone(tmp_path, changed(CLEAN, {"loaders": [loader]}), waiting, "NSX106")[0]
-    assert ("from one epoch to the next" in finding.fix) == kept
+    assert ("from one epoch to the next" in finding.fix or "before the loop over epochs" in finding.fix) == kept
     assert ("where an epoch starts new workers" in finding.title) == kept
     if kept:
         assert (finding.where["file"], finding.where["line"]) == ("train.py", 30)
-        assert finding.paste == "loader = DataLoader(data, num_workers=4, persistent_workers=True)"
+        anew = bool(options)
+        assert (
+            finding.paste.startswith("loader = DataLoader(data, ")
+            and "num_workers=4, persistent_workers=True" in finding.paste
+        )
+        assert ("for epoch in range(epochs):" in finding.paste) == anew == ("Make the loader once" in finding.fix)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,17 @@ def test_a_loader_that_starts_its_workers_anew_is_told_with_how_often(changes: R
     assert row == (None if every is None else {"workers": 4, "every": every, "made": None})
 
 
+@pytest.mark.parametrize(
+    ("again", "persistent", "anew"), [(2, True, True), (2, False, True), (0, False, False), (0, True, None)]
+)
+def test_a_loader_that_is_made_anew_keeps_no_workers_whatever_its_option(
+    again: int, persistent: bool, anew: bool | None
+) -> None:
+    settings: Any = Settings(loaders=[{**LOADER, "made_again": again, "persistent_workers": persistent}])
+    row = _costly_when.restarted_loader(settings)
+    assert (row.get("anew", False) if row else None) is anew
+
+
 BATCH = {"rows": 10, "length": 100, "longest": 100, "real": 700, "name": "tokens"}
 
 

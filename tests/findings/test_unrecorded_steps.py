@@ -105,6 +105,38 @@ def test_other_long_steps_are_told_without_a_size(tmp_path: Path, late: tuple[in
     assert finding.verdict == "found" and finding.saving.likely_ns is None and not finding.paste
 
 
+@pytest.mark.parametrize(
+    ("every", "options", "told"),
+    [
+        (20, {}, "persistent-workers"),
+        (20, {"made_again": 2, "persistent_workers": True}, "loader-once"),  # what is made anew keeps nothing
+        (20, {"persistent_workers": True}, ""),
+        (20, {"last_step": 20 + 2 * 30}, ""),  # epochs do not begin as often as steps are long
+        (20, {"iterators": 1}, ""),
+        (20, {"workers": 0}, ""),
+    ],
+)
+def test_long_steps_in_which_short_epochs_begin_are_those_of_workers_that_start_anew(
+    every: int, options: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    """Of 80 steps every 20th is long: in a window of 24 there may be none."""
+    loader = {
+        "workers": 8,
+        "persistent_workers": False,
+        "iterators": 3,
+        "first_step": 20,
+        "last_step": 60,
+        "made": "/job/train.py:7",
+    }
+    found = summary(tmp_path, tuple(range(every - 1, 60, every)), settings={"loaders": [{**loader, **options}]})
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert [way.name for way in finding.remedies] == ([told] if told else [])
+    assert found.answer is not None
+    if told:
+        assert finding.where["line"] == 7 and finding.saving.likely_ns == pytest.approx(3 * MORE / 60, rel=0.05)
+        assert "every 20 steps" in found.answer.do[0].text and "persistent_workers=True" in found.answer.do[0].paste
+
+
 SOURCE = {"/job/train.py": {"71": "np.histogram(w.cpu().numpy())", "9": "for batch in loader:"}}
 
 

@@ -260,6 +260,26 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
     assert found["samples"] is None  # a class of torch makes them
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_loaders_that_a_line_makes_one_after_the_other_are_one_and_those_that_live_side_by_side_are_several(
+    several: bool,
+) -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        kept = []
+        for _ in range(5):
+            loader = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4)
+            kept += [loader] if several else []
+            for (x,) in loader:
+                optimizer.zero_grad()
+                net(x).sum().backward()
+                optimizer.step()
+        rows = settings(lab)["loaders"]
+    told = [(row["iterators"], row["made_again"], row["first_step"], row["last_step"]) for row in rows]
+    assert told == ([(1, 0, 2 * i, 2 * i) for i in range(5)] if several else [(5, 4, 0, 8)])
+
+
 def checksum(numbers: list[int]) -> int:
     return zlib.crc32(repr([len(numbers), *numbers]).encode())
 

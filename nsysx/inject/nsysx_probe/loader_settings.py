@@ -44,6 +44,9 @@ finally:
     del _nsysx_e
 """
 
+#: A loader, and what is told of it.
+_Entry = tuple["weakref.ref[Any]", dict[str, Any]]
+
 
 class LoaderSettings:
     """The record's ``loaders``, in the order in which they were first iterated."""
@@ -52,7 +55,7 @@ class LoaderSettings:
         self.torch = torch
         self.places = places
         self._held: list[tuple[dict[str, Any], Any, Any]] = []  # datasets, until the window has closed
-        self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._loaders: dict[int, _Entry] = {}
         self._of_sampler: dict[int, dict[str, Any]] = {}  # an iterator holds its sampler, not its loader
         self._last: dict[str, Any] = {}  # what is told of the loader that began an iterator last
 
@@ -64,14 +67,18 @@ class LoaderSettings:
         """A loader makes an iterator, after so many steps."""
         entry = self._loaders.get(id(loader))
         if entry is None or entry[0]() is not loader:
+            line, made = place(), self.places.made_at(loader)
+            entry = self._of_before(loader, line, made)
+        if entry is None:
             if len(self._loaders) >= MOST_LOADERS:
                 return
             about = {
                 **settings_objects.loader(loader),
                 "first_step": steps,
                 "last_step": steps,
-                "place": place(),
-                "made": self.places.made_at(loader),
+                "place": line,
+                "made": made,
+                "made_again": 0,
                 "drawn": [],
                 "batches": [],
                 "parts": [],
@@ -82,6 +89,16 @@ class LoaderSettings:
         entry[1]["iterators"] += 1
         entry[1]["last_step"] = steps
         self._last = entry[1]
+
+    def _of_before(self, loader: Any, line: str | None, made: str | None) -> _Entry | None:
+        """Return what is told of a loader that is gone and in whose place this one was made, by the same line for the same loop."""
+        for key, (held, about) in list(self._loaders.items()):
+            if made is not None and held() is None and (about["place"], about["made"]) == (line, made):
+                about["made_again"] += 1
+                del self._loaders[key]
+                entry = self._loaders[id(loader)] = weakref.ref(loader), about
+                return entry
+        return None
 
     def begun_before(self, steps: int) -> str | None:
         """Return the line that makes the loader that began an iterator last, if that was after so many steps."""

@@ -113,6 +113,13 @@ UNTRIED = (
         untried="how rows are indexed is the program's own code",
     ),
     Remedy(
+        "loader-once", "Make the loader once, before the loop over epochs, and keep its workers (persistent_workers=True)",
+        "loader = DataLoader(data, sampler=sampler, num_workers=8, persistent_workers=True)  # before the loop\n"
+        "for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader: ...",
+        "Data that change from one epoch to the next have to be made by the sampler: workers keep the dataset that they were given.",
+        untried="where the loader is made is the program's own code",
+    ),
+    Remedy(
         "cheaper-samples", "Make samples cheaper: do less in Dataset.__getitem__, or do it once and keep the result",
         untried="what makes a sample is the program's own code",
     ),
