@@ -38,6 +38,7 @@ FAULTS: Mapping[str, str] = {
     "made-on-gpu": "data is created on the CPU",
     "made-once": "it is created anew in each step",
     "metrics-rarely": "a metric is computed in each step",
+    "networks-kept": "a network is built and read from a file in the loop",
     "no-collect": "garbage collection or empty_cache() in the loop",
     "no-kernel-built-in-a-step": "a kernel is built for each new size",
     "no-lock": "it waits for a lock or another thread",
@@ -66,6 +67,7 @@ FAULTS: Mapping[str, str] = {
     "tokens-once": "text is tokenized in the loop",
     "values-at-once": "all ranks meet for single values, one by one",
     "weights-on-gpu": "weights are copied to the CPU in each step",
+    "wrapped-once": "the network is wrapped anew for the ranks",
 }
 
 #: Remedy of a loader, or of calls with few inputs -> what is wrong there: the cause of the whole limit, told behind it with its line.

@@ -64,6 +64,7 @@ _KINDS = tuple(
         ("no-sleep", r"\bsleep\("),
         ("iterator-once", r"\bnext\(\s*iter\("),
         ("groups-once", r"\bnew_(sub)?groups?\w*\("),
+        ("wrapped-once", r"\b(DDP|DistributedDataParallel|FSDP|FullyShardedDataParallel|fully_shard)\((?!\))|\b[Aa]ccelerator\.prepare\("),
         (
             "made-once",
             r"^(?!.*\bfit\().*(\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\(|"
@@ -80,6 +81,11 @@ _KINDS = tuple(
         ("statistics-averaged", r"\bupdate_bn\("),
         ("own-state-saved", r"\bconsolidate_state_dict\("),
         ("shards-saved", r"\bget_(model_|optimizer_)?state_dict\(|\bfull_state_dict\s*=\s*True|\bFullStateDictConfig\(|\bdcp\.save\("),
+        (
+            "networks-kept",
+            r"\bload_state_dict\(.*\b(load|load_file|read)\(|\b(torch\.load|load_file)\(.*(?i:ckpt|checkpoint|weights|state_dict|_sd\b)|"
+            r"\w*(Model|Net|Policy|LM|Encoder|Decoder|Transformer|Pipeline)\w*\.from_pretrained\(|\bload_from_checkpoint\(",
+        ),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("shards-kept", r"\.full_tensor\(|\bsummon_full_params\("),
         ("logged-apart", r"\bsync_dist\s*=\s*True"),

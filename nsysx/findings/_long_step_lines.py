@@ -29,6 +29,9 @@ _OF_THE_HOST = frozenset({
     "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step",
     "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
     "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once",
+    "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "made-once", "metrics-rarely", "networks-kept", "no-collect",
+    "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
+    "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
 })  # fmt: skip
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {
@@ -37,6 +40,10 @@ _CURVE = {
 }
 #: A group of ranks that is made, and a collective in a group.
 _MAKES_GROUP, _IN_GROUP = re.compile(r"\bnew_(sub)?groups?\w*\("), re.compile(r"\bgroup\s*=\s*\w")
+#: A file of weights is read, and a network is given them, in lines of one function.
+_READS_WEIGHTS = (re.compile(r"\b(torch\.load|load_file)\("), re.compile(r"\bload_state_dict\("))
+#: What is made once is kept, whatever runs how often.
+_KEPT = ("made-once", "networks-kept", "wrapped-once")
 #: What people call an evaluation.
 _EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
 
@@ -85,12 +92,16 @@ class LongStepLine(NamedTuple):
             self.beside
         ):  # it connects the ranks at its first collective
             by_text = Fix.by_name("groups-once")
+        if all(each.search(f"{self.text}\n{self.beside}") for each in _READS_WEIGHTS):
+            by_text = Fix.by_name("networks-kept")
         if all(_CURVE[step].search(f"{self.text}\n{self.beside}") for step in _CURVE):
             by_text = Fix.by_name("curve-on-gpu")
         rarely = way("evaluated-rarely" if self.evaluates else otherwise)
         text = rarely.text.replace("this", self._what, 1)
         if by_text is None:
             return Fix.by_name(way(rarely.name, text, rarely.paste, rarely.condition))
+        if by_text.ways[0].name in _KEPT:
+            return by_text
         often = (
             f"Or {'evaluate' if self.evaluates else f'run {self._what}'} less often, or in another thread or process"
         )
@@ -125,14 +136,17 @@ def line_of_long_steps(case: Case, late: int | None = None) -> LongStepLine | No
 
 
 def line_of_one_alone(case: Case) -> LongStepLine | None:
-    """Return likewise a line that usual steps do not run and that one rank alone is at; None where all may only wait there.
+    """Return likewise a line that usual steps do not run and that one rank alone is at, or that works on the host by what it says; None
+    where all may only wait there.
 
     One long step may be the end of the program.
     """
     line, processes = line_of_long_steps(case), peers.first_of_ranks(case.profile, case.process)
     if line is not None and line.steps < FEWEST_LONG_STEPS:
         return None
-    return None if line is None or line.usual or _met(case, line, processes) else line
+    if line is None or line.usual:
+        return None
+    return None if _met(case, line, processes) and fix_of(Seen(line.text), _OF_THE_HOST) is None else line
 
 
 def _met(case: Case, line: LongStepLine, processes: Collection[int]) -> bool:

@@ -31,6 +31,12 @@ LINES = [
     ("numpy-on-gpu", "net(torch.from_numpy(np.stack(frames)).to(device))"),  # arrays are no lists of numbers
     ("iterator-once", "x, y = next(iter(loader))"),
     ("made-once", "fast = torch.compile(loss_of)"),
+    ("wrapped-once", "self.model = DDP(self.net, device_ids=[local])"),
+    ("wrapped-once", "fully_shard(block, mesh=mesh)"),
+    ("networks-kept", "net.load_state_dict(torch.load(path, map_location='cpu'))"),
+    ("networks-kept", "weights = load_file(checkpoint)"),
+    ("networks-kept", "judge = AutoModel.from_pretrained(name).to(device)"),
+    ("foreach-parameters", "target.load_state_dict(net.state_dict())"),  # no file is read
     ("groups-once", "pair = dist.new_group([0, 1])"),
     ("groups-once", "g, _ = dist.new_subgroups(group_size=2)"),
     ("own-state-saved", "opt.consolidate_state_dict(to=0)"),
@@ -45,6 +51,7 @@ LINES = [
     ("symmetric-eigenvalues", "ev = torch.linalg.eigvals((s1 @ s2).double())"),
     ("symmetric-eigenvalues", "root = scipy.linalg.sqrtm(s1 @ s2)"),
     ("parsed-once", "x = np.load(files[i])"),
+    ("parsed-once", "x = torch.load(self.files[i])"),  # a sample
     ("parsed-once", "with h5py.File(path) as f:"),
     ("histograms-rarely", "h, edges = np.histogram(p.grad.float().cpu().numpy(), bins=64)"),
     ("histograms-rarely", "writer.add_histogram(name, p.grad, step)"),
@@ -119,6 +126,7 @@ LINES = [
 ]
 #: Lines that do none of this.
 OTHERS = [
+    "net = self.model.module if isinstance(self.model, DDP) else self.model",
     "torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)",  # one call for all of them already
     "loss = net(x)",
     "', '.join(names)",

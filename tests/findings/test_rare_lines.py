@@ -21,6 +21,10 @@ REDUCES = "dist.all_reduce(stats, group=g)"
         ("state = opt.state_dict()", "", ""),
         ("ev = torch.linalg.eigvals(s1 @ s2)", "", "symmetric-eigenvalues"),
         ("ev = torch.linalg.eigvalsh(a @ s2 @ a)", "", ""),
+        ("net = Policy(size).to(device)", "net.load_state_dict(torch.load(path))", "networks-kept"),
+        ("weights = torch.load(path, map_location='cpu')", "net.load_state_dict(weights)", "networks-kept"),
+        ("net = Policy(size).to(device)", "net.load_state_dict(other.state_dict())", ""),
+        ("self.model = DDP(self.net, device_ids=[local])", "", "wrapped-once"),
     ],
 )
 def test_what_is_done_about_a_line_of_long_steps(text: str, beside: str, told: str) -> None:
@@ -29,3 +33,4 @@ def test_what_is_done_about_a_line_of_long_steps(text: str, beside: str, told: s
     assert (
         (first.name == told) if told else first.name not in ("own-state-saved", "groups-once", "symmetric-eigenvalues")
     )
+    assert (first.name == told) if told else first.name not in ("own-state-saved", "groups-once", "networks-kept")

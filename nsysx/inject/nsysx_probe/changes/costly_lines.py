@@ -113,7 +113,8 @@ UNTRIED = (
         "What they write comes less often.", untried=_OWN_CODE,
     ),
     Remedy(
-        "no-process-in-a-step", "Start this process before the loop, or every n steps in a thread of its own", untried=_OWN_CODE,
+        "no-process-in-a-step", "Start this process before the loop, or every n steps in a thread of its own",
+        "threading.Thread(target=watch, daemon=True).start()  # watch() starts it again and again, beside the loop", untried=_OWN_CODE,
     ),
     Remedy(
         "parsed-once", "Parse this once, before the loop, or in the workers of the loader",
@@ -244,7 +245,8 @@ UNTRIED = (
     Remedy(
         "no-collect",
         "Leave gc.collect() and empty_cache() out of the loop: one scans all Python objects, the other frees memory that the "
-        "next step allocates again", untried=_OWN_CODE,
+        "next step allocates again", "gc.collect(); gc.freeze()  # once, before the loop: data that stay are not scanned again",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "drawn-rarely", "Draw and write pictures every n steps or after the epoch, from a process of its own",

@@ -1,0 +1,28 @@
+"""What to do about lines of a loop that make again what could be kept: networks, their wrappers, text. None of it can be tried yet."""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_OWN_CODE = "what the line makes is the program's own code"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "networks-kept",
+        "Keep the networks that are loaded here, each made and read once: here a network is set up with random weights and filled from a "
+        "file, and its weights are copied to the GPU, for each use",
+        "if path not in kept:  # kept = {} before the loop\n    kept[path] = build(path).to(device).eval()\nnet = kept[path]",
+        "All of them together must have room on the GPU; else keep their weights in pinned memory, and load_state_dict() from there.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "wrapped-once",
+        "Wrap the network once, before the loop, with all parameters that are ever trained: each new wrapper compares and sends all "
+        "parameters between the ranks and makes new buckets. Parts that are frozen for now only change requires_grad",
+        "net.requires_grad_(True)  # what is ever trained; frozen only behind the next line\n"
+        "model = DDP(net, device_ids=[local], find_unused_parameters=True)  # once\n"
+        "opt.add_param_group({'params': new})  # in the loop: what is trained from now on",
+        "The gradients of frozen parts are reduced, as zeros, too: with the largest part frozen for long, wrap anew, but rarely.",
+        untried=_OWN_CODE,
+    ),
+)  # fmt: skip
