@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _compressing_hooks as hooks
+from nsysx.findings import _local_steps as local
 from nsysx.findings import _shared_optimizers as shared
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -15,6 +16,17 @@ OF_REPLICAS = (
         way("reduced-whole"),
         worth=hooks.without_hook,
         takes=hooks.taken,
+        phase="backward",
+        set_by=("comm_hook",),
+    ),
+    Costly(
+        "local steps reduced",
+        local.reduces_all,
+        "Local steps reduce their gradients over all ranks",
+        way("local-steps"),
+        worth=local.without,
+        takes=local.taken,
+        leads=True,
         phase="backward",
         set_by=("comm_hook",),
     ),

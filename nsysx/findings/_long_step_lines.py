@@ -30,8 +30,8 @@ _OF_THE_HOST = frozenset({
     "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
     "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once",
     "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "made-once", "metrics-rarely", "networks-kept", "no-collect",
-    "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
-    "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
+    "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu",
+    "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
 })  # fmt: skip
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {

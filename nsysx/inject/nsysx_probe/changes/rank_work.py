@@ -176,6 +176,14 @@ UNTRIED = (
         "Gradients then are exact: compare the loss.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "local-steps",
+        "Tell the hook to reduce no gradients between averages (post_local_gradient_allreduce=False): by default it reduces them over all "
+        "ranks of a host, in each step; or leave out the hook and the averages, as gradients that are all reduced need none",
+        "state = PostLocalSGDState(None, None, start_localSGD_iter=warmup, post_local_gradient_allreduce=False)\n"
+        "ddp.register_comm_hook(state, post_localSGD_hook)",
+        "Ranks differ between two averages, as local SGD means it: compare the loss.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "asynchronous-hook",
         "Let the communication hook of DDP only start its reduction and return the future of it, or leave it out",
         "def hook(state, bucket):\n"
