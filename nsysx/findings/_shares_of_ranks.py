@@ -22,6 +22,7 @@ from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._skipped_layers import skipped_layers
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row
 from nsysx.replay import peers
@@ -74,17 +75,25 @@ def without_sampler(case: Case, finding: Finding) -> Finding:
 def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
     """Return a finding about ranks that wait in turn for those with more GPU work in a step, with what even work saves and its place.
 
-    That is the seed by which each rank has an order of its own; else where batches are put together: the sampler, or the line that takes a
-    rank's share, else the loader or the line from which a batch comes.
+    That is what draws the layers that each rank leaves out, or the seed by which it has an order of its own; else where batches are put
+    together: the sampler, or the line that takes a rank's share, else the loader or the line from which a batch comes.
     """
     rows = rank_rows(case)
     even_ns = max((row["turn_even_ns"] or 0 for row in rows), default=0)
     waits = ", ".join(
         f"rank {row['rank']} {units.duration(row['turn_wait_ns'])}" for row in rows[:NAMED_RANKS] if row["turn_wait_ns"]
     )
-    settings, order = settings_of(case.profile), order_by_rank(case.profile)
-    line = order or (settings.place("shares") if settings is not None else {}) or _line_of_batches(case.profile)
-    line = line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
+    settings, skipped = settings_of(case.profile), case.profile.once(skipped_layers)
+    order = order_by_rank(case.profile) if skipped is None else {}
+    line = (
+        skipped.where
+        if skipped is not None
+        else order or (settings.place("shares") if settings is not None else {}) or _line_of_batches(case.profile)
+    )
+    if skipped is None:
+        line = (
+            line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
+        )
     likely = min(even_ns, case.step_ns)
     saving = Saving(
         likely,
@@ -98,9 +107,11 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
     )
     if order:
         detail += f" The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."
+    if skipped is not None:
+        detail += f" {skipped.sentence()}"
     waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
     in_turn: Row = {"turn_wait_ns": sum(row["turn_wait_ns"] or 0 for row in rows), "waited_ns": round(waited)}
-    return Fix.by_name("like-order" if order else "like-batches").into(
+    return Fix.by_name("like-layers" if skipped is not None else "like-order" if order else "like-batches").into(
         replace(
             finding,
             detail=detail,
@@ -114,13 +125,19 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
 def in_like_order(case: Case, finding: Finding) -> Finding | None:
     """Return a finding about ranks that come late in turn, with the seed by which each goes through its batches in an order of its own.
 
-    None without such a seed, and where the ranks have like amounts of GPU work in each step: then the order makes none of them late. How
-    much goes is known as a bound alone, where hosts take part in the waits.
+    Likewise with the layers that each rank leaves out by draws of its own. None without either, and where the ranks have like amounts of
+    GPU work in each step: then neither makes any of them late. How much goes is known as a bound alone, where hosts take part in the waits.
     """
-    order = order_by_rank(case.profile)
-    share = apart_in_each_step(case.profile) if order else 0.0
+    order, skipped = order_by_rank(case.profile), case.profile.once(skipped_layers)
+    share = apart_in_each_step(case.profile) if order or skipped is not None else 0.0
     if share < UNLIKE_ORDERS_SHARE:
         return None
+    if skipped is not None:
+        return Fix.by_name("like-layers").into(
+            replace(
+                finding, detail=f"{finding.detail} {skipped.sentence()}", where=dict(skipped.where) or finding.where
+            )
+        )
     detail = (
         f"{finding.detail} The ranks have unlike amounts of GPU work in each step: {units.share(share, 1)} of the longest of each step "
         f"goes where they come in one order. The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."

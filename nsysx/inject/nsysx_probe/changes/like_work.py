@@ -67,6 +67,15 @@ UNTRIED = (
         "(batches[rank::world]).", untried=_ALL_RANKS,
     ),
     Remedy(
+        "like-layers",
+        "Draw which layers run alike on all ranks, by a seed that has the step in it and no rank: now each rank draws for itself, and each "
+        "step lasts as long as the deepest of these draws",
+        "draw = random.Random(seed * 1_000_003 + step)  # the same on all ranks\n"
+        "keep = [draw.random() >= layer_drop for _ in layers]\n"
+        "for layer, kept in zip(layers, keep):\n    x = layer(x) if kept else x",
+        "Samples of one step then all leave out the same layers.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "equal-attention",
         "Give every rank the same share of attention, which grows with how far back each token looks: of one sequence over n ranks under "
         "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "

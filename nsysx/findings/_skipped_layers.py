@@ -1,0 +1,91 @@
+"""Layers that each rank leaves out by draws of its own (layer drop, stochastic depth): a step lasts as long as the deepest of them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx.analyses.lines import texts
+from nsysx.events.profile import Profile
+from nsysx.findings._finding_bounds import FEWEST_SKIPPED_LAYERS
+from nsysx.model import Row
+from nsysx.replay import peers
+
+#: A layer of a list, by its path, and a line that decides by a draw.
+_LAYER = re.compile(r"^(.+)\.\d+$")
+_DRAW = r"(\brandom\.(random|uniform)\(|\brng\.\w+\(|\w*\.random\(|\brand(_like)?\(|\buniform_?\(|\bbernoulli_?\()"
+_DRAWS = re.compile(rf"{_DRAW}.*(<|>)|(<|>).*{_DRAW}|\bbernoulli_?\(")
+
+
+class SkippedLayers(NamedTuple):
+    """``path`` of a list of layers; of ``steps`` seen on all ranks, how many layers ran in each on the rank with most, on average over
+    them, and on average over the ranks, too. ``where``: the line that draws, empty where several do.
+    """
+
+    path: str
+    steps: int
+    most: float
+    mean: float
+    where: Row
+
+    def sentence(self) -> str:
+        """Return what was seen, as a sentence."""
+        return (
+            f"Each rank leaves out layers of {self.path} by draws of its own: {self.mean:.1f} run on average, and {self.most:.1f} on "
+            "the rank that runs most in that step."
+        )
+
+
+def skipped_layers(profile: Profile) -> SkippedLayers | None:
+    """Return the list of layers of which ranks run unlike ones in the same step, and others in the next; None without one.
+
+    A line has to decide by a draw: what a rank owns (experts, stages), and what its data choose, is no such list.
+    """
+    draws = _lines_that_draw(profile)
+    ranks = [_layers_of_steps(each) for each in (profile, *peers.others(profile))] if draws else []
+    common = sorted(set[int].intersection(*(set(rank) for rank in ranks))) if len(ranks) > 1 else []
+    if len(common) < 2:
+        return None
+    lists = {path for rank in ranks for layers in rank.values() for path, _ in layers}
+    for path in sorted(lists):
+        ran = [[{layer for of, layer in rank[number] if of == path} for number in common] for rank in ranks]
+        unlike = sum(any(first != each[i] for each in ran) for i, first in enumerate(ran[0]))
+        every = set[str].union(*(layers for of_rank in ran for layers in of_rank))
+        varies = all(len({frozenset(layers) for layers in of_rank}) > 1 for of_rank in ran)
+        if 2 * unlike > len(common) and varies and len(every) >= FEWEST_SKIPPED_LAYERS:
+            counts = [[len(of_rank[i]) for of_rank in ran] for i in range(len(common))]
+            most, mean = (
+                sum(pick(row) for row in counts) / len(counts) for pick in (max, lambda row: sum(row) / len(row))
+            )
+            return SkippedLayers(path, len(common), most, mean, draws[0] if len(draws) == 1 else {})
+    return None
+
+
+def _layers_of_steps(profile: Profile) -> dict[int, set[tuple[str, str]]]:
+    """Return the layers (path of their list, name) that each step ran, by its number, where modules were recorded."""
+    ranges, steps = profile.ranges.ranges, profile.steps
+    own = (
+        (pl.col("kind") == "module") & (pl.col("process") == steps.process) & ~pl.col("repeated") & ~pl.col("recompute")
+    )
+    modules = ranges.filter(own).select("start_ns", "end_ns", "name").sort("start_ns")
+    tiles = steps.cpu.filter(pl.col("process") == steps.process).sort("start_ns")
+    tiles = tiles.select("start_ns", pl.col("end_ns").alias("until_ns"), "number")
+    inside = modules.join_asof(tiles, on="start_ns", strategy="backward").filter(pl.col("end_ns") <= pl.col("until_ns"))
+    ran: dict[int, set[tuple[str, str]]] = {}
+    for number, name in inside.select("number", "name").iter_rows():
+        layers, match = ran.setdefault(number, set()), _LAYER.search(name)
+        if match:
+            layers.add((match[1], name))
+    return ran
+
+
+def _lines_that_draw(profile: Profile) -> list[Row]:
+    """Return the lines of the program that decide by a draw."""
+    return [
+        {"file": file, "line": int(line)}
+        for file, of_file in texts(profile).items()
+        for line, text in of_file.items()
+        if isinstance(text, str) and _DRAWS.search(text)
+    ]
