@@ -29,6 +29,7 @@ FAULTS: Mapping[str, str] = {
     "groups-at-once": "each group of rows is picked and worked on alone",
     "groups-once": "a process group is created anew",
     "histograms-rarely": "histograms are made by numpy",
+    "ids-passed-on": "tokens are decoded and encoded again",
     "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
     "iterator-once": "a new iterator of the loader in each step",
     "keep-on-gpu": "a value is read back in each step",

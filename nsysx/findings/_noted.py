@@ -23,6 +23,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._costly_lines import Beside, CostlyLine, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
+from nsysx.findings._decoded_text import decoded_again
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._exposed_transfer import communication, longer_wait_ns
 from nsysx.findings._finding_bounds import (
@@ -148,7 +149,8 @@ def _remedy(
     keep_weights: frozenset[tuple[str | None, str]],
 ) -> Fix | None:
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
-    fix = values_at_once(case.profile, line_row) or more_threads(case, line_row)
+    fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, row["file"], row["line"])
+    fix = fix or more_threads(case, line_row)
     fix = fix or dispatched_batches(case, row["file"], row["line"])
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):

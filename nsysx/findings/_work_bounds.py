@@ -254,3 +254,6 @@ FEWEST_SENT_LEVELS, LEVELS_APART_TIMES = 3, 3.5
 # ---- _reordered_rows ------------------------------------------------------------------------------------------------
 #: Rows that are put in another order within what holds them are read and written twice: picked, then copied back.
 ORDERED_IN_PLACE_TIMES = 2
+# ---- _decoded_text ----------------------------------------------------------------------------------------------
+#: Text is encoded again at most so many lines behind the one that decodes it (chosen).
+NEAR_LINES = 15

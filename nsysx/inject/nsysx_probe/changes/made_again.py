@@ -25,4 +25,12 @@ UNTRIED = (
         "The gradients of frozen parts are reduced, as zeros, too: with the largest part frozen for long, wrap anew, but rarely.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "ids-passed-on",
+        "Give the second network the numbers of the tokens, where both have one vocabulary: here they are copied to the host, decoded to "
+        "text, and encoded to the same numbers again, while the GPU waits",
+        "assert tok.get_vocab() == other_tok.get_vocab()  # once, before the loop\n"
+        "out = other(input_ids=ids, attention_mask=(ids != tok.pad_token_id).long())",
+        "Both tokenizers must be alike, and the text must go on as it was decoded; some text has several encodings.", untried=_OWN_CODE,
+    ),
 )  # fmt: skip
