@@ -128,7 +128,11 @@ _KINDS = tuple(
             r"\b(edit_?distance|levenshtein\w*|wer|cer)\(",
         ),
         ("drawn-by-weight", _WEIGHTED),
-        ("arrays-for-objects", r"(?<!np\.)(?<!numpy\.)\b(random|rng)\.(sample|choices)\(\s*(?!range\()"),
+        (
+            "arrays-for-objects",
+            r"(?<!np\.)(?<!numpy\.)\b(random|rng)\.(sample|choices)\(\s*(?!range\()|\[\s*[\w.]+\[(?P<at>\w+)\]\s+for\s+(?P=at)\s+in\b|"
+            r"\b(np|numpy|torch)\.(stack|array|asarray|tensor|as_tensor|cat)\b.*\bzip\(\s*\*",
+        ),
         (
             "drawn-without-permutation",
             r"\b(np|numpy)\.random\.choice\((?!.*\bp\s*=).*replace\s*=\s*False|\b(random|rng)\.permutation\(.*\)\s*\[\s*:",

@@ -86,6 +86,8 @@ LINES = [
     ("drawn-by-weight", "counts = np.random.multinomial(64, probs)"),
     ("drawn-by-weight", "rows = torch.multinomial(prio.pow(alpha), k, replacement=True)"),
     ("arrays-for-objects", "rows = random.choices(memory, k=64)"),
+    ("arrays-for-objects", "obs, act, rew, nxt, done = map(np.stack, zip(*batch))"),
+    ("arrays-for-objects", "batch = [self.mem[i] for i in np.random.randint(0, len(self.mem), 512)]"),
     ("numpy-on-gpu", "rows = np.random.choice(n, k, replace=False, p=probs)"),  # without replacement it is another draw
     ("picked-on-gpu", "chosen = np.random.choice(n, size=k, p=None)"),
     ("picked-on-gpu", "rows = torch.randperm(len(points))[:k]"),
@@ -126,6 +128,8 @@ LINES = [
 ]
 #: Lines that do none of this.
 OTHERS = [
+    "outs = [self.heads[i](x) for i in ids]",
+    "names = [name for name, _ in zip(*pairs)]",
     "net = self.model.module if isinstance(self.model, DDP) else self.model",
     "torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)",  # one call for all of them already
     "loss = net(x)",
