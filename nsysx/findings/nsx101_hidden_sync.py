@@ -39,6 +39,7 @@ from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._rates_on_gpu import edits_of_fused, fix_of_rates, reads_by_parameter
 from nsysx.findings._read_one_by_one import one_by_one, read_at_once
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
@@ -107,6 +108,14 @@ def check(case: Case) -> list[Finding]:
         if is_check(case.profile, row):  # asked in some rounds, it is still read: NSX126
             continue
         at_site = waiting.at(calls, row)
+        if reads := reads_by_parameter(case, at_site):
+            if not any(
+                f.fix == fix_of_rates(case, reads).text for f in findings
+            ):  # a copy and the wait for it are one read
+                findings.append(
+                    _finding(case, row, at_site, case.worth(*edits_of_fused(case)), fix_of_rates(case, reads))
+                )
+            continue
         values = row["asks"] == waiting.VALUE and case.program.torch and one_by_one(case, at_site)
         worth = read_at_once(case, at_site) if values else case.worth(RemoveWaits(at_site), cause=RULE.cause)
         worth = _without_check(case, row, worth) if row["asks"] == waiting.VALUE and not values else worth

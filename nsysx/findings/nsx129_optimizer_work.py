@@ -36,6 +36,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
+from nsysx.findings._rates_on_gpu import all_reads, edits_of_fused, fix_of_rates
 from nsysx.findings._tables_of_ranks import FewRows, most_of_optimizers
 from nsysx.findings._work_bounds import (
     FUSED_UPDATE_LEFT,
@@ -100,6 +101,8 @@ def _passes(case: Case) -> list[Finding]:
     edits: list[Edit] = [ScaleOps(updates, left, less_work=True)]
     if written:
         edits.append(RemoveOps(written))
+    if (reads := 0 if embeds else all_reads(case)) and fusable:
+        edits += edits_of_fused(case)
     worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)
     if embeds:
         worth = _less_tables(case, worth, left)
@@ -115,7 +118,7 @@ def _passes(case: Case) -> list[Finding]:
         detail += f" A step looks up {units.count(tables.looked_up)} of {units.count(tables.rows)} rows at most."
     title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
     takes = Takes(updates | written)
-    fix = _fix(case, fusable, embeds)
+    fix = fix_of_rates(case, reads) if reads and fusable else _fix(case, fusable, embeds)
     where: Row = {"phase": "optimizer", **({} if tables is None else tables.where)}
     long_update = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
     return [long_update.as_finding(case)]
