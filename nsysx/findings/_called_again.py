@@ -26,6 +26,8 @@ from nsysx.model import Row
 
 _PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.\w+\.\d+$")
 _WITH_GRAPH = re.compile(r"\bcreate_graph\s*=\s*True")
+#: Such gradients are those of weights (meta learning), not of what a network is given.
+_OF_WEIGHTS = re.compile(r"(?i)\bgrad\(.*(parameters\(|\bparams?\b|weights?\b|\bfast\w*|\.values\(\)|\bthetas?\b)")
 
 
 def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:
@@ -35,7 +37,9 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
         groups[repeated.again.path, repeated.again.cls].append(repeated)
     source = texts(profile)
     derived = any(
-        isinstance(text, str) and _WITH_GRAPH.search(text) for lines in source.values() for text in lines.values()
+        isinstance(text, str) and _WITH_GRAPH.search(text) and not _OF_WEIGHTS.search(text)
+        for lines in source.values()
+        for text in lines.values()
     )
     for (_, cls), group in groups.items():
         first, again = (_calling(code, flow, call) for call in group[-1])
@@ -46,9 +50,18 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
             title = f"{in_short(again) or 'The step'} calls {cls} on the same input{before} again"
             yield NeedlessOperators(rows, title, why, Fix.by_name("result-kept"), again)
             continue
-        where = _calling(code, flow, group[0].first)
-        title = f"{in_short(where) or 'The step'} calls {cls} {len(group) + 1} times on the same input"
-        fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
+        where, again_at = _calling(code, flow, group[0].first), {each.again.first for each in group}
+        inputs = len({each.first.first for each in group} - again_at)
+        of_inputs = "the same input" if inputs == 1 else f"each of {inputs} inputs"
+        title = f"{in_short(where) or 'The step'} calls {cls} {len(group) // inputs + 1} times on {of_inputs}"
+        lines = {tuple(_calling(code, flow, call).items()) for each in group for call in each}
+        fix = (
+            _derivatives(source, where)
+            if derived
+            else _before_loop(source, where)
+            if len(lines) == 1
+            else Fix.by_name("result-kept")
+        )
         yield NeedlessOperators(rows, title, why.replace("Both", "All"), fix, where)
 
 
@@ -96,6 +109,18 @@ def _derivatives(source: Mapping[str, Any], where: Row) -> Fix:
     network, given = called
     paste = fix.paste.replace("u = net(x)", f"u = {network}({', '.join(given)})", 1)
     return fix.but(paste=re.sub(r"\bx\b", given[0], paste) if len(given) == 1 else paste)
+
+
+def _before_loop(source: Mapping[str, Any], where: Row) -> Fix:
+    """Return the remedy for a line that calls a network on the same input in each round of a loop, with the names of that line."""
+    fix = Fix.by_name("result-kept")
+    called = _innermost_call(text_of(source, where["file"], where["line"])) if where else None
+    network, given = ("net", ["x"]) if called is None else called
+    return fix.but(
+        text=f"Call {network} once, before the loop, and give each round its result, with its graph: it is given the same in each round",
+        paste=f"kept = {network}({', '.join(given)})  # once, before the loop\nfor _ in range(rounds):\n    out = head(kept)",
+        condition=f"{fix.condition} Statistics of BatchNorm then count a batch once.",
+    )
 
 
 def _innermost_call(text: str | None) -> tuple[str, list[str]] | None:

@@ -139,7 +139,7 @@ def found(residual: Residual, folder: Path, net: nn.Module | None = None) -> lis
         residual(net).square().mean().backward()
 
     program: Lined = recorded(step, net, __file__, folder)
-    return [f for f in program.found(folder, "NSX137") if "on the same input" in f.title]
+    return [f for f in program.found(folder, "NSX137") if " times on " in f.title]
 
 
 def test_one_call_and_its_first_derivatives_are_enough(tmp_path: Path) -> None:
@@ -154,6 +154,44 @@ def test_one_call_and_its_first_derivatives_are_enough(tmp_path: Path) -> None:
 def test_inputs_that_are_joined_again_for_each_call(tmp_path: Path) -> None:
     (finding,) = found(joined_anew, tmp_path)
     assert "3 times on the same input" in finding.title
+
+
+def adapted(net: nn.Module, *, kept: bool, whole: bool = False) -> Tensor:
+    """Adapt a head to two tasks in four rounds each; with ``whole`` the network adapts with it, so that each round has other weights."""
+    head = nn.Linear(1, 3)
+    total = torch.zeros(())
+    for _ in range(2):
+        x, y = torch.rand(32, 4), torch.arange(32) % 3
+        once_made = net(x) if kept else None
+        fast = dict(head.named_parameters())
+        weights = dict(net.named_parameters())
+        for _ in range(4):
+            if whole:
+                z = torch.func.functional_call(net, weights, (x,))
+            else:
+                z = once_made if kept else net(x)
+            loss = nn.functional.cross_entropy(torch.func.functional_call(head, fast, (z,)), y)
+            fast_grads = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+            fast = {k: v - 0.1 * g for (k, v), g in zip(fast.items(), fast_grads, strict=True)}
+            if whole:
+                weights = {k: v - 0.1 * v.detach() for k, v in weights.items()}
+        total = total + nn.functional.cross_entropy(
+            torch.func.functional_call(head, fast, (net(torch.rand(32, 4)),)), y
+        )
+    return total
+
+
+def test_features_of_a_network_that_no_round_adapts_are_made_once(tmp_path: Path) -> None:
+    """The gradients with a graph are those of the head's weights: no derivative of the network is asked for."""
+    (finding,) = found(lambda net: adapted(net, kept=False), tmp_path)
+    assert "calls Sequential 4 times on each of 2 inputs" in finding.title
+    assert [way.name for way in finding.remedies] == ["result-kept"] and "before the loop" in finding.fix
+    assert finding.paste.splitlines()[0] == "kept = net(x)  # once, before the loop"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_rounds_with_features_of_their_own_are_silent(kept: bool, tmp_path: Path) -> None:
+    assert found(lambda net: adapted(net, kept=kept, whole=not kept), tmp_path) == []
 
 
 @pytest.mark.parametrize("residual", [once, of_other_points, joined_otherwise, moved_between])
