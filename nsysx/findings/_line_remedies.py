@@ -114,6 +114,8 @@ _KINDS = tuple(
             "converted-on-gpu",
             r"\b(as_?tensor|tensor|as_?array|array|astype)\([^\[\]]*\bfloat(32)?\b[^\[\]]*\)[^\[\]]*/\s*\(?\s*(255|127|256)",
         ),
+        # [critic(x) for critic in self.critics]
+        ("stacked-models", r"\b(?P<called>\w+)\(.*\bfor\s+(?:\w+\s*,\s*)*(?P=called)\b", False, True),
         (
             "arrays-once",
             rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|"
@@ -178,8 +180,10 @@ _KINDS = tuple(
 BATCHED = Fix.by_name("batched-operation")
 #: What is said about a loop that sets parts of a tensor to one value.
 FILLED = Fix.by_name("filled-by-mask")
+#: What is said about a line that calls one network after the other.
+STACKED = Fix.by_name("stacked-models")
 #: With these one operation takes the place of all rounds of a loop.
-IN_ONE = (BATCHED, FILLED)
+IN_ONE = (BATCHED, FILLED, STACKED)
 #: What is said about a loop that puts tensors together.
 PREALLOCATED = Fix.by_name("preallocated")
 

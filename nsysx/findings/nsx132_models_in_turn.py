@@ -236,7 +236,9 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
     turns = []
     for (path, cls, _), calls in kinds.items():
         paths = {call.path for call in calls}
-        if len(calls) < FEWEST_CALLS_IN_TURN or (len(paths) < len(calls) and _needs_rest(case, calls)):
+        if len(paths) < len(calls) and _needs_rest(case, calls):
+            calls = _first_round(calls)
+        if len(calls) < FEWEST_CALLS_IN_TURN:
             continue
         if _launch_unseen(launches, flow, calls):
             continue
@@ -256,6 +258,14 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
                 )
             )
     return turns
+
+
+def _first_round(calls: list[ModuleCall]) -> list[ModuleCall]:
+    """Return the calls of one round, as of an update of several in a step; none where rounds call other modules, or one alone."""
+    again = next(i for i, call in enumerate(calls) if call.path in {each.path for each in calls[:i]})
+    rounds = [calls[i : i + again] for i in range(0, len(calls), again)]
+    first = [call.path for call in rounds[0]]
+    return rounds[0] if all([call.path for call in each] == first for each in rounds) else []
 
 
 def _launch_unseen(launches: I64, flow: OperatorFlow, calls: Sequence[ModuleCall]) -> bool:

@@ -174,6 +174,20 @@ def test_no_comparison_that_picks_rows(text: str) -> None:
     assert fix_of(Seen(text, waits=1)) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("q = torch.stack([c(torch.cat([o, a], -1)) for c in self.critics])", "stacked-models"),
+        ("out = [head(x) for x, head in zip(xs, self.heads)]", "stacked-models"),
+        ("q = torch.stack([self.row(x, i) for i in range(n)])", "arrays-once"),
+    ],
+)
+def test_a_line_that_calls_one_network_after_the_other(text: str, remedy: str) -> None:
+    fix = fix_of(Seen(text, launches=1000))
+    assert fix is not None and [way.name for way in fix.ways] == [remedy]
+    assert [way.name for way in getattr(fix_of(Seen(text)), "ways", ())] != ["stacked-models"]
+
+
 def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
     attention = "y = F.scaled_dot_product_attention(q, k[:, :n], v[:, :n]); log.append(y.item())"
     assert [w.name for w in fix_of(Seen(attention, loads=1)).ways] == ["one-length-for-attention"]  # type: ignore[union-attr]

@@ -96,6 +96,33 @@ def test_calls_that_need_nothing_of_each_other_are_one(name: str, remedy: str, t
     assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
 
 
+def in_rounds(count: int) -> Callable[[Program, int], None]:
+    """Three updates in a step, each with a backward, of ``count`` models that are each called once in it."""
+
+    def body(program: Program, number: int) -> None:
+        first = 1_000 * (number + 1)
+        for update in range(3):
+            with program.range("forward"), program.range("(Net):Net"):
+                for turn in range(8):
+                    with program.range(f"critics.{turn % count}:Critic"):
+                        begin = program.t
+                        for _ in range(10):
+                            program.host(10)
+                            program.launch(4)
+                        operator(program, first + 10 * update + turn, 1, begin)
+            with program.range("backward"):
+                program.launch(4)
+
+    return body
+
+
+@pytest.mark.parametrize(("count", "several"), [(8, True), (1, False)])
+def test_models_of_several_updates_are_those_of_one(count: int, several: bool, tmp_path: Path) -> None:
+    found = finding(tmp_path, in_rounds(count))
+    assert (found.verdict == "found") is several
+    assert ("8 modules of class Critic" in found.title) is several
+
+
 @pytest.mark.parametrize("kind", [{"chained": True}, {"busy": True}, {"compiled": True}], ids=str)
 def test_calls_that_may_need_the_one_before_and_a_busy_gpu_are_clear(kind: dict[str, bool], tmp_path: Path) -> None:
     assert finding(tmp_path, called("blocks.{}:Block", **kind)).verdict == "clear"
