@@ -11,7 +11,8 @@ In the trace
     for each sample it returns: each worker may decode a whole stream and keep only its share.
     The line with most of the worker's time comes first where it has a known remedy: lists made into tensors, whole files read for a few
     values, a crop that comes last, loops over single items. More workers would only share that work.
-    Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept.
+    Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept, and so is
+    the loader, where the program makes a new one for each epoch.
     Ranks of DistributedDataParallel whose batches hold the same samples are told so: each loads what the others load, too.
 
 Bad

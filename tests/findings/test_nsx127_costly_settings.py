@@ -743,6 +743,7 @@ OF_JOBS = {
     "gradients reduced again",
     "shared optimizer state",
     "compressing hook",
+    "local steps reduced",
     "parameters_as_bucket_view",
     "metrics in each step",
     "parameters one by one",
