@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx.analyses.lines import texts
 from nsysx.events.profile import Profile
-from nsysx.findings._finding_bounds import FEWEST_SKIPPED_LAYERS
+from nsysx.findings._work_bounds import FEWEST_SKIPPED_LAYERS
 from nsysx.model import Row
 from nsysx.replay import peers
 

@@ -257,3 +257,6 @@ ORDERED_IN_PLACE_TIMES = 2
 # ---- _decoded_text ----------------------------------------------------------------------------------------------
 #: Text is encoded again at most so many lines behind the one that decodes it (chosen).
 NEAR_LINES = 15
+# ---- _skipped_layers --------------------------------------------------------------------------------------------
+#: A list of so few modules is no stack of layers (chosen).
+FEWEST_SKIPPED_LAYERS = 4
