@@ -26,7 +26,7 @@ def decoded_again(profile: Profile, file: str | None, line: int | None) -> Fix |
 def _both_ways(source: Mapping[str, object]) -> set[int]:
     """Return the lines of a file that decode text, and those that encode it again as it is."""
     lines = sorted((int(number), text) for number, text in source.items() if isinstance(text, str))
-    found = set[int]()
+    line_numbers = set[int]()
     for number, text in lines:
         decodes = _DECODES.search(text)
         if decodes is None:
@@ -36,8 +36,8 @@ def _both_ways(source: Mapping[str, object]) -> set[int]:
             if not 0 < other - number <= NEAR_LINES:
                 continue
             if re.search(_ENCODES.format(name), later):
-                found |= {number, other}
+                line_numbers |= {number, other}
             elif not re.match(rf"\s*{name}\s*=[^=]", later):
                 continue
             break  # what is put together anew has other tokens
-    return found
+    return line_numbers

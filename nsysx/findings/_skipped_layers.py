@@ -50,7 +50,7 @@ def skipped_layers(profile: Profile) -> SkippedLayers | None:
         return None
     lists = {path for rank in ranks for layers in rank.values() for path, _ in layers}
     for path in sorted(lists):
-        ran = [[{layer for of, layer in rank[number] if of == path} for number in common] for rank in ranks]
+        ran = [[{layer for stack, layer in rank[number] if stack == path} for number in common] for rank in ranks]
         unlike = sum(any(first != each[i] for each in ran) for i, first in enumerate(ran[0]))
         every = set[str].union(*(layers for of_rank in ran for layers in of_rank))
         varies = all(len({frozenset(layers) for layers in of_rank}) > 1 for of_rank in ran)
@@ -66,10 +66,10 @@ def skipped_layers(profile: Profile) -> SkippedLayers | None:
 def _layers_of_steps(profile: Profile) -> dict[int, set[tuple[str, str]]]:
     """Return the layers (path of their list, name) that each step ran, by its number, where modules were recorded."""
     ranges, steps = profile.ranges.ranges, profile.steps
-    own = (
+    is_module = (
         (pl.col("kind") == "module") & (pl.col("process") == steps.process) & ~pl.col("repeated") & ~pl.col("recompute")
     )
-    modules = ranges.filter(own).select("start_ns", "end_ns", "name").sort("start_ns")
+    modules = ranges.filter(is_module).select("start_ns", "end_ns", "name").sort("start_ns")
     tiles = steps.cpu.filter(pl.col("process") == steps.process).sort("start_ns")
     tiles = tiles.select("start_ns", pl.col("end_ns").alias("until_ns"), "number")
     inside = modules.join_asof(tiles, on="start_ns", strategy="backward").filter(pl.col("end_ns") <= pl.col("until_ns"))
