@@ -26,12 +26,9 @@ from nsysx.replay import peers
 #: Remedies of lines that work on the CPU or wait for a disk. At others the program may only wait for the GPU, or for another rank.
 _OF_THE_HOST = frozenset({
     "arrays-for-objects", "arrays-once", "converted-on-gpu", "copied-in-place", "decoded-in-workers", "drawn-by-weight", "drawn-rarely",
-    "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "metrics-rarely", "no-collect", "no-process-in-a-step",
-    "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu", "saved-aside",
-    "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once",
     "foreach-parameters", "groups-once", "histograms-rarely", "logged-rarely", "made-once", "metrics-rarely", "networks-kept", "no-collect",
-    "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu",
-    "sample-on-gpu", "saved-aside", "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
+    "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu",
+    "saved-aside", "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
 })  # fmt: skip
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {

@@ -30,7 +30,5 @@ REDUCES = "dist.all_reduce(stats, group=g)"
 def test_what_is_done_about_a_line_of_long_steps(text: str, beside: str, told: str) -> None:
     line = LongStepLine("/job/train.py", 40, "step", text, 0.9, usual=False, samples=90, beside=beside, steps=2)
     first, *_ = line.fix("run-rarely").ways
-    assert (
-        (first.name == told) if told else first.name not in ("own-state-saved", "groups-once", "symmetric-eigenvalues")
-    )
-    assert (first.name == told) if told else first.name not in ("own-state-saved", "groups-once", "networks-kept")
+    others = ("own-state-saved", "groups-once", "symmetric-eigenvalues", "networks-kept")
+    assert (first.name == told) if told else first.name not in others
