@@ -112,6 +112,15 @@ def moved_lines(
     return "\n".join(written)
 
 
+def copied_whole(text: str, by: str) -> _CopyText | None:
+    """Return how an expression copies rows by an operator and does nothing else; None where it does not."""
+    line = _read(text)
+    value = getattr(line.tree.body[0], "value", None) if line is not None else None
+    if line is None or not isinstance(value, (ast.Call, ast.Subscript)):
+        return None
+    return _copied(line, value, by)
+
+
 def _read(text: str | None) -> _LineTree | None:
     """Return the tree of a line; None where it is no whole statement."""
     if text is None or not text.isascii():  # columns of the tree are bytes

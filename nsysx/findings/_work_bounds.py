@@ -113,6 +113,12 @@ MOST_TIMES_AS_WIDE = 16
 GRADIENT_OF_COPIES_TIMES = 2
 #: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.
 COPIED_NUMBER_BYTES = 4
+# ---- _joined_parts --------------------------------------------------------------------------------------------------
+#: What layers of parts make is added up: of the joining's pass so many come, with gradients, for each part behind the first. A sum reads
+#: what is there, adds a part and writes, and the gradient of what was broadcast is read once; fused, the first goes. Chosen.
+SUMMED_PARTS_PASSES = (0.75, 2.0)
+#: Rows of so many numbers of 16 bits begin at multiples of 16 bytes.
+ALIGNED_NUMBERS = 8
 # ---- _taken_pieces --------------------------------------------------------------------------------------------------
 #: Of a tensor of which less is read than this share single rows are picked by their numbers; all of them are taken apart else. Chosen.
 FEW_PIECES_SHARE = 0.5

@@ -13,6 +13,7 @@ What it means
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
     So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
+    So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -52,6 +53,7 @@ from nsysx.findings import (
     _grown_by_cat,
     _grown_rows,
     _grown_sequences,
+    _joined_parts,
     _lighter_operators,
     _low_rank_weights,
     _neighbour_orders,
@@ -150,6 +152,7 @@ def check(case: Case) -> list[Finding]:
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
     findings += [*_copied_rows.findings_of(case, RULE), *_row_matrices.findings_of(case, RULE)]
+    findings += _joined_parts.findings_of(case, RULE)
     factorized = _shared_factors.findings_of(case, RULE)
     findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
     findings += _low_rank_weights.findings_of(case, RULE)

@@ -25,14 +25,24 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.joined_parts import joined_rows
 from nsysx.events.operator_flops import sizes
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings import _shared_gpu
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._found import Found
+from nsysx.findings._joined_parts import pasted
 from nsysx.findings._once import Takes
-from nsysx.findings._work_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
-from nsysx.model import Finding
+from nsysx.findings._work_bounds import (
+    ALIGNED_NUMBERS,
+    EVEN_PRODUCT_SHARE,
+    FED_AT_ONCE_BYTES,
+    ODD_SIZES_SHARE,
+    SLOW_PRODUCT_SHARE,
+)
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 from nsysx.roofline.element_types import OF_FORMAT
 
@@ -82,7 +92,33 @@ def check(case: Case) -> list[Finding]:
     fix = Fix.by_name("even-sizes").but(
         text=f"Make the size {size} a multiple of 64: {even}", paste=f"nn.Linear(width, {even})  # not {size}"
     )
-    return [Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops))).as_finding(case)]
+    apart = _apart(case, size)
+    where = apart[1] if apart is not None else None
+    fix = fix if apart is None else apart[0]
+    return [
+        Found(
+            RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where or None, takes=Takes(ops_of(ops))
+        ).as_finding(case)
+    ]
+
+
+def _apart(case: Case, size: int) -> tuple[Fix, Row] | None:
+    """Return the remedy where what has an odd size was put together from parts, the widest of which has an even one, and its line; None
+    where it was not.
+    """
+    flow, code = flow_of(case.profile), case.profile.code()
+    joined = [each for each in joined_rows(flow) if each.inner == size] if flow is not None else []
+    if flow is None or code is None or not joined:
+        return None
+    first = joined[0]
+    widest = max(part.width for part in first.parts)
+    if widest % ALIGNED_NUMBERS or 2 * widest < size:
+        return None
+    parts = " + ".join(str(part.width) for part in first.parts)
+    fix = Fix.by_name("layer-of-parts")
+    text = f"Give each part of these rows a layer of its own, and add up: {size} = {parts}, and {widest} is a multiple of 8"
+    where = place_of_operator(code, flow, flow.start_ns[[first.layer]])
+    return fix.but(text=text, paste=pasted(case.profile, flow, code, first) or fix.paste), where
 
 
 def odd_size(shapes: str | None, number_format: str | None) -> int | None:

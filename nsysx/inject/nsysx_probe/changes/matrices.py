@@ -120,6 +120,16 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "layer-of-parts",
+        "Give each part of the joined rows its part of the layer, and add up: W [a, b] is W_a a + W_b b, and rows that were copied are "
+        "computed once",
+        "w0, w1 = fc.weight.split([a.shape[-1], b.shape[-1]], 1)\n"
+        "h = F.linear(a[:, :, None], w0, fc.bias) + F.linear(b[:, None], w1)  # not fc(torch.cat([a_of_all, b_of_all], -1))",
+        "The layer's own call goes: hooks and adapters on it no longer run, and it may not be gathered for itself (FSDP). In 16 bits the "
+        "summands are rounded before they are added.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "factorized-once",
         "Factorize this matrix once: solutions, inverse and log-determinant all come from one factor",
         "L = torch.linalg.cholesky(K)\nx = torch.cholesky_solve(y, L)  # not torch.linalg.inv(K) @ y: y has columns\n"
