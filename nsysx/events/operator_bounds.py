@@ -71,3 +71,5 @@ FEWEST_BEGUN_ANEW, FEW_ROWS_TIMES = 3, 8
 # ---- wide_adapters --------------------------------------------------------------------------------------------------
 #: The rank of an adapter is this share of the rows that it is given, and makes, or less. Chosen: ranks are 4 to 128, rows 768 and longer.
 ADAPTER_SHARE = 0.125
+#: Of so many tensors all orders of an einsum are looked at.
+MOST_EINSUM_TENSORS = 5

@@ -34,7 +34,7 @@ _REMEDY = "layer-of-parts"
 _JOINS = ("cat", "concat", "concatenate")
 
 
-class _Change(NamedTuple):
+class _LayerOfParts(NamedTuple):
     """A layer that becomes one for each part: what goes (op, ns), and what comes in its place, at least and at most (ns, all steps)."""
 
     joined: JoinedRows
@@ -57,11 +57,11 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     changes = [change for each in every if (change := _change(each, work)).saved_ns > 0]
     # A layer of a network is often called for each of its levels or rounds: all are told together.
     changes.sort(key=lambda change: -change.saved_ns)
-    found = _found(case, rule, flow, code, changes) if changes else None
-    return [] if found is None else [found]
+    finding = _found(case, rule, flow, code, changes) if changes else None
+    return [] if finding is None else [finding]
 
 
-def _change(joined: JoinedRows, work: pl.DataFrame) -> _Change:
+def _change(joined: JoinedRows, work: pl.DataFrame) -> _LayerOfParts:
     """Return how long a layer of each part takes, with the copies behind it.
 
     Each part's product is shorter as its rows and its width are. What is added up is as wide as the layer's result: passes over it, each
@@ -91,10 +91,12 @@ def _change(joined: JoinedRows, work: pl.DataFrame) -> _Change:
             again = float(copied.filter(pl.col("row") == part.copying)["ns"].sum()) * joined.wide / part.width
             least, most = least + again, most + again
     gone = pl.concat([layer, joining, copied]).unique("op", maintain_order=True).select("op", "ns")
-    return _Change(joined, gone, least, most)
+    return _LayerOfParts(joined, gone, least, most)
 
 
-def _found(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines, changes: Sequence[_Change]) -> Finding | None:
+def _found(
+    case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines, changes: Sequence[_LayerOfParts]
+) -> Finding | None:
     gone = pl.concat([change.gone for change in changes]).unique("op", maintain_order=True)
     least, most = (sum(getattr(change, key) for change in changes) for key in ("least_ns", "most_ns"))
     worth = Instead(gone, least, most, at_limit=False).worth(case)
@@ -104,18 +106,18 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines, changes:
     places = [place_of_operator(code, flow, flow.start_ns[[change.joined.layer]]) for change in changes]
     where, cost = places[0], case.per_step(int(gone["ns"].sum()))
     copied = [part for part in first.parts if part.copying is not None]
-    of = " and ".join(units.count(part.rows) for part in copied)
+    sources = " and ".join(units.count(part.rows) for part in copied)
     title = (
-        f"{in_short(where) or 'The step'}: a layer runs on {units.count(first.rows)} rows put together from copies of {of}: "
+        f"{in_short(where) or 'The step'}: a layer runs on {units.count(first.rows)} rows put together from copies of {sources}: "
         f"{units.duration(cost)} {case.per}"
     )
     parts = " + ".join(str(part.width) for part in first.parts)
     detail = (
         f"cat joins {parts} numbers for each of {units.count(first.rows)} rows, and nothing but a linear layer reads them. Of a part that "
-        f"was copied from {of} rows the layer computes the same for each copy. {units.duration(cost)} {case.per} with the joining and all "
+        f"was copied from {sources} rows the layer computes the same for each copy. {units.duration(cost)} {case.per} with the joining and all "
         f"gradients, {case.share(cost)} of the step."
     )
-    others = list(dict.fromkeys(in_short(place) for place in places if place and place != where))[:MOST_LINES_NAMED]
+    others = list(dict.fromkeys(in_short(there) for there in places if there and there != where))[:MOST_LINES_NAMED]
     fix = Fix.by_name(_REMEDY)
     if others:
         do, _, why = fix.text.partition(": ")
@@ -132,14 +134,12 @@ def pasted(profile: Profile, flow: OperatorFlow, code: CodeLines, joined: Joined
     source = texts(profile)
     text = _line_of(source, flow, code, joined.layer)
     tree = _parsed(text)
-    found = (
-        None
-        if tree is None or not text.isascii()
-        else _call_of_joined(tree, _line_of(source, flow, code, joined.joining))
-    )
-    if found is None:
+    call_of_joined = None
+    if tree is not None and text.isascii():
+        call_of_joined = _call_of_joined(tree, _line_of(source, flow, code, joined.joining))
+    if call_of_joined is None:
         return None
-    call, given = found
+    call, given = call_of_joined
     layer = _layer(flow, joined.layer, ast.unparse(call.func))
     if layer is None or len(given) != len(joined.parts):
         return None
@@ -175,17 +175,16 @@ def _call_of_joined(tree: ast.Module, joining: str) -> tuple[ast.Call, list[ast.
     calls = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
     ]
-    found = [(call, given) for call in calls if (given := _given(call.args[0]))]
-    if not found and (other := _parsed(joining)) is not None and isinstance(other.body[0], ast.Assign):
-        given, target = _given(other.body[0].value), other.body[0].targets[0]
+    joins = [(call, given) for call in calls if (given := _parts_joined(call.args[0]))]
+    if not joins and (other := _parsed(joining)) is not None and isinstance(other.body[0], ast.Assign):
+        given, target = _parts_joined(other.body[0].value), other.body[0].targets[0]
         name = target.id if isinstance(target, ast.Name) else None
-        found = [
-            (call, given) for call in calls if given and isinstance(call.args[0], ast.Name) and call.args[0].id == name
-        ]
-    return found[0] if len(found) == 1 else None
+        named = [call for call in calls if isinstance(call.args[0], ast.Name) and call.args[0].id == name]
+        joins = [(call, given) for call in named if given]
+    return joins[0] if len(joins) == 1 else None
 
 
-def _given(node: ast.expr) -> list[ast.expr]:
+def _parts_joined(node: ast.expr) -> list[ast.expr]:
     """Return the parts that an expression joins, none where it does something else."""
     if (
         not isinstance(node, ast.Call)

@@ -113,6 +113,10 @@ MOST_TIMES_AS_WIDE = 16
 GRADIENT_OF_COPIES_TIMES = 2
 #: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.
 COPIED_NUMBER_BYTES = 4
+# ---- _einsum_orders -------------------------------------------------------------------------------------------------
+#: Another order is told if it leaves this share of numbers and operations or less; products of small matrices run far from their limits,
+#: so that it may take so many times what they say. Both chosen.
+EINSUM_LEFT_SHARE, EINSUM_AT_MOST_TIMES = 0.6, 2.5
 # ---- _joined_parts --------------------------------------------------------------------------------------------------
 #: What layers of parts make is added up: of the joining's pass so many come, with gradients, for each part behind the first. A sum reads
 #: what is there, adds a part and writes, and the gradient of what was broadcast is read once; fused, the first goes. Chosen.

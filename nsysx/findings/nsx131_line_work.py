@@ -14,6 +14,7 @@ What it means
     So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
     So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
+    So is torch.einsum of three or more tensors whose first two make a large one.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -49,6 +50,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
     _copied_rows,
+    _einsum_orders,
     _enlarged_logits,
     _grown_by_cat,
     _grown_rows,
@@ -152,7 +154,7 @@ def check(case: Case) -> list[Finding]:
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
     findings += [*_copied_rows.findings_of(case, RULE), *_row_matrices.findings_of(case, RULE)]
-    findings += _joined_parts.findings_of(case, RULE)
+    findings += [*_joined_parts.findings_of(case, RULE), *_einsum_orders.findings_of(case, RULE)]
     factorized = _shared_factors.findings_of(case, RULE)
     findings += [*factorized, *_solved_systems.findings_of(case, RULE, _ops_of(factorized))]
     findings += _low_rank_weights.findings_of(case, RULE)

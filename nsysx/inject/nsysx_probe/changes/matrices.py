@@ -120,6 +120,13 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "einsum-order",
+        "Multiply in the order with the least work, two tensors at a time: torch.einsum goes from left to right where opt_einsum is not "
+        "installed",
+        'm = torch.einsum("eui,eik->euk", x, torch.einsum("ej,ijk->eik", y, C))  # small ones first; or: pip install opt_einsum',
+        "Sums come in another order, which rounds otherwise.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "layer-of-parts",
         "Give each part of the joined rows its part of the layer, and add up: W [a, b] is W_a a + W_b b, and rows that were copied are "
         "computed once",
