@@ -113,7 +113,7 @@ def _found(
     )
     parts = " + ".join(str(part.width) for part in first.parts)
     detail = (
-        f"cat joins {parts} numbers for each of {units.count(first.rows)} rows, and nothing but a linear layer reads them. Of a part that "
+        f"cat joins {parts} numbers for each of {units.count(first.rows)} rows, and only a linear layer reads them. Of a part that "
         f"was copied from {sources} rows the layer computes the same for each copy. {units.duration(cost)} {case.per} with the joining and all "
         f"gradients, {case.share(cost)} of the step."
     )
