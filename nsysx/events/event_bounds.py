@@ -386,3 +386,6 @@ LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MOST_OF_LINE_SH
 # ---- looped_updates --------------------------------------------------------------------------------------------------
 #: Fewer operators of a line in a step, or launches in a row, are no loop over the parameters of a network. As launches of a loop.
 FEWEST_LOOPED_UPDATES = 20
+# ---- backward_passes ---------------------------------------------------------------------------------------------
+#: A pass of fewer nodes is nothing that a step waits for. Chosen.
+FEWEST_NODES_OF_PASS = 3

@@ -113,9 +113,9 @@ def _found(
     )
     parts = " + ".join(str(part.width) for part in first.parts)
     detail = (
-        f"cat joins {parts} numbers for each of {units.count(first.rows)} rows, and only a linear layer reads them. Of a part that "
-        f"was copied from {sources} rows the layer computes the same for each copy. {units.duration(cost)} {case.per} with the joining and all "
-        f"gradients, {case.share(cost)} of the step."
+        f"cat joins {parts} numbers for each of {units.count(first.rows)} rows, and only a linear layer reads them. Of a part that was "
+        f"copied from {sources} rows the layer computes the same for each copy. {units.duration(cost)} {case.per} with the joining and "
+        f"all gradients, {case.share(cost)} of the step."
     )
     others = list(dict.fromkeys(in_short(there) for there in places if there and there != where))[:MOST_LINES_NAMED]
     fix = Fix.by_name(_REMEDY)

@@ -113,6 +113,9 @@ MOST_TIMES_AS_WIDE = 16
 GRADIENT_OF_COPIES_TIMES = 2
 #: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.
 COPIED_NUMBER_BYTES = 4
+# ---- _repeated_backwards ----------------------------------------------------------------------------------------
+#: Passes of one line are rounds of one loop if so much of the smaller runs in the other; norms of so many gradients are those of a network.
+SAME_PASS_SHARE, FEWEST_NORMS = 0.8, 3
 # ---- _einsum_orders -------------------------------------------------------------------------------------------------
 #: Another order is told if it leaves this share of numbers and operations or less; products of small matrices run far from their limits,
 #: so that it may take so many times what they say. Both chosen.

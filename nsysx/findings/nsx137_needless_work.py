@@ -12,6 +12,9 @@ What it means
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
     statistics for a log in the steps that write it. Heads whose results are multiplied by zero run for their parameters' sake alone.
+    heads and averages of attention weights are computed even where nobody looks at them. A graph is run backward for each of several losses
+    whose gradients add up, or for norms of gradients; metrics are needed when they are shown, and
+    statistics for a log in the steps that write it.
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
@@ -66,6 +69,7 @@ from nsysx.findings._flow_work import host_code_shared, in_short, launching_oper
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
+from nsysx.findings._repeated_backwards import repeated_backwards
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
@@ -131,6 +135,9 @@ def check(case: Case) -> list[Finding]:
             *_converted(case, flow, code, kernels),
         )
         needless += [(each, flow, of_calls) for each in (*of_line, *_on_every_rank(case, flow, code))]
+        gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
+        again = (_Needless(*each, kept=kept) for each, kept in repeated_backwards(case.profile, flow, code))
+        needless += [(each, flow, gradients) for each in again]
     needless += fixed
     needless += _logged(case, code, unseen=unseen)
     if not unseen:

@@ -30,6 +30,20 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "one-backward",
+        "Add up first and run one backward: gradients of several losses, or rows, that are added up are those of the sum",
+        "sum(losses).backward()  # once, not loss.backward(retain_graph=True) for each",
+        "Nothing may read the gradients in between. The graphs of all losses are kept until then.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "last-layer-gradients",
+        "Ask for the gradient of the last layer's weight alone: backward then ends there, and not below it, and the ratio of two losses "
+        "is taken there as VQGAN's formula does",
+        'w = net.get_submodule("decoder.conv_out").weight\n'
+        "g = torch.autograd.grad(loss, w, retain_graph=True)[0]  # for each loss; its norm in place of the sum of all norms",
+        "The norms, and so the weight between the losses, become other numbers: of one layer in place of all.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "derivatives-once",
         "Call the network once and differentiate it once, with a graph; take the second derivatives of what comes out",
         "u = net(x)  # once\n"

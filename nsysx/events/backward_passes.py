@@ -1,0 +1,59 @@
+"""The passes of autograd over the graph of an X-ray step: which nodes ran in which, by the line that asked for gradients.
+
+A node carries the number that the operator of the forward gave it. One that runs again belongs to another pass over the same graph.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.code_lines import CodeLines, are_nodes
+from nsysx.events.event_bounds import FEWEST_NODES_OF_PASS
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+from nsysx.model import Row
+
+
+class BackwardPass(NamedTuple):
+    """A pass: the outermost operators (rows of the flow) whose nodes ran in it, when, and the line that asked for it."""
+
+    rows: frozenset[int]
+    start_ns: int
+    end_ns: int
+    where: Row
+
+
+def backward_passes(profile: Profile, flow: OperatorFlow, code: CodeLines) -> list[BackwardPass]:
+    """Return the passes over the graph of a flow's step, in order of time; those of a few nodes alone are left out."""
+    row_of = _rows_by_number(flow)
+    ops = profile.ranges.ranges.filter(
+        (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~(pl.col("repeated") | pl.col("crossing"))
+    )
+    nodes = ops.filter(pl.col("number") >= 0, are_nodes(ops["name"]), pl.col("start_ns") >= int(flow.start_ns[0])).sort(
+        "start_ns"
+    )
+    nodes = nodes.filter(pl.col("number").is_in(list(row_of)))
+    if not nodes.height:
+        return []
+    start, end, number = (nodes[column].to_numpy() for column in ("start_ns", "end_ns", "number"))
+    stacks = code.at(flow.thread, start)
+    passes, rows, begin = list[BackwardPass](), set[int](), 0
+    for n in range(len(start) + 1):
+        row = row_of[int(number[n])] if n < len(start) else -1
+        if rows and (row < 0 or row in rows or stacks[n] != stacks[begin]):
+            if len(rows) >= FEWEST_NODES_OF_PASS:
+                where = code.where_of(int(stacks[begin]))
+                passes.append(BackwardPass(frozenset(rows), int(start[begin]), int(end[n - 1]), where))
+            rows, begin = set(), n
+        rows.add(row)
+    return passes
+
+
+def _rows_by_number(flow: OperatorFlow) -> dict[int, int]:
+    """Return the outermost operator of each node's number: the last one that was to make it."""
+    sizes = np.diff([*flow.outermost, len(flow.names)])
+    outermost = np.repeat(flow.outermost, sizes).tolist()
+    return {number: row for number, row in zip(flow.sequence, outermost, strict=True) if number >= 0}
