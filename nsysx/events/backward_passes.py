@@ -40,15 +40,17 @@ def backward_passes(profile: Profile, flow: OperatorFlow, code: CodeLines) -> li
         return []
     start, end, number = (nodes[column].to_numpy() for column in ("start_ns", "end_ns", "number"))
     stacks = code.at(flow.thread, start)
-    passes, rows, begin = list[BackwardPass](), set[int](), 0
+    behind = np.searchsorted(flow.start_ns[flow.outermost], start)  # the program's thread waits while a pass runs
+    passes, ran, begin = list[BackwardPass](), set[int](), 0
     for n in range(len(start) + 1):
-        row = row_of[int(number[n])] if n < len(start) else -1
-        if rows and (row < 0 or row in rows or stacks[n] != stacks[begin]):
+        again = n == len(start) or int(number[n]) in ran or stacks[n] != stacks[begin] or behind[n] != behind[begin]
+        if ran and again:
+            rows = frozenset(row_of[each] for each in ran)
             if len(rows) >= FEWEST_NODES_OF_PASS:
-                where = code.where_of(int(stacks[begin]))
-                passes.append(BackwardPass(frozenset(rows), int(start[begin]), int(end[n - 1]), where))
-            rows, begin = set(), n
-        rows.add(row)
+                passes.append(BackwardPass(rows, int(start[begin]), int(end[n - 1]), code.where_of(int(stacks[begin]))))
+            ran, begin = set(), n
+        if n < len(start):
+            ran.add(int(number[n]))
     return passes
 
 

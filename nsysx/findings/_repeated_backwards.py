@@ -21,6 +21,7 @@ from nsysx.events.operator_names import begins_gradients
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Fix
 from nsysx.findings._flow_work import NeedlessOperators, in_short
+from nsysx.findings._untrained import within_network
 from nsysx.findings._work_bounds import FEWEST_NORMS, SAME_PASS_SHARE
 
 _GRAD = re.compile(r"\bgrad\(")
@@ -101,11 +102,10 @@ def _summed_first(
     source: Mapping[str, Any], passes: Sequence[BackwardPass], group: Sequence[int], text: Sequence[str]
 ) -> RepeatedBackward:
     several = [passes[n] for n in group]
-    often = {
-        row: sum(row in each.rows for each in several)
-        for row in frozenset[int]().union(*(each.rows for each in several))
-    }
-    kept = {row: 1 / times for row, times in often.items() if times > 1}
+    rows = frozenset[int]().union(*(each.rows for each in several))
+    often = {row: sum(row in each.rows for each in several) for row in rows}
+    in_all = {row: sum(row in each.rows for each in passes) for row in rows}  # one of the group's stays, and all others
+    kept = {row: 1 - (times - 1) / in_all[row] for row, times in often.items() if times > 1}
     where, fix = several[0].where, Fix.by_name("one-backward")
     lines = list(dict.fromkeys(text[n] for n in group))
     one = _OF_ONE.match(lines[0])
@@ -153,6 +153,7 @@ def _for_norms(flow: OperatorFlow, passes: Sequence[BackwardPass], text: Sequenc
     kept = {row: 1 / (1 + len(asked)) for row in below}
     inside = [call for call in flow.calls if call.first <= max(layers) < call.last]
     path = min(inside, key=lambda call: call.last - call.first).path if inside else ""
+    path = within_network(path, max(inside, key=lambda call: call.last - call.first).path) if inside else ""
     fix, where = Fix.by_name("last-layer-gradients"), passes[asked[0]].where
     paste = fix.paste.replace("decoder.conv_out", path) if path else fix.paste
     title = f"{in_short(where) or 'The step'} differentiates a network {len(asked)} more times for norms of gradients"
