@@ -83,6 +83,9 @@ _INSTEAD = (
 )  # fmt: skip
 _ELSE = "what is needed later alone, once for what stays the same, or another operator"
 _WIDE = ("fp32", "tf32", "fp64")
+#: Kernels that torch takes for each Conv3d with as many groups as channels, in any format: one thread for each output, the gradient of
+#: the weights by one block for each of their numbers (aten/src/ATen/native/cuda/DepthwiseConv3d.cu).
+_DEPTHWISE_3D = re.compile(r"conv_depthwise3d")
 #: Operators that have no shorter form as a rule, or go over their numbers several times.
 _NEEDED = re.compile(r"^Compiled|fft|stft|cholesky|inv|solve|svd|eig|qr|lu_|lstsq|rnn|lstm|gru")
 _RATES = {operator_executions.MEMORY: "the memory bandwidth", operator_executions.PRODUCTS: "the peak rate"}
@@ -183,7 +186,8 @@ def _found(case: Case, row: Row, words: str) -> Finding:
         detail += f"No limit is known of it ({row['why_not']})."
     else:
         detail += f"By its sizes {units.duration(case.per_step(row['limit_ns']))} would do."
-    fix = Fix.by_name("less-of-an-operator", text=words)
+    plain = Fix.by_name("less-of-an-operator", text=words)
+    fix = Fix.by_name("depthwise-of-planes") if _DEPTHWISE_3D.search(str(row["kernel"])) else plain
     where = {"module": row["module"] and folded(row["module"]), "file": file, "line": line}
     worth = case.bound(most, f"as if it {left}; how much of that can be reached is not known")
     evidence = ({"unlimited": True},) if row["unlimited"] else ()

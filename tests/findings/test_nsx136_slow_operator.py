@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from nsysx.model import Finding
 from tests.analyses.test_operators import GEMM, Torch
@@ -139,3 +141,23 @@ def test_sparse_products_that_order_their_matrix_anew(tmp_path: Path, coalesces:
     least, most = 3_000_000, 5_000_000
     assert finding.saving.likely_ns == pytest.approx((least + most) / 2, rel=0.03)
     assert finding.saving.error_ns == pytest.approx((most - least) / 2, rel=0.06)
+
+
+def test_depthwise_convolutions_in_three_dimensions_become_some_in_two(tmp_path: Path) -> None:
+    slow = "void at::native::(anonymous namespace)::conv_depthwise3d_cuda_backward_weight_kernel<c10::BFloat16>(Args)"
+    sizes = "[[8, 64, 16, 56, 56], [64, 1, 3, 1, 1], []]"
+    (finding,) = findings(tmp_path, step("aten::conv_depthwise3d", 8_000, slow, sizes))
+    assert [way.name for way in finding.remedies] == ["depthwise-of-planes"] and finding.where["line"] == 30
+    (finding,) = findings(tmp_path, step("aten::cudnn_convolution", 8_000, "sm90_xmma_fprop_implicit_gemm", sizes))
+    assert "depthwise-of-planes" not in [way.name for way in finding.remedies]
+
+
+def test_the_pasted_convolution_gives_the_same() -> None:
+    x = torch.randn(2, 4, 5, 6, 7)
+    cube = nn.Conv3d(4, 4, (3, 1, 1), padding=(1, 0, 0), groups=4)
+    plane = nn.Conv2d(4, 4, (3, 1), padding=(1, 0), groups=4)
+    with torch.no_grad():
+        plane.weight.copy_(cube.weight.flatten(3))
+        assert plane.bias is not None and cube.bias is not None
+        plane.bias.copy_(cube.bias)
+    torch.testing.assert_close(cube(x), plane(x.flatten(3)).view_as(x))

@@ -30,6 +30,15 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "depthwise-of-planes",
+        "Write this depthwise Conv3d as a Conv2d: a kernel of (k, 1, 1) goes over time and all places of a frame, one of (1, k, k) over "
+        "frames; torch has only slow kernels of its own for three dimensions",
+        "self.conv = nn.Conv2d(c, c, (3, 1), padding=(1, 0), groups=c)  # not nn.Conv3d(c, c, (3, 1, 1), padding=(1, 0, 0), groups=c)\n"
+        "y = self.conv(x.flatten(3)).view_as(x)  # B C T H W as B C T H*W; one of (1, 3, 3): x.transpose(1, 2).flatten(0, 1)",
+        "Kernels that are longer in all three dimensions are sums of such, frame by frame. Old weights: weight.flatten(3).",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "one-backward",
         "Add up first and run one backward: gradients of several losses, or rows, that are added up are those of the sum",
         "sum(losses).backward()  # once, not loss.backward(retain_graph=True) for each",
