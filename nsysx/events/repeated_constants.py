@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from nsysx.events.operator_flow import OperatorFlow, in_place, is_drawn, is_view
 from nsysx.events.operator_names import writes_lists
 
@@ -53,9 +55,10 @@ def repeated_constants(
 
 
 def _changing(flow: OperatorFlow, constant: list[bool], row: int) -> None:
-    """Note that a tensor, and each of which it is a view, changes."""
+    """Note that a tensor, and each of which it is a view, changes: what its operator fills it with at first (zeros) is needed anew."""
     while constant[row]:
-        constant[row] = False
+        behind = int(np.searchsorted(flow.start_ns, flow.end_ns[row])) if len(flow.end_ns) else row + 1
+        constant[row:behind] = [False] * (behind - row)
         if not is_view(flow.names[row]) or not flow.makers[row]:
             return
         row = flow.makers[row][0]

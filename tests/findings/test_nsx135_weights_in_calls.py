@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from nsysx.model import Finding
 from tests.findings.lined import Lined
+from tests.findings.recorded_programs import recorded
 
 SCALE = "void at::native::vectorized_elementwise_kernel<4, Mul>(int)"
 
@@ -59,3 +62,23 @@ def test_weights_that_nothing_changes_are_computed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [{"phase": "forward"}, {"of_step": True}], ids=str)
 def test_weights_that_train_or_depend_on_the_step_are_clear(kind: dict[str, object], tmp_path: Path) -> None:
     assert finding(tmp_path, **kind).verdict == "clear"
+
+
+class Scattering(nn.Module):
+    """A layer that writes into zeros of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = self.lin(x).argmax(1, keepdim=True)
+        for _ in range(8):
+            x = x + torch.zeros(64, 256).scatter_(1, numbers, 1.0)[:, :8]
+        return x
+
+
+def test_zeros_that_each_layer_fills_are_no_constants(tmp_path: Path) -> None:
+    net, x = nn.Sequential(*(Scattering() for _ in range(4))), torch.randn(64, 8)
+    found = recorded(lambda: net(x).square().mean().backward(), net, __file__, tmp_path).found(tmp_path, "NSX135")
+    assert not found

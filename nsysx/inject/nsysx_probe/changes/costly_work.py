@@ -117,7 +117,9 @@ UNTRIED = (
         "Use class numbers in place of one-hot rows: F.cross_entropy(logits, target, label_smoothing=...) in a loss, an index or an "
         "embedding elsewhere",
         "loss = F.cross_entropy(logits, target, label_smoothing=0.1)  # target: class numbers\n"
-        "rows = F.embedding(index, weight)  # for F.one_hot(index, n).float() @ weight", untried=_OWN_CODE,
+        "rows = F.embedding(index, weight)  # for F.one_hot(index, n).float() @ weight\n"
+        "sums = x.new_zeros(n, x.size(-1)).index_add_(0, index, x)  # for F.one_hot(index, n).float().T @ x",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "added-by-number", "Add the rows up by their number, without a one-hot matrix: index_add_",
