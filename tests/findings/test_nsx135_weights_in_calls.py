@@ -72,7 +72,8 @@ class Scattering(nn.Module):
         self.lin = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        numbers = self.lin(x).argmax(1, keepdim=True)
+        x = self.lin(x)
+        numbers = x.argmax(1, keepdim=True)
         for _ in range(8):
             x = x + torch.zeros(64, 256).scatter_(1, numbers, 1.0)[:, :8]
         return x
