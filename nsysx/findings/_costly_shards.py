@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsysx.findings import _forwards_in_turn as in_turn
+from nsysx.findings import _called_units as called
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _recurrent_gathers as recurrent
 from nsysx.findings import _reduced_scales as scales
@@ -11,6 +12,18 @@ from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
 OF_SHARDS = (
+    Costly(
+        "unit called again",
+        called.seen,
+        called.CALLED_AGAIN,
+        way("unit-of-root"),
+        worth=called.worth,
+        takes=called.taken,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="forward",
+        at=called.place,
+    ),
     Costly(
         "gathers in a loop",
         untrained.gathers_in_loop,

@@ -13,6 +13,7 @@ import polars as pl
 
 from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import micro_steps
+from nsysx.events.called_units import called_unit
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.frozen_parameters import frozen_parameters
 from nsysx.events.looped_updates import left_of_loops
@@ -228,6 +229,12 @@ def _gathered_frozen(profile: Profile) -> frozenset[int]:
     return frozenset() if wasted is None else wasted.ops
 
 
+def _of_called_unit(profile: Profile) -> frozenset[int]:
+    """Return what is gathered and reduced of a unit because a forward calls it again."""
+    unit = called_unit(profile)
+    return frozenset() if unit is None else unit.ops
+
+
 def _exchanged_again(profile: Profile) -> frozenset[int]:
     """Return the collectives that a backward repeats, because it computes a part of the forward again."""
     ops = profile.steady_ops.select("op", "cls", "recompute")
@@ -245,5 +252,6 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "whole-state": _sent_updates,
     "gathered-once": _gathered_in_loop,
     "whole-network": _gathered_frozen,
+    "unit-of-root": _of_called_unit,
     "exchanges-kept": _exchanged_again,
 }

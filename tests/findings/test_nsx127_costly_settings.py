@@ -729,6 +729,7 @@ OF_JOBS = {
     "gradients of each micro-batch",
     "gathers for each call",
     "gathers in a loop",
+    "unit called again",
     "exchanges recomputed",
     "gathers of a frozen network",
     "calls in turn",

@@ -75,6 +75,13 @@ UNTRIED = (
         "All gathered parameters must fit while the loop runs, and no optimizer may step inside it.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "unit-of-root",
+        "Leave out fully_shard for a part that one forward calls several times: the unit around it then has it, and is gathered once",
+        "fully_shard(model)  # and not fully_shard(model.refine) before it, where forward calls self.refine in a loop",
+        "Its parameters stay gathered as long as those of the unit around it: those of the whole model until backward.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "whole-network",
         "Keep a network that nothing trains whole on each GPU, without fully_shard: what never changes need not be gathered in each step",
         "teacher.requires_grad_(False).eval()  # not sharded; the student alone is",
