@@ -71,6 +71,12 @@ _KINDS = tuple(
             r"\binit_device_mesh\(|\bDeviceMesh\()",
         ),
         ("drawn-on-gpu", r"\bnegative_sampling\("),
+        ("masked-in-workers", r"\b_?(compute_mask|sample_negative)_(indices|inds|idxs)\("),
+        (
+            "filters-once",
+            r"(?i)\b\w*filter_?banks?\(|\bfilters\.mel\(|\bmel(scale)?_fbanks?\(|\b\w*fbanks?_matrix\(|\bget_window\(|"
+            r"\b(hann|hamming|blackman|kaiser|bartlett)(_window|ing)?\(",
+        ),
         ("independent-normal", r"\bMultivariateNormal\("),
         ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),

@@ -46,6 +46,27 @@ UNTRIED = (
         "with numpy or Python, and copies the result back", 'pairs = torch.randint(nodes, (2, count), device="cuda")', untried=_OWN_CODE,
     ),
     Remedy(
+        "masked-in-workers",
+        "Draw spans to mask and negatives in the loader's workers (collate_fn), by lengths that are on the CPU there: here numpy draws them "
+        "between two steps, and lengths read from the GPU wait for it",
+        "def collate(samples):  # of the loader, with num_workers and pin_memory=True\n"
+        "    batch = pad(samples)\n"
+    X
+        "    mask = _compute_mask_indices((len(samples), int(frames.max())), 0.65, 10)\n"
+        "    negatives = _sample_negative_indices(mask.shape, 100, mask)\n"
+        "    return {**batch, \"mask_time_indices\": torch.tensor(mask), \"sampled_negative_indices\": torch.tensor(negatives)}",
+        "Each worker needs a seed of numpy of its own (worker_init_fn).", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "filters-once",
+        "Make filters and windows once for each size and keep them on the GPU: they are the same in each call",
+        "@functools.lru_cache(None)\n"
+        "def filters(n_fft, n_mels, device):\n"
+        "    mel = torch.from_numpy(mel_filterbank(rate, n_fft, n_mels)).float().to(device)\n"
+        "    return mel, torch.hann_window(n_fft, device=device)",
+        "Nothing may write into them.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "independent-normal",
         "Use Independent(Normal(mean, std), 1) where dimensions do not depend on each other: MultivariateNormal factorizes a matrix for "
         "each sample, checks it, and solves with it", "policy = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)",
