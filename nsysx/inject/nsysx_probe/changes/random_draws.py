@@ -47,11 +47,11 @@ UNTRIED = (
     ),
     Remedy(
         "masked-in-workers",
-        "Draw spans to mask and negatives in the loader's workers (collate_fn), by lengths that are on the CPU there: here numpy draws them "
+        "Draw spans to mask and negatives in the loader's workers (collate_fn), by lengths that are on the CPU: here numpy draws them "
         "between two steps, and lengths read from the GPU wait for it",
         "def collate(samples):  # of the loader, with num_workers and pin_memory=True\n"
         "    batch = pad(samples)\n"
-    X
+        "    frames = model._get_feat_extract_output_lengths(batch['attention_mask'].sum(-1))  # on the CPU\n"
         "    mask = _compute_mask_indices((len(samples), int(frames.max())), 0.65, 10)\n"
         "    negatives = _sample_negative_indices(mask.shape, 100, mask)\n"
         "    return {**batch, \"mask_time_indices\": torch.tensor(mask), \"sampled_negative_indices\": torch.tensor(negatives)}",
