@@ -66,6 +66,17 @@ def unused_search(case: Case, settings: RecordedSettings | None) -> Saving | Non
     return worth if case.notable(worth.likely_ns or 0) else None
 
 
+def search_and_order(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what leaving out a search saves: the search, or what can run beside backward once buckets come in the order of gradients.
+
+    DDP fills buckets in the order of registration, reversed, and reduces them in order; the search keeps it from ordering them anew behind
+    the first step. Where the bucket to come first has gradients that come last, all are reduced behind backward.
+    """
+    search, in_order = unused_search(case, settings), _late_gradients.reduced_in_order(case)
+    both = [worth for worth in (search, in_order) if worth is not None and worth.likely_ns is not None]
+    return max(both, key=lambda worth: worth.likely_ns or 0, default=None)
+
+
 def searches_again(case: Case, settings: RecordedSettings) -> str:
     """Return that DDP looks anew in each step for unused parameters, which are the same ones in all of them."""
     wrapper = ddp(settings) or {}

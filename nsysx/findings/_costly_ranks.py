@@ -41,7 +41,7 @@ OF_RANKS = (
         when.finds_unused,
         "DDP looks for unused parameters, and there are none",
         way("no-unused-search"),
-        worth=collectives.unused_search,
+        worth=collectives.search_and_order,
     ),
     _in_ddp_backward(
         "static_graph",

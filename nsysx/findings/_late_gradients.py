@@ -13,8 +13,10 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.behind_backward import behind_backward
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.frozen_parameters import USED_MAP
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Saving, ops_of
@@ -22,7 +24,7 @@ from nsysx.findings._costly_jobs import hidden_beside
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES
 from nsysx.findings._sharded_models import parameter_bytes
-from nsysx.findings._work_bounds import HALVED_GRADIENTS_SHARE
+from nsysx.findings._work_bounds import FEWEST_BUCKETS_WAITING, HALVED_GRADIENTS_SHARE, LATE_BUCKETS_SHARE
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -111,3 +113,40 @@ def late_reductions(case: Case) -> Flags:
     sent = sum(message.bytes or 0 for message, here in zip(messages, late, strict=True) if here) / case.steps
     few = 0 < late.sum() < LOOP_LAUNCHES * case.steps
     return late if few and sent >= HALVED_GRADIENTS_SHARE * whole else none
+
+
+def reduced_in_order(case: Case) -> Saving | None:
+    """Return what it saves that the buckets of a wrapper are reduced beside backward, where all of them wait for one that comes last.
+
+    None where some run beside it, or there is but one. In each step the first reduction begins when backward has computed nearly all.
+    """
+    comm = communication(case)
+    reduces = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False)
+    reduces &= (
+        pl.Series(lookup.matching(comm["name"], r"AllReduce"), dtype=pl.Boolean) & comm["call_start_ns"].is_not_null()
+    )
+    reduces &= ~pl.Series(lookup.matching(comm["name"], USED_MAP), dtype=pl.Boolean)
+    few = FEWEST_BUCKETS_WAITING * max(case.scope.steps or 1, 1)
+    ops = case.ops.filter(case.ops["cls"] == DeviceActivity.COMPUTE.value, case.ops["call_start_ns"].is_not_null())
+    backward = ops.filter((ops["phase"].cast(pl.String) == "backward").fill_null(value=False))
+    if int(reduces.sum()) < few or not backward.height:
+        return None
+    starts = case.profile.steps.cpu.filter(pl.col("process") == case.process)["start_ns"].sort().to_numpy()
+    first, work = (_by_step(ops, starts) for ops in (comm.filter(reduces), backward))
+    late = first.join(work, on="step", suffix="_of_work").filter(pl.col("begin_of_work") < pl.col("end_of_work"))
+    share = (late["begin"] - late["begin_of_work"]) / (late["end_of_work"] - late["begin_of_work"])
+    if not late.height or float(share.median() or 0) < LATE_BUCKETS_SHARE:
+        return None
+    buckets = round(int(reduces.sum()) / late.height)
+    each = case.per_step(int((backward["end_ns"] - backward["start_ns"]).sum()))
+    exposed = exposed_transfer_ns(case, np.asarray(reduces.to_numpy(), np.bool_)) * (1 - 1 / buckets)
+    return hidden_beside(
+        min(exposed, each), "buckets in the order of gradients are reduced beside backward, all but the last"
+    )
+
+
+def _by_step(ops: pl.DataFrame, starts: I64) -> pl.DataFrame:
+    """Return step, begin and end of these GPU ops; ``starts``: when each step begins on the host (ns)."""
+    step = np.searchsorted(starts, ops["call_start_ns"].fill_null(0).to_numpy(), side="right")
+    placed = ops.with_columns(step=pl.Series(step, dtype=pl.Int64))
+    return placed.group_by("step").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())

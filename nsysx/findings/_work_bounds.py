@@ -113,6 +113,9 @@ MOST_TIMES_AS_WIDE = 16
 GRADIENT_OF_COPIES_TIMES = 2
 #: Copies that nothing has written so far are written with so many bytes for each number, the most that networks compute with.
 COPIED_NUMBER_BYTES = 4
+# ---- _late_gradients -----------------------------------------------------------------------------------------
+#: Buckets wait for one whose gradients come last if so many are reduced, the first when so much of backward (share) has passed. Chosen.
+FEWEST_BUCKETS_WAITING, LATE_BUCKETS_SHARE = 3, 0.9
 # ---- _repeated_backwards ----------------------------------------------------------------------------------------
 #: Passes of one line are rounds of one loop if so much of the smaller runs in the other; norms of so many gradients are those of a network.
 SAME_PASS_SHARE, FEWEST_NORMS = 0.8, 3
@@ -210,7 +213,7 @@ ONE_SIZE_SHARE = 0.5
 # ---- _tables_of_ranks ----------------------------------------------------------------------------------------------
 #: Of a table of which a step looks up more of the rows than this, sparse gradients are no shorter. Chosen.
 LOOKED_UP_SHARE = 0.1
-# ---- _late_gradients -----------------------------------------------------------------------------------------------
+# ---- _late_gradients -----------------------------------------------------------------------------------------
 #: Gradients may be reduced in half of the bytes of their parameters; messages of fewer carry a part of them. A twentieth less is padding.
 HALVED_GRADIENTS_SHARE = 0.45
 # ---- _layer_exchanges ----------------------------------------------------------------------------------------------

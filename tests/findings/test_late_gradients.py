@@ -86,3 +86,54 @@ def test_gradients_are_no_metrics_that_the_next_lines_read(
 ) -> None:
     told = {f.evidence[0]["setting"] for f in found(tmp_path, kind, "NSX127", monkeypatch)}
     assert told == ({"metrics in each step"} if metrics else set())
+
+
+def in_buckets(program: Lined, number: int, *, late: bool, buckets: int) -> None:
+    """A backward of 8 x 500 us, and reductions of 300 us: beside it, or all when its last kernel has begun."""
+    assert isinstance(program, Job)
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(21), program.range("backward"):
+        for n in range(8):
+            program.launch(500)
+            if not late and n < buckets:
+                program.host(500)
+                program.reduce(BYTES, 300, 20)
+        if late:
+            program.sync()
+            for _ in range(buckets):
+                program.reduce(BYTES, 300, 20)
+    with program.line(40), program.range("optimizer Adam"):
+        program.sync()
+        program.launch(200)
+    with program.line(READS):
+        program.sync()
+
+
+@pytest.mark.parametrize(("late", "buckets", "told"), [(True, 6, True), (False, 6, False), (True, 2, False)])
+def test_buckets_that_wait_for_one_that_comes_last(
+    late: bool, buckets: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_is_transfer(monkeypatch, _late_gradients)
+    wrapper = {
+        "kind": "DDP",
+        "count": 1,
+        "find_unused_parameters": True,
+        "static_graph": False,
+        "unused_parameter_bytes": 0,
+    }
+    settings = {
+        "wrappers": [wrapper],
+        "optimizers": [
+            {"class": "Adam", "elements": BYTES // 4, "dtypes": {"float32": 1}, "gradients": {"with": 9, "without": 0}}
+        ],
+        "backwards": 1,
+    }
+    program = Job(SOURCE, settings).run(lambda program, number: in_buckets(program, number, late=late, buckets=buckets))
+    found = [f for f in program.found(tmp_path, "NSX127") if f.evidence[0]["setting"] == "find_unused_parameters"]
+    beside = [f for f in found if "order of gradients" in f.saving.confidence]
+    assert bool(beside) == told
+    if told:
+        assert 400_000 < (beside[0].saving.likely_ns or 0) <= 5 * 300_000
