@@ -93,9 +93,9 @@ def _rounds(flow: OperatorFlow, passes: Sequence[BackwardPass], text: Sequence[s
         yield group
 
 
-def _alike(one: BackwardPass, other: BackwardPass) -> float:
+def _alike(earlier: BackwardPass, later: BackwardPass) -> float:
     """Return which share of the nodes of the smaller of two passes ran in the other one, too."""
-    return len(one.rows & other.rows) / min(len(one.rows), len(other.rows))
+    return len(earlier.rows & later.rows) / min(len(earlier.rows), len(later.rows))
 
 
 def _summed_first(
@@ -108,11 +108,11 @@ def _summed_first(
     kept = {row: 1 - (times - 1) / in_all[row] for row, times in often.items() if times > 1}
     where, fix = several[0].where, Fix.by_name("one-backward")
     lines = list(dict.fromkeys(text[n] for n in group))
-    one = _OF_ONE.match(lines[0])
+    of_round = _OF_ONE.match(lines[0])
     losses = [match["loss"] for line in lines if (match := _BACKWARD.match(line)) is not None]
     paste = fix.paste
-    if one is not None:
-        paste = f"{one['begin']}.sum(){_RETAINS.sub('', one['rest'])}  # once, in place of the loop"
+    if of_round is not None:
+        paste = f"{of_round['begin']}.sum(){_RETAINS.sub('', of_round['rest'])}  # once, in place of the loop"
         behind = text_of(source, where["file"], int(where["line"]) + 1)
         paste += f"\n{behind.strip()}" if isinstance(behind, str) else ""
     elif len(losses) > 1:
