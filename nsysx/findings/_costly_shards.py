@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _called_units as called
+from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _recomputed_exchanges as recomputed
-from nsysx.findings import _recurrent_gathers as recurrent
 from nsysx.findings import _reduced_scales as scales
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
@@ -60,19 +59,6 @@ OF_SHARDS = (
         oversight=True,
         phase="backward",
         at=recomputed.place_of_checkpoint,
-    ),
-    Costly(
-        "gathers for each call",
-        recurrent.gathered_each_time,
-        "A unit gathers its parameters again for each of its calls in one forward",
-        way("kept-over-calls"),
-        worth=recurrent.kept_over_calls,
-        takes=recurrent.taken,
-        leads=True,
-        oversight=True,
-        set_by=("FSDP",),
-        phase="forward",
-        worded=recurrent.in_its_words,
     ),
     Costly(
         "calls in turn",

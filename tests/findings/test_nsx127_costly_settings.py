@@ -727,7 +727,6 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
     "gradients of each micro-batch",
-    "gathers for each call",
     "gathers in a loop",
     "unit called again",
     "exchanges recomputed",

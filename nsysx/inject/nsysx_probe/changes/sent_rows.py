@@ -17,15 +17,6 @@ UNTRIED = (
         "Gradients of the copies are added up before they are sent back, on each rank, as autograd does by itself.", untried=_SENT_SO,
     ),
     Remedy(
-        "kept-over-calls",
-        "Keep this unit gathered from its first call of a step to the end of backward: as it is, each of its calls gathers the same "
-        "parameters again, in forward and in backward, and no prefetch helps, since the next unit is the unit itself",
-        "block.set_reshard_after_forward(False); block.set_reshard_after_backward(False)  # once, behind fully_shard\n"
-        "...\n"
-        "block.reshard()  # behind each loss.backward(), before the optimizer: the next forward gathers what that changes",
-        "Without reshard() the next step would compute with the old parameters.", untried=_SENT_SO,
-    ),
-    Remedy(
         "row-for-each-rank",
         "Send each row once to every rank that needs it, and copy it there for each of that rank's experts; send back one sum for a row, "
         "weighted by its experts, not one result for each",
