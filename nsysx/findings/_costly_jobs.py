@@ -77,6 +77,7 @@ def _removed(name: str) -> Callable[[Case, RecordedSettings | None], Saving | No
 
 
 bucket_view, kept_gathered, without_zeros = map(_removed, ("ddp-bucket-view", "no-reshard", "frozen-before-wrapping"))
+kept_for_step = _removed("gathered-for-step")
 
 
 def own_buffers(case: Case, settings: RecordedSettings | None) -> Saving | None:

@@ -6,6 +6,8 @@ from nsysx.findings import _called_units as called
 from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _reduced_scales as scales
+from nsysx.findings import _costly_jobs as jobs
+from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -48,6 +50,17 @@ OF_SHARDS = (
         phase="evaluation",
         at=untrained.place_of_network,
         worded=untrained.whole_in_its_words,
+    ),
+    Costly(
+        "gathers in micro-steps",
+        shards.gathers_in_micro_steps,
+        "Each micro-step gathers parameters that no optimizer has changed",
+        way("gathered-for-step"),
+        worth=jobs.kept_for_step,
+        takes=shards.of_micro_steps,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="forward",
     ),
     Costly(
         "exchanges recomputed",

@@ -9,12 +9,14 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.catalogue import StepPart
+from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import BYTES_OF_A_CAST, BYTES_OF_TRAINING, SPARE_MEMORY_SHARE
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay import job_changes
@@ -31,7 +33,7 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     ]
     gone, whole = job_changes.gone(case.profile, "no-reshard"), parameter_bytes(settings, again)
     never_used = spare_bytes(settings, whole)
-    if not again or not gone or not whole or never_used is None:
+    if not again or not gone or not whole or never_used is None or gathers_in_micro_steps(case, settings):
         return ""
     count = sum(n for r in again if isinstance(n := r.get("count"), int))
     again_in = "in backward" if job_changes.has_backward(case.profile) else "for the next one"
@@ -39,6 +41,25 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
         f"FSDP frees the parameters of {units.several(count, 'unit')} after forward and gathers them again {again_in} "
         f"(reshard_after_forward=True); all of them take {units.size(whole)}, and {units.size(never_used)} of the card are never used"
     )
+
+
+def gathers_in_micro_steps(case: Case, settings: RecordedSettings) -> str:
+    """Return that each micro-step of a step gathers the parameters anew although the card holds all of them."""
+    repeated, whole = gathers_of_micro_steps(case.profile), parameter_bytes(settings, sharded(settings))
+    never_used = spare_bytes(settings, whole)
+    if repeated is None or not whole or never_used is None:
+        return ""
+    return (
+        f"each of the {repeated.count} micro-steps of a step gathers the parameters for its forward, its backward or both, and nothing "
+        f"changes them before the optimizer: {units.several(repeated.each, 'gather')} of a step bring what was there; all parameters take "
+        f"{units.size(whole)}, and {units.size(never_used)} of the card are never used"
+    )
+
+
+def of_micro_steps(case: Case) -> Takes:
+    """Return these gathers, and the copies out of what came."""
+    repeated = gathers_of_micro_steps(case.profile)
+    return Takes(frozenset() if repeated is None else repeated.ops)
 
 
 def spare_bytes(settings: RecordedSettings, more: float) -> int | None:

@@ -16,6 +16,7 @@ from nsysx.events import micro_steps
 from nsysx.events.called_units import called_unit
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.frozen_parameters import frozen_parameters
+from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.looped_updates import left_of_loops
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
@@ -223,6 +224,12 @@ def _gathered_in_loop(profile: Profile) -> frozenset[int]:
     return frozenset() if wasted is None else wasted.ops
 
 
+def _gathered_in_micro_steps(profile: Profile) -> frozenset[int]:
+    """Return what all but the first forward of a step gather again, with the copies out of it."""
+    wasted = gathers_of_micro_steps(profile)
+    return frozenset() if wasted is None else wasted.ops
+
+
 def _gathered_frozen(profile: Profile) -> frozenset[int]:
     """Return what is gathered of a network that nothing trains, with the copies around it."""
     wasted = gathered_frozen(profile)
@@ -251,6 +258,7 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "frozen-before-wrapping": _reduced_zeros,
     "whole-state": _sent_updates,
     "gathered-once": _gathered_in_loop,
+    "gathered-for-step": _gathered_in_micro_steps,
     "whole-network": _gathered_frozen,
     "unit-of-root": _of_called_unit,
     "exchanges-kept": _exchanged_again,

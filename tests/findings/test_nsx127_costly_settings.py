@@ -729,6 +729,7 @@ OF_JOBS = {
     "gradients of each micro-batch",
     "gathers in a loop",
     "unit called again",
+    "gathers in micro-steps",
     "exchanges recomputed",
     "gathers of a frozen network",
     "calls in turn",

@@ -80,6 +80,14 @@ UNTRIED = (
         "fully_shard(model)  # and not fully_shard(model.refine) before it, where forward calls self.refine in a loop",
         "Its parameters stay gathered as long as those of the unit around it: those of the whole model until backward.",
         untried=_ALL_RANKS,
+        "gathered-for-step",
+        "Keep the parameters gathered through all micro-steps of a step, and free them behind the last: nothing changes them before the "
+        "optimizer, and as it is, each micro-step gathers all of them again",
+        "last = micro_step == micro_steps - 1  # before the forward of each\n"
+        "model.set_requires_gradient_sync(last)\n"
+        "model.set_reshard_after_forward(False)\n"
+        "model.set_reshard_after_backward(last)",
+        "All gathered parameters must fit beside the activations and the gradients.", untried=_ALL_RANKS,
     ),
     Remedy(
         "whole-network",

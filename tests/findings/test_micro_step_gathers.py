@@ -1,0 +1,81 @@
+"""NSX127: parameters of a sharded model that each micro-step of a step gathers anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
+from nsysx.model import Finding
+from nsysx.pipeline import ReadingOptions, gather
+from tests.findings.lined import Lined
+from tests.findings.test_untrained_gathers import COPIES_OUT, GATHER, SCATTER, UNITS, settings, unit
+
+SOURCE = {20: "loss = model(x).mean()", 21: "loss.backward()"}
+GATHER_US = 400
+
+
+def step(
+    program: Lined, number: int, *, micro: int = 4, again: bool = True, in_backward: bool = True, forwards: int = 1
+) -> None:
+    """``micro`` forwards and backwards, then the optimizer; ``again``: the forwards behind the first gather, too."""
+    for each in range(micro):
+        for _ in range(forwards):
+            with program.line(20), program.range("forward Net"), program.range("net:Net"):
+                for n in range(UNITS):
+                    unit(program, n, root="net", kernel_us=100, gathers=again or not each, gather_us=GATHER_US)
+        with program.line(21), program.range("backward"):
+            for _ in range(UNITS):
+                if in_backward:
+                    program.launch(GATHER_US, GATHER, stream=19)
+                    program.launch(5, COPIES_OUT)
+                program.launch(200)
+                if each == micro - 1:
+                    program.launch(60, SCATTER, stream=20)
+    with program.range("optimizer"):
+        program.launch(100, "adam")
+    program.sync()
+
+
+def about(free: float = 0.9, kind: str = "fully_shard") -> dict[str, Any]:
+    return {**settings(free=free, kind=kind, reshard_after_forward=True), "given_again": [], "backwards": 4}
+
+
+def told(folder: Path, noted: dict[str, Any], **how: Any) -> list[Finding]:
+    program = Lined(SOURCE, noted).run(lambda p, n: step(p, n, **how))
+    return [f for f in program.found(folder, "NSX127") if f.evidence[0]["setting"] == "gathers in micro-steps"]
+
+
+def test_micro_steps_gather_once(tmp_path: Path) -> None:
+    summary = Lined(SOURCE, about()).run(step).summary(tmp_path)
+    found = {(f.evidence or [{}])[0].get("setting"): f for f in summary.findings or () if f.verdict == "found"}
+    finding = found["gathers in micro-steps"]
+    assert "reshard_after_forward" not in found
+    assert "each of the 4 micro-steps" in finding.detail.lower() and "28 gathers of a step" in finding.detail
+    assert summary.answer.do[0].text.startswith("Keep the parameters gathered through all micro-steps")
+    assert "set_reshard_after_backward(last)" in finding.paste
+    # 12 of the forwards are waited for, those of backward run beside the kernels before them.
+    assert 12 * GATHER_US * 1000 < (finding.saving.likely_ns or 0) < 28 * (GATHER_US + 50) * 1000
+
+
+@pytest.mark.parametrize(
+    ("noted", "how"),
+    [
+        (about(), {"micro": 1}),  # that is reshard_after_forward
+        (about(), {"micro": 1, "forwards": 2}),  # two forwards, one backward
+        (about(), {"again": False, "in_backward": False}),  # gathered once
+        (about(free=0.02), {}),  # no room
+        (about(kind=""), {}),  # gathers of split layers
+        (about(kind="FSDP"), {}),  # has no such option
+    ],
+)  # fmt: skip
+def test_what_is_gathered_once_or_has_no_room(noted: dict[str, Any], how: dict[str, Any], tmp_path: Path) -> None:
+    assert not told(tmp_path, noted, **how)
+
+
+def test_gathers_of_backward_alone_are_seen_too(tmp_path: Path) -> None:
+    Lined(SOURCE, about()).run(lambda p, n: step(p, n, again=False)).summary(tmp_path)
+    repeated = gathers_of_micro_steps(gather(tmp_path / "r.sqlite", ReadingOptions()))
+    assert repeated is not None and (repeated.count, repeated.each) == (4, 16)
