@@ -163,6 +163,11 @@ def _node_alone(program: _Recorded, each: _Range) -> None:
     begin, name = program.t, each.name.removeprefix(_NODE)
     if name == _ACCUMULATES:
         inner = next((inner for inner in each.inner if inner.name == _ACCUMULATES), each)
+        for added in (made for made in inner.inner if made.name == "aten::add_"):  # to a gradient that is there
+            program.launch(5, "add")
+            if program.noted is not None:
+                label = f"{added.name}, op_id = {added.number}, sizes = [{added.sizes}], input_op_ids = []"
+                program.main.add_range(label, begin + 100, program.t)
         text = f"{name}, op_id = {inner.number}, sizes = [{inner.sizes}]"
     else:
         program.launch(20, "backward")
