@@ -21,11 +21,11 @@ _GATHERS, _COPIES_OUT = r"AllGather", r"split_with_sizes_copy"
 
 
 class MicroGathers(NamedTuple):
-    """``count`` forwards and backwards in each step, all of which gather; ``gathers``: of the steady steps those that bring what is there
+    """``rounds`` forwards and backwards in each step, all of which gather; ``gathers``: of the steady steps those that bring what is there
     (ops), and ``ops``, with the copies out of what came. ``each``: how many of them there are in a step.
     """
 
-    count: int
+    rounds: int
     each: int
     gathers: frozenset[int]
     ops: frozenset[int]

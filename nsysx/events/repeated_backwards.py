@@ -69,7 +69,7 @@ def _find(profile: Profile) -> RepeatedBackwards | None:
     of_probe = ranges.filter(pl.col("own"))
     phases = of_probe.filter(pl.col("kind") == "phase").with_columns(pl.col("name").cast(pl.String)).sort("start_ns")
     calls = profile.attributed.api_calls
-    work, XX(calls.height, np.bool_), list[tuple[int, int, int]]()
+    work, in_steps = np.zeros(calls.height, np.bool_), list[tuple[int, int, int]]()
     keys, when = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     for start, end in (
         of_probe.filter(pl.col("kind") == "step").select("start_ns", "end_ns").sort("start_ns").iter_rows()

@@ -50,7 +50,7 @@ def gathers_in_micro_steps(case: Case, settings: RecordedSettings) -> str:
     if repeated is None or not whole or never_used is None:
         return ""
     return (
-        f"each of the {repeated.count} micro-steps of a step gathers the parameters for its forward, its backward or both, and nothing "
+        f"each of the {repeated.rounds} micro-steps of a step gathers the parameters for its forward, its backward or both, and nothing "
         f"changes them before the optimizer: {units.several(repeated.each, 'gather')} of a step bring what was there; all parameters take "
         f"{units.size(whole)}, and {units.size(never_used)} of the card are never used"
     )

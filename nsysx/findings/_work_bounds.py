@@ -276,3 +276,7 @@ NEAR_LINES = 15
 # ---- _skipped_layers --------------------------------------------------------------------------------------------
 #: A list of so few modules is no stack of layers (chosen).
 FEWEST_SKIPPED_LAYERS = 4
+# ---- _skipped_samples --------------------------------------------------------------------------------------------------
+#: A line that deals samples runs about as often as the one that makes them, and that so many times for each that is handed out: with
+#: two ranks each leaves half to the other. Chosen.
+ALIKE_RUNS_SHARE, SKIPPED_TIMES = 0.9, 1.5

@@ -16,6 +16,7 @@ from nsysx import units
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._finding_bounds import LOOPED_FOR_A_SAMPLE, LOOPED_LINE_NS, MOST_SHARE, READ_FOR_LITTLE_TIMES
+from nsysx.findings._skipped_samples import skipped_samples
 from nsysx.findings._worker_lines import WorkerBatch, WorkerLine, place_of
 
 
@@ -80,20 +81,35 @@ _STACKS = re.compile(r"\bstack\(")
 
 def place_in_worker(case: Case, followed: WorkerBatch) -> dict[str, object]:
     """Return the place of what can be done about a worker's batch, else that of its longest line."""
-    by_line = None if followed.again else worker_fix(case, followed)
+    by_line = skipped_behind(followed) or (None if followed.again else worker_fix(case, followed))
     return followed.where if by_line is None else by_line.where
 
 
 def worker_fix(case: Case, followed: WorkerBatch) -> WorkerFix | None:
     """Return what can be done about most of what a worker did for a batch, None where that is not known."""
     return (
-        _read_for_little(case, followed)
+        skipped_behind(followed)
+        or _read_for_little(case, followed)
         or _crop_behind(followed)
         or _crop_composed_last(followed)
         or _loops(followed)
         or _by_text(followed)
         or _more_than_used(followed)
     )
+
+
+def skipped_behind(followed: WorkerBatch) -> WorkerFix | None:
+    """Return that a worker makes samples which a line behind that leaves to other workers or ranks."""
+    skipped = skipped_samples(followed)
+    if skipped is None:
+        return None
+    remedy = way("own-samples-first")
+    text = (
+        f"{remedy.text}: {place_of(skipped.dealing)} leaves samples to the others behind {place_of(skipped.line)}, which takes "
+        f"{_share(skipped.line.ns, followed)} and runs {skipped.made} times for {units.several(skipped.samples, 'sample')}; more workers "
+        "only leave more of them to others"
+    )
+    return WorkerFix(Fix.by_name(way(remedy.name, text)), skipped.line)
 
 
 def works_in_lines(followed: WorkerBatch) -> bool:

@@ -50,7 +50,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
-from nsysx.findings._worker_remedies import place_in_worker, worker_fix, works_in_lines
+from nsysx.findings._worker_remedies import place_in_worker, skipped_behind, worker_fix, works_in_lines
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader, Replay
@@ -107,6 +107,8 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     """
     settings, most = settings_of(case.profile), _main_loader(case)
     followed = worker_batch(case)
+    if followed is not None and (left := skipped_behind(followed)) is not None:
+        return replace(left.fix, needs=(LOADER,))
     if followed is not None and followed.again:
         return _done_again(followed, most.get("workers"))
     same = same_samples(case, settings)

@@ -243,3 +243,38 @@ def test_samples_that_take_the_workers_long_are_not_fetched_at_once(tmp_path: Pa
 def test_loops_that_draw_nothing_say_nothing_of_drawing(tmp_path: Path) -> None:
     finding = found(tmp_path, ("Data.__getitem__", 16_000, 90, "total += row[k]"))
     assert finding.fix.startswith("Do this for all items at once") and "draws" not in finding.fix + finding.paste
+
+
+DEALT = "if i % (self.world * self.n_workers) != self.rank * self.n_workers + self.wid:"
+
+
+@pytest.mark.parametrize(
+    ("makes", "deals", "text", "told"),
+    [
+        (128, 128, DEALT, True),
+        (32, 32, "if index % world_size != rank: continue", True),
+        (16, 128, DEALT, False),  # dealt before the samples are made
+        (16, 16, DEALT, False),  # one worker
+        (128, 128, "if i % self.keep_every:", False),  # a stream that is thinned out on purpose
+        (128, 16, DEALT, False),  # several texts for each sample
+    ],
+)
+def test_what_other_workers_hand_out_is_not_made(makes: int, deals: int, text: str, told: bool, tmp_path: Path) -> None:
+    made = ("Stream.__iter__", makes, 90.0, "ids = self.tok(text, truncation=True)['input_ids']")
+    finding = found(
+        tmp_path, made, ("Stream.__iter__", deals, 1.0, text), ("Stream.__iter__", 16, 1.0, "yield torch.tensor(ids)")
+    )
+    assert finding.fix.startswith("Let each worker of each rank skip what is not its own before") is told
+    if told:
+        assert f"runs {makes} times for 16 samples" in finding.fix and (
+            finding.where["file"],
+            finding.where["line"],
+        ) == (FILE, 10)
+        assert "more workers only leave more" in finding.fix and "islice(stream, own, None, of)" in finding.paste
+
+
+def test_a_function_that_makes_samples_of_others_is_told_as_that(tmp_path: Path) -> None:
+    made = ("encode", 128, 90.0, "return self.tok(text)['input_ids']")
+    dealt = ("Stream.__iter__", 128, 1.0, DEALT)
+    finding = found(tmp_path, made, dealt, begins=("encode",) * 8)
+    assert finding.fix.startswith("Let each worker of each rank skip")

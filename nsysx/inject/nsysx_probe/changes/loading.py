@@ -124,6 +124,13 @@ UNTRIED = (
         untried="what makes a sample is the program's own code",
     ),
     Remedy(
+        "own-samples-first", "Let each worker of each rank skip what is not its own before it makes samples of it, not behind",
+        "own, of = rank * info.num_workers + info.id, world_size * info.num_workers  # info = get_worker_info()\n"
+        "for text in itertools.islice(stream, own, None, of):\n"
+        "    yield tokenize(text)  # what was made for each text",
+        untried="what makes a sample is the program's own code",
+    ),
+    Remedy(
         "cropped-first", "Crop first: what comes before the crop works on all that it throws away",
         untried="what makes a sample is the program's own code",
     ),
