@@ -280,3 +280,7 @@ FEWEST_SKIPPED_LAYERS = 4
 #: A line that deals samples runs about as often as the one that makes them, and that so many times for each that is handed out: with
 #: two ranks each leaves half to the other. Chosen.
 ALIKE_RUNS_SHARE, SKIPPED_TIMES = 0.9, 1.5
+# ---- _refreshed_factors ------------------------------------------------------------------------------------------------
+#: An optimizer makes factors anew in each step where it factorizes at least so many (share) as it writes to averages of their size, and
+#: would do it each so many steps, as SOAP and Shampoo do by default. Chosen.
+REFRESHED_OF_WRITTEN_SHARE, REFRESHED_EVERY = 0.5, 10

@@ -4,7 +4,8 @@ What it means
     An optimizer reads and writes every parameter, gradient and state in each step, whatever the batch. Without fused=True it does
     so once for each of its operations: foreach kernels of Adam move the same numbers 18 times, a fused one 7 times. Where few rows
     of a large embedding are used in a step, its dense gradient and the update of all other rows are work for nothing. Where an update
-    consists of GEMMs (Muon, Shampoo, SOAP), all ranks of a data-parallel job make the same ones: they can share them.
+    consists of GEMMs (Muon, Shampoo, SOAP), all ranks of a data-parallel job make the same ones: they can share them. Eigenvectors
+    and inverses of averages over many steps (Shampoo, SOAP, K-FAC) need not be made anew in each step.
 
 In the trace
     multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more; or GEMMs and
@@ -31,7 +32,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.findings import _same_updates
+from nsysx.findings import _refreshed_factors, _same_updates
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
@@ -73,8 +74,10 @@ _SPARSE_ALREADY = {
 
 
 def check(case: Case) -> list[Finding]:
-    """Return a finding where all ranks repeat the products of an update, else where kernels of the optimizer take long and need not."""
-    return _same_updates.findings_of(case, RULE) or _passes(case)
+    """Return a finding where factors are made anew in each step, else where all ranks repeat the products of an update, else where kernels
+    of the optimizer take long and need not.
+    """
+    return _refreshed_factors.findings_of(case, RULE) or _same_updates.findings_of(case, RULE) or _passes(case)
 
 
 def _passes(case: Case) -> list[Finding]:

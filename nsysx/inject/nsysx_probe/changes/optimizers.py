@@ -161,6 +161,13 @@ UNTRIED = (
         "Moments of rows that a step does not use stay as they are.", untried="which parameters it is for is the program's own code",
     ),
     Remedy(
+        "factors-now-and-then",
+        "Factorize each matrix now and then, in turn (a tenth of them in each step), and go on with the factor that is there in between",
+        "if step % 10 == i % 10: basis = torch.linalg.qr(average @ basis)[0]  # i: of the matrix",
+        "The factor is some steps old: compare the loss. Begin with a full factorization in the first step.",
+        untried="an optimizer of its own, the program makes",
+    ),
+    Remedy(
         "shared-updates",
         "Deal the matrices out to the ranks, largest first: each rank's optimizer holds and updates its own alone, and gathers the updated "
         "ones of the others, all of it started before any is waited for. Other parameters keep an optimizer on every rank",
