@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|native_dropout|_fused_dropo
 _HANDS_ON = re.compile(r"^aten::(_?to(_copy)?|contiguous|clone|detach|alias|view|reshape|flatten|unflatten)$")
 #: Operators that put tensors one behind the other.
 _JOINS = re.compile(r"^aten::(cat|stack|concat|hstack|vstack|column_stack)$")
+#: Operators that cut a tensor into pieces of one size, which its own size and theirs tell.
+_CUTS = re.compile(r"^aten::(split|chunk|unbind)$")
 #: Which arguments of an operator are weights of a module.
 _OF_MODULE = {
     **{f"aten::{name}": frozenset({1, 2}) for name in ("linear", "conv1d", "conv2d", "conv3d", "matmul", "mm")},
@@ -69,6 +72,7 @@ def _inputs(flow: OperatorFlow, call: ModuleCall) -> tuple[object, ...] | None:
         if len(sizes) != len(made):
             return None
         arguments: list[object] = []
+        which = flow.which[row] if flow.which else (0,) * len(made)
         for argument, (number, size) in enumerate(zip(made, sizes, strict=True)):
             if number in made_inside:
                 arguments.append(made_inside[number])
@@ -76,7 +80,7 @@ def _inputs(flow: OperatorFlow, call: ModuleCall) -> tuple[object, ...] | None:
                 arguments.append("number")
             elif number >= 0:
                 named = True
-                arguments.append(_origin(flow, number))
+                arguments.append(_origin(flow, number, which[argument]))
             elif argument in _OF_MODULE.get(flow.names[row], ()) or size[0] == 1 or len(size) == 1:
                 arguments.append("parameter")
             else:
@@ -86,14 +90,19 @@ def _inputs(flow: OperatorFlow, call: ModuleCall) -> tuple[object, ...] | None:
     return tuple(what) if named and len(what) > 1 else None
 
 
-def _origin(flow: OperatorFlow, number: int) -> object:
-    """Return what a tensor is all of, in another shape or type: the number of one, or tensors that are put one behind the other."""
+def _origin(flow: OperatorFlow, number: int, which: int = 0) -> object:
+    """Return what a tensor is all of, in another shape or type: the number of one, a piece of one that is cut into equal pieces, or
+    tensors that are put one behind the other. ``which``: of the results of the operator with this number.
+    """
     row = flow.row_of.get(number)
     while row is not None and _HANDS_ON.match(flow.names[row]) and flow.made[row] and flow.made[row][0] >= 0:
-        number = flow.made[row][0]
+        number, which = flow.made[row][0], flow.which[row][0] if flow.which else 0
         row = flow.row_of.get(number)
+    if row is not None and _CUTS.match(flow.names[row]) and flow.made[row] and flow.made[row][0] >= 0:
+        of_whole = flow.which[row][0] if flow.which else 0
+        return flow.names[row], flow.size[row], which, _origin(flow, flow.made[row][0], of_whole)
     if row is None or not _JOINS.match(flow.names[row]):
-        return f"tensor {number}"
+        return f"tensor {number}" if which <= 0 else f"tensor {number}, result {which}"
     sizes, made = sizes_of(flow.size[row]), flow.made[row]
     joined = [each for each, size in zip(made, sizes, strict=False) if size]
     if len(sizes) != len(made) or any(each < 0 for each in joined):
@@ -112,9 +121,9 @@ def written_between(flow: OperatorFlow, before: ModuleCall, call: ModuleCall) ->
     """Return whether anything between two calls, or the first of them, writes into a tensor of the size of one that they are given."""
     given = {size for row in range(call.first, call.last) for size in sizes_of(flow.size[row])}
     given = {size for size in given | _joined_sizes(flow, call) if math.prod(size) > 1}
-    return any(
-        not given.isdisjoint(_written(flow.names[row], flow.size[row])) for row in range(before.last, call.first)
-    )
+    # What an operator writes within itself is its own.
+    between = flow.outermost[bisect_left(flow.outermost, before.last) : bisect_left(flow.outermost, call.first)]
+    return any(not given.isdisjoint(_written(flow.names[row], flow.size[row])) for row in between)
 
 
 def _written(name: str, text: str) -> Sequence[Size]:

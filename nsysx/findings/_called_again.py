@@ -16,9 +16,11 @@ import numpy as np
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.repeated_calls import RepeatedCall, repeated_calls, written_between
+from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Fix
 from nsysx.findings._flow_work import NeedlessOperators, in_short, place_of_operator
 from nsysx.findings._pieces_in_text import parsed
@@ -41,7 +43,11 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
         for lines in source.values()
         for text in lines.values()
     )
+    trained = trained_of(profile)
     for (_, cls), group in groups.items():
+        if _before_training(group, trained):
+            yield _second_pass(code, flow, cls, group)
+            continue
         first, again = (_calling(code, flow, call) for call in group[-1])
         rows = [row for each in group for row in flow.outermost_of(each.again.first, each.again.last)]
         why = "Both calls run the same operators on the same tensors, and nothing has written into any of their sizes in between."
@@ -62,7 +68,38 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
             if len(lines) == 1
             else Fix.by_name("result-kept")
         )
+        where, inputs = _calling(code, flow, group[0].first), len({each.first.first for each in _firsts(group)})
+        often = f"{len(group) + 1} times on the same input" if inputs == 1 else f"again on each of {inputs} inputs"
+        title = f"{in_short(where) or 'The step'} calls {cls} {often}"
+        fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
         yield NeedlessOperators(rows, title, why.replace("Both", "All"), fix, where)
+
+
+def _firsts(group: Sequence[RepeatedCall]) -> list[RepeatedCall]:
+    """Return those of some repeated calls whose first call repeats none itself."""
+    again = {each.again.first for each in group}
+    return [each for each in group if each.first.first not in again]
+
+
+def _before_training(group: Sequence[RepeatedCall], trained: Flags) -> bool:
+    """Return whether each of several calls without gradients is repeated with them: a pass over the pieces of a batch before training."""
+    with_gradients = [
+        (trained[e.first.first : e.first.last].any(), trained[e.again.first : e.again.last].any()) for e in group
+    ]
+    return len(group) > 1 and all(not before and again for before, again in with_gradients)
+
+
+def _second_pass(code: CodeLines, flow: OperatorFlow, cls: str, group: Sequence[RepeatedCall]) -> NeedlessOperators:
+    """Return the calls without gradients of a step that makes the output of all pieces first, for the loss, and then each again."""
+    first, again = (_calling(code, flow, call) for call in group[-1])
+    rows = [row for each in group for row in flow.outermost_of(each.first.first, each.first.last)]
+    title = f"{in_short(first) or 'The step'} calls {cls} on {len(group)} pieces of a batch without gradients, and then again with them"
+    behind = f" ({in_short(again)})" if again and again != first else ""
+    why = (
+        f"The loss is computed of the first outputs, and its gradients are taken through the second ones{behind}, as a cache of gradients "
+        "does where the activations of the whole batch do not fit."
+    )
+    return NeedlessOperators(rows, title, why, Fix.by_name("one-pass"), first)
 
 
 def parametrized_again(flow: OperatorFlow, code: CodeLines) -> Iterator[NeedlessOperators]:

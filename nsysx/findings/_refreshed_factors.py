@@ -89,7 +89,7 @@ def _factorizing(profile: Profile, flow: OperatorFlow) -> list[int]:
         inside |= (flow.start_ns >= start) & (flow.start_ns < end)
     here = [row for row in flow.outermost if inside[row]]
     rows = [row for row in here if _EIGEN.match(flow.names[row]) or _INVERSE.match(flow.names[row])]
-    sizes = {row: size[0] for row in here if (size := _MATRIX.match(flow.size[row]))}
+    sizes = {row: square[0] for row in here if (square := _MATRIX.match(flow.size[row]))}
     written: dict[str, int] = {}
     for row, size in sizes.items():
         if _AVERAGES.match(flow.names[row]):

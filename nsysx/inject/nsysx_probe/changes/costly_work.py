@@ -343,4 +343,12 @@ UNTRIED = (
         "less-of-an-operator", "Make this operator cheaper here: it takes far longer than its sizes need",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "one-pass",
+        "Call it once, with gradients, on the whole batch or on as large pieces as fit, and let the backward of the loss run through it",
+        "outputs = net(batch)  # in place of both passes; or torch.cat([net(piece) for piece in pieces]), with gradients\n"
+        "loss_of(outputs).backward()",
+        "The activations of the whole batch must fit; what normalizes over a batch sees it whole.",
+        untried=_OWN_CODE,
+    ),
 )  # fmt: skip
