@@ -40,7 +40,10 @@ def step(
 
 
 def about(free: float = 0.9, kind: str = "fully_shard") -> dict[str, Any]:
-    return {**settings(free=free, kind=kind, reshard_after_forward=True), "given_again": [], "backwards": 4}
+    noted = {**settings(free=free, kind=kind), "given_again": [], "backwards": 4}
+    for row in noted["wrappers"]:
+        row["reshard_after_forward"] = True
+    return noted
 
 
 def told(folder: Path, noted: dict[str, Any], **how: Any) -> list[Finding]:
