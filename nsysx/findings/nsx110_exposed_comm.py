@@ -41,6 +41,7 @@ from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm,
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
+from nsysx.findings._late_gathers import prefetched
 from nsysx.findings._layer_exchanges import between_layers
 from nsysx.findings._layer_messages import (
     gathers_of_layers,
@@ -121,10 +122,8 @@ def _advice(case: Case, kernels: pl.DataFrame) -> Fix:
     stages = not rows or any(row["bubble_ns"] is not None for row in rows)
     if 2 * between_two > kernels["ns"].sum() and stages and not between_layers(case):
         return _PIPELINE
-    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)[
-        "process"
-    ].n_unique()
-    return Fix(_TOGETHER if communicating > 1 else _ALONE)
+    comm = case.profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)
+    return Fix(_TOGETHER if comm["process"].n_unique() > 1 else _ALONE)
 
 
 def check(case: Case) -> list[Finding]:
@@ -269,6 +268,8 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         return _PAIRED.into(
             replace(finding, saving=size, where={**finding.where, **line_of_layers(case, gathers_of_layers(case))})
         )
+    if finding.fix == EARLIER.text and (ahead := prefetched(case, finding)) is not None:
+        return ahead
     settings = settings_of(case.profile)
     of_unit = one_unit(settings) if settings is not None and finding.fix in (EARLIER.text, UNEVEN) else ""
     if (finding.fix == EARLIER.text or of_unit) and (exposed_ns := finding.saving.likely_ns) is not None:
@@ -284,10 +285,8 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     return replace(finding, fix=fix, paste="", remedies=remedies)
 
 
-#: What to do where a sharded model is one unit.
-_BLOCKS = Fix.by_name("sharded-blocks")
-#: What to do where the output of each split layer is gathered.
-_PAIRED = Fix.by_name("paired-splits")
+#: What to do where a sharded model is one unit, and where the output of each split layer is gathered.
+_BLOCKS, _PAIRED = Fix.by_name("sharded-blocks"), Fix.by_name("paired-splits")
 _SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
