@@ -38,6 +38,8 @@ _BY_SAMPLE = re.compile(
 )
 #: Each number of the result is made of its row: over the last dimension, if one of each row is picked.
 _SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
+#: What writes over all of its first argument and reads nothing of it.
+_OVERWRITES = re.compile(r"^aten::(zero_|fill_)$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze)$")
 
 
@@ -148,6 +150,8 @@ class _Reads:
         aligned, kept = len(sizes) == len(made) > 0, self.kept.get(number)
         if aligned and in_place(name):
             self._written.add(made[0])
+        if aligned and _OVERWRITES.match(name):
+            return None
         written = is_view(name) and number in self._written  # what is written into a view is no part that is read
         if aligned and written:
             self._written.add(made[0])

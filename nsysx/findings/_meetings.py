@@ -25,6 +25,7 @@ from nsysx.findings import (
     _line_causes,
     _line_remedies,
     _roles_in_turn,
+    _rows_of_all,
     _sent_objects,
     _synchronized_norms,
     _tables_of_ranks,
@@ -172,6 +173,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     fix = _sent_objects.of_objects(case.profile, file, line, fix)
     if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
         fix = None
+    if _rows_of_all.sums_of_part(case) == most:  # ranks that each update a part need not be sent the sum of the others'
+        fix = None
     if (
         fix is not None
         and fix.ways
@@ -275,7 +278,7 @@ def _early(case: Case) -> CommunicationCause | None:
 
 def _behind_backward(case: Case) -> CommunicationCause | None:
     """Return that gradients are reduced in a few messages behind backward, not beside it; else None."""
-    late = _late_gradients.reduced_late(case)
+    late = None if _rows_of_all.sums_of_part(case) is not None else _late_gradients.reduced_late(case)
     if late is None:
         return None
     fix = way("gradients-in-buckets")

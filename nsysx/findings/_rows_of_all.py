@@ -117,6 +117,12 @@ def sent_to_all(case: Case, settings: RecordedSettings | None = None) -> str:
     )
 
 
+def sums_of_part(case: Case) -> int | None:
+    """Return the line (row of the places) that sums over all ranks what each reads a part of, None where none is told."""
+    to_all = case.profile.once(_to_all)
+    return to_all.line_row if to_all is not None and to_all.sums and sent_to_all(case) else None
+
+
 def own_alone(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return the most that it saves if each rank is sent what it reads alone."""
     to_all = case.profile.once(_to_all)

@@ -96,3 +96,46 @@ def test_rows_that_a_rank_does_not_read_need_not_be_sent_to_it(
 )
 def test_what_is_read_whole_is_sent_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding(tmp_path, kind, monkeypatch) is None
+
+
+FLAT, PART = "[65536]", "[32768]"
+
+
+def sharded(program: Lined, number: int, *, whole: bool = False) -> None:
+    """Gradients in one flat tensor, summed and divided, of which the rank updates its part; ``whole``: of all of it."""
+    at = 1000 * number + 10
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        operator(program, "linear", at, [-1, -1], "[64, 64], [64, 64]", 500)
+    with program.line(41), program.range("backward"):
+        program.launch(1000)
+    with program.line(SENDING):
+        operator(program, "cat", at + 1, [-1, -1], f"{PART}, {PART}", 10)
+        begin = program.t
+        program.launch(800, REDUCE)
+        if program.noted is not None:
+            label = f"c10d::allreduce_, op_id = {at + 3}, sizes = [{FLAT}, []], input_op_ids = [({at + 1},0), (0,-1)]"
+            program.main.add_range(label, begin, program.t)
+        operator(program, "div_", at + 4, [at + 1, -1], f"{FLAT}, []", 20)
+    with program.line(PICKING):
+        operator(program, "slice", at + 5, [at + 4, -1, -1, -1, -1], f"{FLAT}, [], [], [], []")
+    given, size = (at + 4, FLAT) if whole else (at + 5, PART)
+    operator(program, "lerp_", at + 6, [-1, given, -1], f"{size}, {size}, []", 20)
+    operator(program, "zero_", at + 7, [at + 4], FLAT, 10)
+    program.sync()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_rank_that_updates_its_part_gets_the_sum_of_that(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_is_transfer(monkeypatch)
+    settings = {"wrappers": []}
+    summary = (
+        Lined(SOURCE, settings).run(lambda program, number: sharded(program, number, whole=whole)).summary(tmp_path)
+    )
+    told = [f for f in summary.findings or () if (f.evidence or [{}])[0].get("setting") == "rows of all ranks"]
+    assert bool(told) is not whole
+    if told:
+        assert told[0].saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+        assert [r.name for r in told[0].remedies] == ["reduced-and-scattered"]
+        assert "gradients-in-buckets" not in [r.name for f in summary.findings or () for r in f.remedies]
