@@ -65,6 +65,7 @@ from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
+from nsysx.findings._layer_masks import masks_of_layers
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
@@ -128,6 +129,7 @@ def check(case: Case) -> list[Finding]:
         of_line = (
             *(_Needless(*each) for each in called_again(case.profile, flow, code)),
             *(_Needless(*each) for each in parametrized_again(flow, code)),
+            *(_Needless(*each) for each in masks_of_layers(case.profile, flow, code)),
             *_in_passes(case, flow, code),
             *_in_each_call(case, flow, code, kernels),
             *_converted(case, flow, code, kernels),
