@@ -18,12 +18,16 @@ from nsysx.model import Row
 
 
 class BackwardPass(NamedTuple):
-    """A pass: the outermost operators (rows of the flow) whose nodes ran in it, when, and the line that asked for it."""
+    """A pass: the outermost operators (rows of the flow) whose nodes ran in it, when, and the line that asked for it.
+
+    ``afresh``: gradients were cleared, clipped or applied since the pass before it.
+    """
 
     rows: frozenset[int]
     start_ns: int
     end_ns: int
     where: Row
+    afresh: bool = False
 
 
 def backward_passes(profile: Profile, flow: OperatorFlow, code: CodeLines) -> list[BackwardPass]:
@@ -41,17 +45,28 @@ def backward_passes(profile: Profile, flow: OperatorFlow, code: CodeLines) -> li
     start, end, number = (nodes[column].to_numpy() for column in ("start_ns", "end_ns", "number"))
     stacks = code.at(flow.thread, start)
     behind = np.searchsorted(flow.start_ns[flow.outermost], start)  # the program's thread waits while a pass runs
+    handled = _handled_at(profile)
     passes, ran, begin = list[BackwardPass](), set[int](), 0
     for n in range(len(start) + 1):
         again = n == len(start) or int(number[n]) in ran or stacks[n] != stacks[begin] or behind[n] != behind[begin]
         if ran and again:
             rows = frozenset(row_of[each] for each in ran)
             if len(rows) >= FEWEST_NODES_OF_PASS:
-                passes.append(BackwardPass(rows, int(start[begin]), int(end[n - 1]), code.where_of(int(stacks[begin]))))
+                last_ns = passes[-1].end_ns if passes else int(start[begin])
+                afresh = bool(handled.is_between(last_ns, int(start[begin])).any())
+                where = code.where_of(int(stacks[begin]))
+                passes.append(BackwardPass(rows, int(start[begin]), int(end[n - 1]), where, afresh))
             ran, begin = set(), n
         if n < len(start):
             ran.add(int(number[n]))
     return passes
+
+
+def _handled_at(profile: Profile) -> pl.Series:
+    """Return when phases begin that clear, clip or apply gradients: ``zero_grad(set_to_none=True)`` runs no operator."""
+    ranges = profile.ranges.ranges
+    phases = ranges.filter((pl.col("kind") == "phase") & pl.col("own") & (pl.col("process") == profile.process))
+    return phases.filter(pl.col("name").cast(pl.String).is_in(["zero_grad", "clip", "optimizer"]))["start_ns"]
 
 
 def _rows_by_number(flow: OperatorFlow) -> dict[int, int]:

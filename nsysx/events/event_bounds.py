@@ -389,7 +389,3 @@ FEWEST_LOOPED_UPDATES = 20
 # ---- backward_passes ---------------------------------------------------------------------------------------------
 #: A pass of fewer nodes is nothing that a step waits for. Chosen.
 FEWEST_NODES_OF_PASS = 3
-# ---- repeated_backwards ----------------------------------------------------------------------------------------------
-#: Gradients that later backwards of a step add to those of the first, as a share of those that they make: fewer are of other parameters, or
-#: were cleared in between. Chosen: heads of their own have few.
-ADDED_GRADIENTS_SHARE = 0.5

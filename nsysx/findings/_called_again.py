@@ -68,17 +68,7 @@ def called_again(profile: Profile, flow: OperatorFlow, code: CodeLines) -> Itera
             if len(lines) == 1
             else Fix.by_name("result-kept")
         )
-        where, inputs = _calling(code, flow, group[0].first), len({each.first.first for each in _firsts(group)})
-        often = f"{len(group) + 1} times on the same input" if inputs == 1 else f"again on each of {inputs} inputs"
-        title = f"{in_short(where) or 'The step'} calls {cls} {often}"
-        fix = _derivatives(source, where) if derived else Fix.by_name("result-kept")
         yield NeedlessOperators(rows, title, why.replace("Both", "All"), fix, where)
-
-
-def _firsts(group: Sequence[RepeatedCall]) -> list[RepeatedCall]:
-    """Return those of some repeated calls whose first call repeats none itself."""
-    again = {each.again.first for each in group}
-    return [each for each in group if each.first.first not in again]
 
 
 def _before_training(group: Sequence[RepeatedCall], trained: Flags) -> bool:

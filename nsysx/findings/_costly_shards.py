@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nsysx.findings import _called_units as called
+from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _reduced_scales as scales
-from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way

@@ -25,7 +25,7 @@ from nsysx.findings._untrained import within_network
 from nsysx.findings._work_bounds import FEWEST_NORMS, SAME_PASS_SHARE
 
 _GRAD = re.compile(r"\bgrad\(")
-_BACKWARD = re.compile(r"^(?P<loss>[\w.]+(?:\([\w.]+\))?)\.backward\((?P<given>[^()]*)\)$")
+_BACKWARD = re.compile(r"^(?P<loss>.+)\.backward\((?P<given>[^()]*)\)$")
 _ADDS_UP = re.compile(r"^aten::(add|sub|neg)_?$")
 _NORMS = re.compile(r"^aten::(linalg_vector_norm|norm|_foreach_norm|linalg_norm)$")
 _FOR_NORMS = re.compile(r"^aten::(linalg_vector_norm|norm|_foreach_norm|linalg_norm|flatten|reshape|view|cat|stack)$")
@@ -75,6 +75,7 @@ def _rounds(flow: OperatorFlow, passes: Sequence[BackwardPass], text: Sequence[s
         if _BACKWARD.match(text[n]) and _BACKWARD.match(text[m]):
             return (
                 "create_graph" not in text[n] + text[m]
+                and not passes[m].afresh
                 and differentiated.issuperset(between)
                 and _alike(passes[n], passes[m]) > 0
             )
@@ -159,86 +160,3 @@ def _for_norms(flow: OperatorFlow, passes: Sequence[BackwardPass], text: Sequenc
     title = f"{in_short(where) or 'The step'} differentiates a network {len(asked)} more times for norms of gradients"
     why = f"Of all gradients of {len(asked)} {'passes' if len(asked) > 1 else 'pass'} only norms are read; the backward behind runs again."
     yield RepeatedBackward(NeedlessOperators(sorted(below), title, why, fix.but(paste=paste), where), kept)
-"""A backward for each of several losses, each of which runs through what they share (``retain_graph=True``), although gradients add up."""
-
-
-import re
-from dataclasses import replace
-
-import numpy as np
-import polars as pl
-
-from nsysx import units
-from nsysx.advice import Alternative
-from nsysx.catalogue import DeviceActivity, StepPart
-from nsysx.events.operator_flow import flow_of
-from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.events.repeated_backwards import repeated_backwards
-from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE
-from nsysx.findings._flow_work import place_of_operator
-from nsysx.findings._once import Takes, edits_without
-from nsysx.model import Row
-
-#: A loss that calls backward in a line of its own: what it is.
-_OF_LOSS = re.compile(r"^(?P<loss>.+)\.backward\((?:retain_graph\s*=\s*True)?\)$")
-
-
-def seen(case: Case) -> str:
-    """Return that backwards of a step run the same nodes again, "" where none do or these take little."""
-    repeated, ns = repeated_backwards(case.profile), case.per_step(int(_work(case)["ns"].sum()))
-    if repeated is None or not case.notable(ns, MUCH_UNREAD_SHARE):
-        return ""
-    return (
-        f"{units.several(repeated.times, 'backward')} of each step run through one graph, and add their gradients up: "
-        f"{units.several(repeated.nodes, 'node')} of autograd {'is' if repeated.nodes == 1 else 'are'} run that an earlier one of them has "
-        f"run, {units.duration(ns)} {case.per}"
-    )
-
-
-def costs(case: Case, _: RecordedSettings) -> str:
-    """Return the same; settings are not asked."""
-    return seen(case)
-
-
-def _work(case: Case) -> pl.DataFrame:
-    """Return the GPU work of nodes that are run again (op, call, ns), without what ranks send beside it."""
-    repeated = repeated_backwards(case.profile)
-    if repeated is None:
-        return case.timed_ops(case.ops["op"] < 0, "op", "call")
-    made = pl.Series(np.append(repeated.work, np.False_)[case.ops["call"].fill_null(-1).to_numpy()])
-    return case.timed_ops(made & (case.ops["cls"] != DeviceActivity.COMM.value), "op", "call")
-
-
-def without(case: Case, _: RecordedSettings | None) -> Saving:
-    """Return what it is worth if these nodes are neither run nor launched again."""
-    launching = case.calls.filter(case.calls["call"].is_in(_work(case)["call"].unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
-    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
-
-
-def taken(case: Case) -> Takes:
-    """Return this work."""
-    return Takes(ops_of(_work(case)))
-
-
-def place(case: Case) -> Row:
-    """Return the line that calls the last of these backwards."""
-    repeated, flow, code = repeated_backwards(case.profile), flow_of(case.profile), case.profile.code()
-    if repeated is None or flow is None or code is None:
-        return {}
-    return place_of_operator(code, flow, np.array([repeated.last_ns]))
-
-
-def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return the advice with the loss of the line, where a loop calls backward for each."""
-    where = place(case)
-    text = (
-        (text_of(texts(case.profile), where["file"], where["line"]) or "").partition("  #")[0].strip() if where else ""
-    )
-    called = _OF_LOSS.match(text)
-    if called is None or "retain_graph" not in text:
-        return title, remedy
-    loss = called["loss"]
-    paste = f"losses.append({loss})  # not {text}; losses = [] before the loop\nsum(losses).backward()  # once, behind the loop"
-    return title, replace(remedy, paste=paste)

@@ -124,6 +124,9 @@ def _around(program: Lined, each: _Range) -> Iterator[None]:
     elif each.name.startswith("Optimizer.step"):
         with program.range("optimizer"):
             yield
+    elif each.name.startswith("Optimizer.zero_grad"):
+        with program.range("zero_grad"):
+            yield
     else:
         yield
 

@@ -730,7 +730,6 @@ OF_JOBS = {
     "gathers in a loop",
     "unit called again",
     "gathers in micro-steps",
-    "backwards of one graph",
     "exchanges recomputed",
     "gathers of a frozen network",
     "calls in turn",

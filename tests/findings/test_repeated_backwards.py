@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-"""NSX127: a backward for each loss through what they share, and programs whose backwards need what they run."""
-
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nsysx.model import Finding
 from tests.findings.recorded_programs import recorded
@@ -42,6 +38,13 @@ def by_loss() -> None:
     y = NET(X)
     losses = [(y[:, i] - TARGET[:, i]).square().mean() for i in range(3)]
     for loss in losses:
+        loss.backward(retain_graph=True)
+
+
+def by_head() -> None:
+    h = NET.trunk(X)
+    for i in range(3):
+        loss = (NET.last(h)[:, i] - TARGET[:, i]).square().mean()
         loss.backward(retain_graph=True)
 
 
@@ -111,6 +114,38 @@ def clipped_in_between() -> None:
         nn.utils.clip_grad_norm_(NET.parameters(), 1.0)
 
 
+def cleared_in_between() -> None:
+    y = NET(X)
+    (y - TARGET).abs().mean().backward(retain_graph=True)
+    SGD.zero_grad()  # what the first one added is thrown away
+    (y - TARGET).square().mean().backward()
+
+
+def chosen_of_all() -> None:
+    y, kept = NET(X), []
+    for i in range(3):
+        SGD.zero_grad()
+        (y[:, i] - TARGET[:, i]).square().mean().backward(retain_graph=True)
+        kept.append([p.grad.clone() for p in NET.parameters()])  # type: ignore[union-attr]
+    for p, *theirs in zip(NET.parameters(), *kept, strict=True):
+        p.grad = torch.stack(theirs).median(0)[0]
+
+
+def cut_from_its_graph() -> None:
+    h = NET.trunk(X)
+    cut = h.detach().requires_grad_()
+    for i in range(3):
+        (NET.last(cut)[:, i] - TARGET[:, i]).square().mean().backward()
+    h.backward(cut.grad)
+
+
+def with_a_penalty() -> None:
+    x = X.clone().requires_grad_()
+    loss = (NET(x) - TARGET).square().mean()
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    (loss + slope.square().sum()).backward()
+
+
 def of_parts_of_a_batch() -> None:
     for rows, target in zip(X.chunk(4), TARGET.chunk(4), strict=True):
         (NET(rows) - target).square().mean().backward()
@@ -129,6 +164,7 @@ def told(body: Callable[[], None], folder: Path) -> list[Finding]:
 
 PASTES = {
     by_loss: "sum(losses).backward()  # once, not loss.backward(retain_graph=True) for each",
+    by_head: "sum(losses).backward()  # once, not loss.backward(retain_graph=True) for each",
     by_name: "(far + wide).backward()  # in place of 2",
     by_molecule: (
         "(g,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)  # once, in place of the loop\nforces = forces - g"
@@ -171,145 +207,11 @@ def test_the_pasted_backward_gives_the_same_gradients() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [for_norms_of_the_last_layer, with_a_jacobian, with_projected_gradients, clipped_in_between, of_parts_of_a_batch],
+    [
+        for_norms_of_the_last_layer, with_a_jacobian, with_projected_gradients, clipped_in_between, cleared_in_between, chosen_of_all,
+        cut_from_its_graph, with_a_penalty, of_parts_of_a_batch,
+    ],
     ids=lambda body: body.__name__,
-)
+)  # fmt: skip
 def test_passes_that_are_needed_are_left(body: Callable[[], None], tmp_path: Path) -> None:
     assert not told(body, tmp_path)
-WIDTH, LAYERS, TASKS = 16, 6, 3
-NAME = "backwards of one graph"
-
-
-class Tasks(nn.Module):
-    """A trunk and heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)))
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, 4) for _ in range(TASKS))
-
-
-Step = Callable[[Tasks, torch.optim.Optimizer, Tensor, Tensor], None]
-
-
-def each_by_itself(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h = model.trunk(x)
-    for head in model.heads:
-        loss = F.cross_entropy(head(h), y)
-        loss.backward(retain_graph=True)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def all_computed_first(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h = model.trunk(x)
-    first, second = F.cross_entropy(model.heads[0](h), y), 0.3 * F.mse_loss(model.heads[1](h).sum(1), y.float())
-    first.backward(retain_graph=True)
-    second.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def summed(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h = model.trunk(x)
-    losses = [F.cross_entropy(head(h), y) for head in model.heads]
-    sum(losses).backward()  # type: ignore[union-attr]
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def detached(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h = model.trunk(x)
-    cut = h.detach().requires_grad_()
-    for head in model.heads:
-        F.cross_entropy(head(cut), y).backward()
-    h.backward(cut.grad)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def micro_batches(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    for head, part, wanted in zip(model.heads, x.chunk(3), y.chunk(3), strict=True):
-        F.cross_entropy(head(model.trunk(part)), wanted).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def surgery(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h, kept = model.trunk(x), []
-    for head in model.heads:
-        optimizer.zero_grad()
-        F.cross_entropy(head(h), y).backward(retain_graph=True)
-        kept.append([p.grad.clone() for p in model.trunk.parameters()])  # type: ignore[union-attr]
-    for p, *theirs in zip(model.trunk.parameters(), *kept, strict=True):
-        p.grad = torch.stack(theirs).median(0)[0]
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def kept_apart(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h, norms = model.trunk(x), []
-    for head in model.heads:
-        F.cross_entropy(head(h), y).backward(retain_graph=True)
-        norms.append([p.grad.norm() for p in model.trunk.parameters()])  # type: ignore[union-attr]
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def penalty(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    x = x.clone().requires_grad_()
-    loss = F.cross_entropy(model.heads[0](model.trunk(x)), y)
-    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
-    (loss + slope.square().sum()).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def in_turn(model: Tasks, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    h = model.trunk(x)
-    F.cross_entropy(model.heads[0](h), y).backward(retain_graph=True)
-    optimizer.zero_grad()  # what the first added is thrown away
-    F.cross_entropy(model.heads[1](h), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def model_of() -> tuple[Tasks, torch.optim.Optimizer, Tensor, Tensor]:
-    torch.manual_seed(0)
-    model = Tasks()
-    return model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(12, WIDTH), torch.randint(0, 4, (12,))
-
-
-def told(step: Step, folder: Path) -> tuple[list[Finding], str]:
-    model, optimizer, x, y = model_of()
-    summary = recorded(lambda: step(model, optimizer, x * 1.0, y), model, __file__, folder).summary(folder)
-    found = [
-        f for f in summary.findings or () if f.verdict == "found" and (f.evidence or [{}])[0].get("setting") == NAME
-    ]
-    return found, summary.answer.do[0].text
-
-
-@pytest.mark.parametrize(("step", "times", "nodes"), [(each_by_itself, 3, 36), (all_computed_first, 2, 18)])
-def test_losses_are_added_up(step: Step, times: int, nodes: int, tmp_path: Path) -> None:
-    (finding,), do = told(step, tmp_path)
-    assert f"{times} backwards of each step" in finding.detail and f"{nodes} nodes" in finding.detail
-    assert do.startswith("Add the losses up and call backward once")
-    # Each node is a kernel of 20 us here, each addition one of 5.
-    assert nodes * 20_000 < (finding.saving.likely_ns or 0) < nodes * 30_000
-    if step is each_by_itself:
-        assert finding.where["line"] == each_by_itself.__code__.co_firstlineno + 4
-        assert finding.paste.startswith("losses.append(loss)  # not loss.backward(retain_graph=True)")
-
-
-@pytest.mark.parametrize("step", [summed, detached, micro_batches, surgery, kept_apart, penalty, in_turn])
-def test_backwards_that_need_what_they_run(step: Step, tmp_path: Path) -> None:
-    assert told(step, tmp_path)[0] == []
-
-
-def test_the_sum_has_the_same_gradients() -> None:
-    after = []
-    for step in (each_by_itself, summed):
-        model, optimizer, x, y = model_of()
-        step(model, optimizer, x, y)
-        after.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    torch.testing.assert_close(*after)

@@ -86,10 +86,4 @@ UNTRIED = (
         "Backward then keeps the activations of one block at a time, no more than a checkpoint around the block alone does.",
         untried=_SET_BY_PROGRAM,
     ),
-    Remedy(
-        "one-backward",
-        "Add the losses up and call backward once: gradients add up all the same, and what the losses share is run through once",
-        "loss = sum(losses)  # each with its weight; none of them calls backward itself\nloss.backward()",
-        "All graphs are kept until then; nothing may read or change gradients between the losses.", untried=_SET_BY_PROGRAM,
-    ),
 )  # fmt: skip

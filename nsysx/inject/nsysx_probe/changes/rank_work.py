@@ -80,6 +80,8 @@ UNTRIED = (
         "fully_shard(model)  # and not fully_shard(model.refine) before it, where forward calls self.refine in a loop",
         "Its parameters stay gathered as long as those of the unit around it: those of the whole model until backward.",
         untried=_ALL_RANKS,
+    ),
+    Remedy(
         "gathered-for-step",
         "Keep the parameters gathered through all micro-steps of a step, and free them behind the last: nothing changes them before the "
         "optimizer, and as it is, each micro-step gathers all of them again",
