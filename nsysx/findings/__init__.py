@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import cast
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.findings import _noted, _once, nsx123_python_line
+from nsysx.findings import _folded, _once, nsx123_python_line
 from nsysx.findings._case import Case, Rule
 from nsysx.findings._fix import for_anything as for_anything
 from nsysx.model import Finding, Table, Verdict
@@ -73,7 +73,7 @@ def judge(
     """
     case = Case(profile, tables, replay, ranks, shown_rank)
     every = [f for rule in rules() for f in _findings_of_rule(rule, case)]
-    return _with_claims(case, sorted(_noted.folded(case, every, nsx123_python_line.RULE.code), key=rank))
+    return _with_claims(case, sorted(_folded.folded(case, every, nsx123_python_line.RULE.code), key=rank))
 
 
 def _with_claims(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:

@@ -14,13 +14,13 @@ from nsysx.findings._work_bounds import NEAR_LINES
 _DECODES = re.compile(r"^\s*(?P<name>\w+)\s*(?::[^=]+)?=\s*.*\b(?:batch_)?decode\(")
 #: A line that makes numbers of the text of a name.
 _ENCODES = r"\b(?!\w*de(?:code|tok))\w*(?:tok|processor|encode)\w*\(\s*(?:text\s*=\s*|list\(\s*)?{}\b(?!\s*[+\[.])"
-_AGAIN = Fix.by_name("ids-passed-on")
+AGAIN = Fix.by_name("ids-passed-on")
 
 
 def decoded_again(profile: Profile, file: str | None, line: int | None) -> Fix | None:
     """Return the advice for a line that decodes what a near line encodes again, and for that one; None for any other line."""
     source = texts(profile).get(file or "", {})
-    return _AGAIN if line is not None and isinstance(source, Mapping) and line in _both_ways(source) else None
+    return AGAIN if line is not None and isinstance(source, Mapping) and line in _both_ways(source) else None
 
 
 def _both_ways(source: Mapping[str, object]) -> set[int]:

@@ -398,5 +398,3 @@ MOST_NAMED_LAYERS = 4
 GATHERED_ELEMENT_BYTES = 4
 #: Scales are messages of so many bytes at most, and one message for all of them is advised from so many in a step on. Chosen.
 SCALE_BYTES, FEWEST_SCALES = 64, 16
-#: A list of so few modules is no stack of layers (chosen).
-FEWEST_SKIPPED_LAYERS = 4

@@ -31,7 +31,6 @@ from nsysx.findings._finding_bounds import (
     LOOP_LAUNCHES,
     LOOP_LAUNCHES_IN_MODULE,
     MOST_NOTED_LINES,
-    OF_NOTED_LINE_SHARE,
     OPERATORS_MAY_STAY_SHARE,
     STALL_NS,
 )
@@ -39,7 +38,7 @@ from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
-from nsysx.findings._once import Takes, edits_without, taken_by
+from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._sent_objects import of_objects
@@ -149,16 +148,16 @@ def _remedy(
     keep_weights: frozenset[tuple[str | None, str]],
 ) -> Fix | None:
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
-    fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, row["file"], row["line"])
-    fix = fix or more_threads(case, line_row)
-    fix = fix or dispatched_batches(case, row["file"], row["line"])
+    file, line = row["file"], row["line"]
+    fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
+    fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
         fix = None
-    fix = of_objects(case.profile, row["file"], row["line"], fix)
-    kept = (row["file"], row["function"]) in keep_weights and not row["launches"]
+    fix = of_objects(case.profile, file, line, fix)
+    kept = (file, row["function"]) in keep_weights and not row["launches"]
     if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
-        return _copied_weights.drawn(case, row["file"], row["line"]) or fix
+        return _copied_weights.drawn(case, file, line) or fix
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 
 
@@ -362,41 +361,3 @@ def _in_sequence(case: Case, code: CodeLines, line_row: int) -> bool:
         return False
     there = code.places_of(code.at(flow.thread, flow.start_ns)) == line_row
     return in_sequence(flow, there) and not grows(flow, there)
-
-
-def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
-    """Return findings with those about the same time as a line (rule ``code``) told with the line: two about one time are one."""
-    if case.profile.code() is None or case.device is None:
-        return findings
-    kept = [f for f in findings if f.verdict == "found"]
-    named = [f for f in kept if f.code == code]
-    real = case.idle["real_ns"].to_numpy().astype(np.float64)
-    gone: set[int] = set()
-    for finding in named:
-        own_share, also = np.asarray(taken_by(finding).idle, np.float64), []
-        for other in kept:
-            if id(other) in gone or other.code == code:
-                continue
-            theirs = taken_by(other).idle
-            if other.code == "NSX114" and theirs is not None:
-                share = np.asarray(theirs, np.float64) * real
-                mostly = float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(
-                    float(share.sum()), 1.0
-                )
-                if mostly or _same_line(finding, other):
-                    gone.add(id(other))
-                    also.append(other.title)
-            elif other.code == "NSX101" and _same_line(finding, other):
-                more = (other.saving.likely_ns or 0) > (finding.saving.likely_ns or 0)
-                gone.add(id(finding if more else other))
-                also += [] if more else [other.title]
-        if also:
-            told = replace(finding, detail=f"{finding.detail} Other findings about this time: {'; '.join(also)}.")
-            findings = [told if f is finding else f for f in findings]
-    return [f for f in findings if id(f) not in gone]
-
-
-def _same_line(named: Finding, other: Finding) -> bool:
-    return all(
-        named.where.get(key) is not None and named.where.get(key) == other.where.get(key) for key in ("file", "line")
-    )

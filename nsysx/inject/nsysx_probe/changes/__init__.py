@@ -27,8 +27,8 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "host_copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
     "mixed_precision", "reads", "batches", "skipped_update", "switches", "array_types", "nothing", "program_clocks", "like_work",
-    "rank_work", "sent_rows", "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices", "random_draws",
-    "made_again",
+    "rank_work", "sharded_units", "sent_rows", "stages_and_splits", "costly", "costly_lines", "costly_work", "matrices",
+    "random_draws", "made_again",
 )  # fmt: skip
 
 

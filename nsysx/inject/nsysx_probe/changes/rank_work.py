@@ -36,20 +36,6 @@ UNTRIED = (
         "The links must have room left beside the computation.", untried=_ALL_RANKS,
     ),
     Remedy(
-        "larger-shards",
-        "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
-        "for data; DistributedDataParallel is enough for a model that fits one GPU",
-        "for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit",
-        "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "blocks-as-units",
-        "Shard each block as one unit, and none of the layers in it: at every unit the ranks meet and wait for each other's launches, and "
-        "FSDP's hooks run on the host, whatever its size",
-        "for block in model.blocks: fully_shard(block)  # then fully_shard(model)",
-        "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "bf16-reductions",
         "Reduce gradients as bfloat16: half of the bytes move",
         "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
@@ -63,46 +49,6 @@ UNTRIED = (
         "are split over ranks (tensor parallelism of Megatron)",
         'os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # before CUDA starts; or unset it in the shell',
         untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "gathered-once",
-        "Gather the parameters once before this loop, and free them behind it: keep each unit gathered meanwhile; as it is, each call "
-        "gathers all of them again",
-        "units = [m for m in model.modules() if isinstance(m, FSDPModule)]  # from torch.distributed.fsdp\n"
-        "for unit in units: unit.set_reshard_after_forward(False, recurse=False)\n"
-        "...  # the loop\n"
-        "for unit in units: unit.reshard(); unit.set_reshard_after_forward(unit is not model, recurse=False)",
-        "All gathered parameters must fit while the loop runs, and no optimizer may step inside it.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "unit-of-root",
-        "Leave out fully_shard for a part that one forward calls several times: the unit around it then has it, and is gathered once",
-        "fully_shard(model)  # and not fully_shard(model.refine) before it, where forward calls self.refine in a loop",
-        "Its parameters stay gathered as long as those of the unit around it: those of the whole model until backward.",
-        untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "gathered-for-step",
-        "Keep the parameters gathered through all micro-steps of a step, and free them behind the last: nothing changes them before the "
-        "optimizer, and as it is, each micro-step gathers all of them again",
-        "last = micro_step == micro_steps - 1  # before the forward of each\n"
-        "model.set_requires_gradient_sync(last)\n"
-        "model.set_reshard_after_forward(False)\n"
-        "model.set_reshard_after_backward(last)",
-        "All gathered parameters must fit beside the activations and the gradients.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "whole-network",
-        "Keep a network that nothing trains whole on each GPU, without fully_shard: what never changes need not be gathered in each step",
-        "teacher.requires_grad_(False).eval()  # not sharded; the student alone is",
-        "It must fit on each GPU, and each rank loads all of it.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "sharded-blocks",
-        "Shard each block as a unit of its own, then the whole, so that the gather of one block and the reduction of another run beside "
-        "computation; keep them gathered until backward, as the whole model is now",
-        "for block in model.blocks: fully_shard(block, reshard_after_forward=False)  # then fully_shard(model)",
-        "NCCL takes multiprocessors from what it runs beside: a GPU that computes all the time gains little.", untried=_ALL_RANKS,
     ),
     Remedy(
         "paired-splits",
@@ -125,28 +71,6 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
-        "no-reshard",
-        "Keep gathered parameters until backward: reshard_after_forward=False (FSDP: ShardingStrategy.SHARD_GRAD_OP)",
-        "fully_shard(block, reshard_after_forward=False)", "All gathered parameters must fit beside the activations.",
-        untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "backward-prefetch",
-        "Gather the next unit's parameters while the backward of this one runs: backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
-        "model = FullyShardedDataParallel(model, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
-        "One more unit must fit while it is gathered.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "forward-prefetch",
-        "Launch the gather of the next unit before the forward of this one: set_modules_to_forward_prefetch (FSDP: forward_prefetch=True)",
-        "for unit, following in zip(model.blocks, model.blocks[1:]): unit.set_modules_to_forward_prefetch([following])",
-        "Units must run in the same order in every step, and one more must fit while it is gathered.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "limited-gathers", "Let FSDP gather two units at a time: limit_all_gathers=True, the default",
-        "model = FullyShardedDataParallel(model, limit_all_gathers=True)", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "async-collectives",
         "Start these collectives with async_op=True and wait for each where its result is needed: work between the two runs beside it",
         "work = dist.all_reduce(x, async_op=True)  # ... work.wait() before x is used",
@@ -165,10 +89,6 @@ UNTRIED = (
         "OMP_PROC_BIND to a few of them, or more cores for the job",
         "srun --cpus-per-task=8 --cpu-bind=cores python train.py  # torchrun: start it without taskset",
         untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "no-offload", "Keep parameters, gradients and the optimizer's state on the GPU: no CPUOffloadPolicy",
-        "fully_shard(block)  # no offload_policy", "They must fit: their sizes are divided by the ranks.", untried=_ALL_RANKS,
     ),
     Remedy(
         "gradients-in-buckets",
@@ -356,12 +276,6 @@ UNTRIED = (
         "way of the GPU",
         "flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()\ndist.broadcast(flat, src=0)\n"
         "torch.nn.utils.vector_to_parameters(flat, model.parameters())", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "shards-kept",
-        "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step does",
-        "average.lerp_(weight.to_local(), 0.01)",
-        "What is computed must go part by part, as averages and sums do.", untried=_ALL_RANKS,
     ),
     Remedy(
         "values-at-once",
