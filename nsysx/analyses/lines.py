@@ -10,6 +10,7 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.lacking_nvtx import INSTALL_NVTX, LACKS_NVTX, lacks_nvtx
 from nsysx.events.line_shares import shares
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
@@ -102,6 +103,8 @@ _TOTAL = {"host_total_ns": "host_self_ns", "gpu_total_ns": "gpu_self_ns"}
 def lines_of_calls(profile: Profile) -> CodeLines:
     """Return the lines of the calls. Errors: NotRecorded."""
     lines = profile.code()
+    if lines is None and lacks_nvtx(profile.trace.capture.probe):
+        raise NotRecorded(f"no line of Python was noted: {LACKS_NVTX}", f"{INSTALL_NVTX} && nsysx run")
     if lines is None:
         raise NotRecorded("no line of Python was noted", "nsysx run")
     if not profile.recorded("runtime"):

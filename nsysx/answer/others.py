@@ -25,6 +25,7 @@ from nsysx.answer.answer_bounds import (
 from nsysx.answer.bars import folded_path
 from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
+from nsysx.events.lacking_nvtx import INSTALL_NVTX, lacks_nvtx
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 from nsysx.saving import NOTABLE
@@ -115,7 +116,8 @@ def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     if summary.replay is not None:
         commands.append("nsysx whatif REPORT")
     if _host_code_unseen(summary):
-        commands.append("nsysx run --xray all -- CMD")
+        lacks = lacks_nvtx(summary.capture.probe)
+        commands.append(f"{INSTALL_NVTX} && nsysx run -- CMD" if lacks else "nsysx run --xray all -- CMD")
     return (*commands, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
 
 

@@ -35,6 +35,7 @@ from nsysx.analyses import lines
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events import python_pauses, sampled_stacks
+from nsysx.events.lacking_nvtx import LACKS_NVTX, lacks_nvtx
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.events.sampled_lines import known_lines
@@ -219,6 +220,9 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
             )
         return _of_its_text(case, line) or Fix(f"Move what {there} does {before} out of the loop")
     if case.program.python and known_lines(case.profile) is None:
+        if lacks_nvtx(case.profile.trace.capture.probe):
+            unknown = f"the line that keeps the CPU busy {before} is not known, since {LACKS_NVTX}"
+            return Fix(f"Install nvtx where the program runs and record again: {unknown}", unexplained=True)
         return Fix(
             f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop", unexplained=True
         )

@@ -116,7 +116,7 @@ def _next_command(summary: Summary, typed: str, command: str, folder: str) -> st
     """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
     answer, commands = summary.answer, _commands(summary, typed)
     settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
-    asked = next((c for c in commands if c.startswith("nsysx run ")), "")
+    asked = next((c for c in commands if "nsysx run " in c), "")
     if not command:
         return next((c for c in commands if " whatif " in c), commands[-1] if commands else "")
     inside = f"cd {folder} && " if folder else ""

@@ -529,3 +529,19 @@ def test_a_recurrent_layer_is_given_no_compiler(tmp_path: Path, cls: str, larger
     finding = Program().steps(body).finding(tmp_path, "NSX113")
     assert ("larger-batches" in [way.name for way in finding.remedies]) == larger
     assert ("compile" in finding.fix) != larger
+
+
+@pytest.mark.parametrize(("nvtx", "told"), [(None, "Install nvtx where the program runs"), ("0.2.13", "Find the line")])
+def test_a_line_that_no_range_could_name_asks_for_the_package(nvtx: str | None, told: str, tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("layer:Block"):
+            program.launch(5)
+            program.host(1_000)
+            program.launch(5)
+        program.sync()
+
+    backend, reason = ("nvtx", None) if nvtx else ("torch", "nvtx: No module named nvtx")
+    record = {"pid": 100, "backend": backend, "nvtx": nvtx, "reason": reason, "ranges": {}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    (finding,) = Program().steps(body).findings(tmp_path, "NSX114")
+    assert finding.fix.startswith(told)

@@ -79,4 +79,7 @@ def test_the_answer_says_how_to_see_the_lines(tmp_path: Path) -> None:
     for summary, said in ((seen, False), (unseen, True)):
         ours = replace(summary, capture=replace(summary.capture, probe=({"pid": 100},)))
         assert ("nsysx run --xray all -- CMD" in others.ask_next(ours, None)) is said
+    lacking = {"pid": 100, "backend": "torch", "nvtx": None, "reason": "nvtx: No module named nvtx"}
+    without = replace(unseen, capture=replace(unseen.capture, probe=({"pid": 99, "backend": "off"}, lacking)))
+    assert "pip install nvtx && nsysx run -- CMD" in others.ask_next(without, None)
     assert "nsysx run --xray all -- CMD" not in others.ask_next(unseen, None), "a stranger's report may hold no Python"
