@@ -534,11 +534,10 @@ def test_a_recurrent_layer_is_given_no_compiler(tmp_path: Path, cls: str, larger
 @pytest.mark.parametrize(("nvtx", "told"), [(None, "Install nvtx where the program runs"), ("0.2.13", "Find the line")])
 def test_a_line_that_no_range_could_name_asks_for_the_package(nvtx: str | None, told: str, tmp_path: Path) -> None:
     def body(program: Program, number: int) -> None:
-        with program.range("forward"), program.range("layer:Block"):
-            program.launch(5)
-            program.host(1_000)
-            program.launch(5)
-        program.sync()
+        with program.range("forward"), program.range("net:Net"):
+            for k in range(20):
+                program.launch(30)
+                program.host(2_000 if k == 10 else 20)
 
     backend, reason = ("nvtx", None) if nvtx else ("torch", "nvtx: No module named nvtx")
     record = {"pid": 100, "backend": backend, "nvtx": nvtx, "reason": reason, "ranges": {}}
