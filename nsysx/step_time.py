@@ -14,6 +14,8 @@ from nsysx.saving import Saving
 _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 #: A recorded step that differs by more than this share from the shown one gives figures that a reader sees differ.
 _SEEN = 0.005
+#: A step that was not measured and may be further than this share from what it likely is, is told with its bounds.
+_WIDE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,11 @@ class Step:
         return self.source == "recorded"
 
     @property
+    def _wide(self) -> bool:
+        """Whether the step was not measured, and can be far shorter or longer than what was recorded, though its likely length is that."""
+        return self.source == "modelled" and self.estimate is not None and not self.estimate.known_within(_WIDE)
+
+    @property
     def told_real(self) -> bool:
         """Whether the shown times are without the profiler, or it hardly changes them."""
         return self.estimate is not None and not (self.as_recorded and self.marked)
@@ -142,7 +149,7 @@ class Step:
         a_step = "a step on average" if average else "a step"
         if self.as_recorded:
             return f"{now} {a_step}{', as recorded' if self.estimate is None or self.marked else ''}"
-        about, notes = self.marked and estimated and self.bounds_ns is not None, []
+        about, notes = self.bounds_ns is not None and (self.marked and estimated or self._wide), []
         if about and self.bounds_ns is not None:
             notes.append(" to ".join(map(units.duration, self.bounds_ns)))
         notes += [f"{recorded} as recorded"] if recorded != now else []

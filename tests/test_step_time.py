@@ -62,6 +62,21 @@ def test_without_steps_only_the_replayed_step_is_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("low_ns", "source", "measured", "said"),
+    [
+        (300, "assumed", 0, "about 800 ns a step (300 ns to 850 ns; 805 ns as recorded)"),
+        (700, "assumed", 0, "800 ns a step (805 ns as recorded)"),
+        (300, "in_process", 4, "800 ns a step (805 ns as recorded)"),
+    ],
+)
+def test_a_step_that_may_be_far_shorter_is_told_with_its_bounds(
+    low_ns: int, source: str, measured: int, said: str
+) -> None:
+    known = real(low_ns=low_ns, high_ns=850, source=source, measured_steps=measured)
+    assert step(known, 800, 805).words(average=False, estimated=False) == said
+
+
+@pytest.mark.parametrize(
     ("saving", "shown_ns", "likely_ns", "most_ns"),
     [
         (Saving(300), 1_000, 300, 300),
