@@ -149,7 +149,7 @@ class Step:
         a_step = "a step on average" if average else "a step"
         if self.as_recorded:
             return f"{now} {a_step}{', as recorded' if self.estimate is None or self.marked else ''}"
-        about, notes = self.bounds_ns is not None and (self.marked and estimated or self._wide), []
+        about, notes = self.bounds_ns is not None and ((self.marked and estimated) or self._wide), []
         if about and self.bounds_ns is not None:
             notes.append(" to ".join(map(units.duration, self.bounds_ns)))
         notes += [f"{recorded} as recorded"] if recorded != now else []
