@@ -158,7 +158,7 @@ class LayerReaders(ResultReaders):
         return {number: min((size for _, size in readers), key=math.prod) for number, readers in read if readers}
 
 
-class _Needed(Exception):  # noqa: N818 - no error
+class Needed(Exception):  # noqa: N818 - no error
     """An operator needs all parts, or it is not known that it does not."""
 
 
@@ -208,13 +208,13 @@ class PartsInFlow:
                 if row not in seen:
                     seen.add(row)
                     self._read(row)
-        except _Needed:
+        except Needed:
             return False
         return True
 
     def _need(self) -> NoReturn:
         """Say that an operator needs all parts, or that it is not known that it does not."""
-        raise _Needed
+        raise Needed
 
     def _came(self, size: Size) -> Parts | None:
         """Return where the parts lie in what came: one behind the other, or side by side where they were put together."""
@@ -231,7 +231,7 @@ class PartsInFlow:
 
     def _hold(self, number: int, parts: Parts | None, row: int) -> None:
         if parts is None:
-            raise _Needed
+            raise Needed
         self._parts[number] = parts
         for reader, _ in self._search.read_behind(number, row):
             heapq.heappush(self._waiting, reader)
@@ -242,7 +242,7 @@ class PartsInFlow:
             parts = self._parts.get(number)
             if parts is not None:
                 if tuple(size) != tuple(parts.shape):
-                    raise _Needed
+                    raise Needed
                 yield parts, size
 
     def _read(self, row: int) -> None:
@@ -250,10 +250,10 @@ class PartsInFlow:
         if _LIKE.match(name):
             return
         if not given:
-            raise _Needed  # what lies in the operator reads it, nobody knows how
+            raise Needed  # what lies in the operator reads it, nobody knows how
         made = self._search.made_of(row)
         if not made and not is_view(name):
-            raise _Needed  # a collective reads its result, or nobody: it may be a loss
+            raise Needed  # a collective reads its result, or nobody: it may be a loss
         self._between.add(row)
         if any(parts.piece >= 0 for parts in given):
             self._put_together(row, given, made)
@@ -266,18 +266,18 @@ class PartsInFlow:
     def _put_together(self, row: int, given: list[Parts], made: Mapping[int, Size]) -> None:
         pieces, shape = {parts.piece for parts in given}, given[0].shape
         if not TOGETHER.match(self._flow.names[row]) or len(pieces) > 1 or len(given) != self._ranks:
-            raise _Needed
+            raise Needed
         self._joins |= {row, *pieces}
         for number, size in made.items():
             longer = [d for d, (a, b) in enumerate(zip(size, shape, strict=False)) if a != b]
             if len(size) != len(shape) or len(longer) != 1:
-                raise _Needed
+                raise Needed
             self._hold(number, Parts(size, frozenset({(longer[0], shape[longer[0]])})), row)
 
     def _cut(self, row: int, parts: Parts, made: Mapping[int, Size]) -> None:
         shape, dimensions = parts.shape, {dimension for dimension, _ in parts.places}
         if len({tuple(size) for size in made.values()}) > 1:
-            raise _Needed
+            raise Needed
         readers = {reader for number in made for reader, _ in self._search.read_behind(number, row)}
         alone = len(readers) == 1 and all(TOGETHER.match(self._flow.names[reader]) for reader in readers)
         for number, size in made.items():
@@ -286,7 +286,7 @@ class PartsInFlow:
                 places = frozenset((d - (d > gone), length) for d, length in parts.places)
                 self._hold(number, Parts(size, places), row)
             elif len(size) != len(shape) or len(shorter) > 1:
-                raise _Needed
+                raise Needed
             elif not shorter or shorter[0] not in dimensions:
                 self._hold(number, Parts(size, parts.places), row)
             else:
@@ -299,7 +299,7 @@ class PartsInFlow:
         length = dict(parts.places)[dimension]
         times, rest = divmod(whole, here)
         if rest or whole != self._ranks * length:
-            raise _Needed
+            raise Needed
         if among == times == self._ranks and alone:
             self._parts[number] = Parts(size, frozenset(), piece=row)
             for reader, _ in self._search.read_behind(number, row):
@@ -311,7 +311,7 @@ class PartsInFlow:
             self._packed = True
             self._hold(number, Parts(size, frozenset({(dimension, length // times)})), row)
         else:
-            raise _Needed
+            raise Needed
 
     def _worked_on(self, row: int, given: list[Parts], size: Size) -> Parts | None:
         """Return where the parts lie in a result of such a size; None where the operator needs all of them."""

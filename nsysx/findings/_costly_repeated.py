@@ -28,5 +28,6 @@ REPEATED_BY_RANKS = (
         takes=whole_batches.taken,
         oversight=True,
         at=whole_batches.place_of_call,
+        worded=whole_batches.in_its_words,
     ),
 )

@@ -25,6 +25,7 @@ from nsysx.findings._finding_bounds import BYTES_OF_HEAD_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
 from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
+from nsysx.findings._ungathered_lines import Ungathered
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.records import whole_number
@@ -167,27 +168,13 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     return title, remedy if rows is None else replace(remedy, paste=f"{rows}\n{logged}")
 
 
-class _Ungathered(ast.NodeTransformer):
-    """Takes the gathers out of a line; ``gathered``: what it has gathered, as it stands in the line."""
-
-    def __init__(self) -> None:
-        self.gathered: ast.expr | None = None
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        called = ast.unparse(node.func).rpartition(".")
-        if node.args and "gather" in (called[0] if called[2] == "apply" else called[2]).lower():
-            self.gathered = node.args[0]
-            return node.args[0]
-        return self.generic_visit(node)
-
-
 def _own_line(text: str, dimension: int) -> str | None:
     """Return a line with a loss of gathered rows as one of a rank's own ones, None where it is another kind of line."""
     try:
         (line,) = ast.parse(text.strip()).body
     except (SyntaxError, ValueError):
         return None
-    ungathered = _Ungathered()
+    ungathered = Ungathered()
     line = ungathered.visit(line)
     rows, value = ungathered.gathered, getattr(line, "value", None)
     if not isinstance(rows, ast.Name) or not isinstance(value, ast.Call) or len(value.args) != 2:

@@ -60,7 +60,12 @@ def apart(case: Case, settings: RecordedSettings) -> bool:
         return not sent.before_backward_ends and (sent.added_bytes or 0) >= elements > 0
     # Layers that a function calls one by one are networks each: what goes between them is in none of their forwards.
     alone = len(settings.rows("networks") or ()) == 1 and not sent.in_forward
-    return alone and sent.added_bytes is not None and sent.added_bytes <= MOST_METRIC_BYTES and not _own(case.profile)
+    return (
+        alone
+        and sent.added_bytes is not None
+        and sent.added_bytes <= MOST_METRIC_BYTES
+        and not chooses_network(case.profile)
+    )
 
 
 def forwards_alone(case: Case, settings: RecordedSettings) -> bool:
@@ -86,7 +91,7 @@ def evaluates_alone(case: Case, settings: RecordedSettings) -> bool:
     recorded = between_steps(case.profile)
     if recorded is not None and any(_gathers(each) and each.kind not in kinds for each in recorded.collectives):
         return False  # each may have made a part of what they put together
-    return (large if kinds else every) <= kinds and not _own(case.profile)
+    return (large if kinds else every) <= kinds and not chooses_network(case.profile)
 
 
 def _gathers(sent: Collective) -> bool:
@@ -121,7 +126,7 @@ def compares_samples(case: Case) -> bool:
     return sent is None or sent.outputs
 
 
-def _own(profile: Profile) -> bool:
+def chooses_network(profile: Profile) -> bool:
     """Return whether a line has each rank choose a network of its own."""
     lines = (text for of_file in texts_of_ranks(profile).values() for text in of_file.values())
     return any(isinstance(text, str) and _OWN_NETWORK.search(text.partition("  #")[0]) for text in lines)

@@ -171,6 +171,14 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-rows-before-gather",
+        "Compute this on each rank's own rows, and gather what comes of them, not what goes in",
+        "part = network(x)  # x: this rank's rows, not gathered; under torch.no_grad(), as before\n"
+        "out = part.new_empty(world * len(part), *part.shape[1:])\ndist.all_gather_into_tensor(out, part.contiguous())",
+        "The network must be the same on all ranks. What it draws (dropout) then comes of each rank's own generator.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-classes",
         "Compute the loss, or the argmax, of each rank's own classes, and send three numbers for each row: the largest logit, the sum of "
         "exponentials, and the target's logit",
