@@ -1,13 +1,14 @@
 """Rows of all ranks that a network works on one by one where nothing is trained: each rank could have given it its own ones.
 
-Of a gather of inputs, a batch or the tokens of a frozen network, the rows are followed through what works on each of them by itself, up to
-what reads those of several ranks: there they are needed, and a gather of what was made of them would bring them. Weights that are older than
-the step are the same on all ranks unless each has its part of a network, its own experts, or its part of an index: then what is made of the
-rows goes to the other ranks.
+Of a gather of inputs, a batch or the tokens of a frozen network, the rows are followed through what works on each of them by itself, up
+to what reads those of several ranks: there they are needed, and a gather of what was made of them would bring them. Weights that are
+older than the step are the same on all ranks unless each has its part of a network, its own experts, or its part of an index: then what
+is made of the rows goes to the other ranks.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.gathered_losses import RowsInFlow
-from nsysx.events.message_calls import with_messages
 from nsysx.events.messages_of_layers import LayerSearch, outermost_messages
+from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.outputs_cut_again import Needed, Parts
 from nsysx.events.profile import Profile
@@ -30,6 +32,8 @@ _OF_SAMPLES = re.compile(
     r"pixel_(un)?shuffle|constant_pad_nd|pad|reflection_pad\w+|im2col)$"
 )
 _CONVOLVES = re.compile(r"^aten::conv")
+#: What returns pieces as a list.
+_INTO_PIECES = re.compile(r"^aten::((tensor_)?split\w*|chunk)$")
 _LOOKS_UP, _OF_BATCH = "aten::embedding", "aten::batch_norm"
 _BATCH_NORM = re.compile(r"BatchNorm[123]d$")
 _SUMS = re.compile(r"^aten::(mean|sum|amax|amin)$")
@@ -54,7 +58,7 @@ class GatheredInput(NamedTuple):
 
 
 def gathered_inputs(profile: Profile) -> tuple[GatheredInput, ...]:
-    """Return the gathers of the shown process whose rows are worked on one by one, none where no X-ray or no notes of NCCL say so.
+    """Return the gathers of the shown process whose rows are worked on one by one, none where no X-ray says so.
 
     Gradients may go through what they are worked on by.
     """
@@ -63,12 +67,11 @@ def gathered_inputs(profile: Profile) -> tuple[GatheredInput, ...]:
 
 def _find(profile: Profile) -> tuple[GatheredInput, ...]:
     flow, code = flow_of(profile), profile.code()
-    if flow is None or code is None or profile.trace.nccl is None:
+    if flow is None or code is None:
         return ()
-    search, found = LayerSearch(flow), list[GatheredInput]()
-    of_ops = profile.once(with_messages)
-    steady = of_ops.filter(of_ops["op"].is_in(profile.steady_ops["op"].implode()) & (of_ops["kind"] == "allgather"))
-    stacks = code.op[steady["op"].to_numpy()]
+    search, inputs = LayerSearch(flow), list[GatheredInput]()
+    comm = profile.steady_ops.filter(profile.steady_ops["cls"] == DeviceActivity.COMM.value)["op"]
+    stacks = code.op[comm.to_numpy()]
     messages = outermost_messages(messages_in(flow, profile))
     for message in messages:
         came = search.came(message) if "gather" in message.name and message.sent in flow.row_of else None
@@ -78,9 +81,9 @@ def _find(profile: Profile) -> tuple[GatheredInput, ...]:
         if used is None or _goes_on(flow, messages, message, used):
             continue
         stack = int(code.at(flow.thread, np.array([message.start_ns]))[0])
-        ops = steady.filter(pl.Series(stacks == stack, dtype=pl.Boolean))["op"]
-        found.append(used._replace(gathers=frozenset(ops.to_list())))
-    return tuple(found)
+        ops = comm.filter(pl.Series(stacks == stack, dtype=pl.Boolean))
+        inputs.append(used._replace(gathers=frozenset(ops.to_list())))
+    return tuple(inputs)
 
 
 def _goes_on(flow: OperatorFlow, messages: list[FlowMessage], gather: FlowMessage, used: GatheredInput) -> bool:
@@ -131,14 +134,14 @@ class _RowsUsed(RowsInFlow):
 
     def _bases(self) -> set[int]:
         """Return the numbers of what the users read, as it was before it was viewed in other ways."""
-        read = {number for row in self._users for number in self._given(row)}
+        read = {number for row in self._users for number in self._numbers_read(row)}
         bases = set[int]()
         for number in read:
             base, _ = self._search.base_of(number)
             bases.add(base if base in self._parts else number)
         return bases
 
-    def _given(self, row: int) -> Iterator[int]:
+    def _numbers_read(self, row: int) -> Iterator[int]:
         end = int(np.searchsorted(self._flow.start_ns, self._flow.end_ns[row]))
         return (
             number
@@ -157,7 +160,7 @@ class _RowsUsed(RowsInFlow):
         )
 
     def _read(self, row: int) -> None:
-        if not any(number in self._parts for number in self._given(row)):
+        if not any(number in self._parts for number in self._numbers_read(row)):
             return
         try:
             super()._read(row)
@@ -167,7 +170,7 @@ class _RowsUsed(RowsInFlow):
             self._losses.discard(row)
             self._users.add(row)
 
-    def _worked_on(self, row: int, given: list[Parts], size: tuple[int, ...]) -> Parts | None:
+    def _worked_on(self, row: int, given: list[Parts], size: Size) -> Parts | None:
         name, first, flow = self._flow.names[row], given[0], self._flow
         samples = all(d == 0 for d, _ in first.places) and size[:1] == first.shape[:1]
         if _OF_SAMPLES.match(name):
@@ -179,20 +182,47 @@ class _RowsUsed(RowsInFlow):
             rows = len(flow.made[row]) > 1 and flow.made[row][1] in self._parts and flow.made[row][0] not in self._parts
             whole = rows and self._is_whole(flow.made[row][0]) and size[:-1] == first.shape
             return Parts(size, first.places) if whole else None
-        if _SUMS.match(name) and len(size) == len(first.shape) - 1:
-            gone = {d for d in range(len(first.shape)) if first.shape[:d] + first.shape[d + 1 :] == size}
-            if not gone or gone & {d for d, _ in first.places}:
-                return None
-            return Parts(size, frozenset((d - (d > min(gone)), length) for d, length in first.places))
+        if _SUMS.match(name) and len(size) < len(first.shape):
+            return _kept(first, size)
         if name == "aten::expand_as":
             return self._each_number(given, size)
         return super()._worked_on(row, given, size)
 
+    def _cut_along(
+        self, row: int, parts: Parts, dimension: int, number: int, size: Size, *, among: int, alone: bool
+    ) -> None:
+        """Hold pieces of the rows that an operator returns as a list, if all of them are read."""
+        flow = self._flow
+        given = ((reader, n, which) for reader in self._readers_of(number, row) for n, which in self._arguments(reader))
+        pieces = {which for _, n, which in given if n == number}
+        if (
+            _INTO_PIECES.match(flow.names[row])
+            and among == 1
+            and len(pieces) * size[dimension] >= parts.shape[dimension]
+        ):
+            self._hold(number, Parts(size, frozenset({(dimension, 1)})), row)
+            return
+        super()._cut_along(row, parts, dimension, number, size, among=among, alone=alone)
+
+    def _arguments(self, row: int) -> Iterator[tuple[int, int]]:
+        return zip(self._flow.made[row], self._flow.which[row], strict=False)
+
     def _is_evaluated(self, row: int) -> bool:
         """Return whether a batch norm uses the statistics that it has: one that is training counts its batches in its module."""
-        at = self._flow.calls
-        inside = [call for call in at if call.first <= row < call.last]
+        inside = [call for call in self._flow.calls if call.first <= row < call.last]
         if not inside or not _BATCH_NORM.search(inside[-1].cls):
             return False
         names = self._flow.names[inside[-1].first : inside[-1].last]
         return "aten::add_" not in names
+
+
+def _kept(parts: Parts, size: Size) -> Parts | None:
+    """Return the parts of what is summed over some dimensions, None where these may be those of the rows."""
+    shape = parts.shape
+    ways = [
+        kept
+        for kept in itertools.combinations(range(len(shape)), len(size))
+        if tuple(shape[d] for d in kept) == tuple(size)
+    ]
+    places = [frozenset((kept.index(d), length) for d, length in parts.places if d in kept) for kept in ways]
+    return Parts(size, places[0]) if len(set(places)) == 1 and places[0] else None

@@ -25,6 +25,7 @@ REPEATED_BY_RANKS = (
         "Every rank runs a frozen network on the whole batch",
         way("own-part-of-batch"),
         worth=whole_batches.shared_out,
+        seen=whole_batches.encoded_whole,
         takes=whole_batches.taken,
         oversight=True,
         at=whole_batches.place_of_call,
