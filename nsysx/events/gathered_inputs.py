@@ -112,8 +112,7 @@ class _RowsUsed(RowsInFlow):
 
     def used(self, numbers: set[int]) -> GatheredInput | None:
         """Return what works on each row by itself, None where what is made of the rows is no smaller than what came."""
-        self._losses, self._weights = set[int](), list[int]()
-        self._came_as: Parts | None = None
+        self._begin()
         self._users = set[int]()
         if not self._all_read(numbers) or self._cuts or not self._users:
             return None

@@ -23,8 +23,9 @@ from nsysx.events.message_calls import with_messages
 from nsysx.events.messages_of_layers import LayerSearch, outermost_messages
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_bounds import FEWEST_LEFT_OF_ROWS
-from nsysx.events.operator_flow import OperatorFlow, flow_of
-from nsysx.events.outputs_cut_again import TOGETHER, Parts, PartsInFlow
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.operator_names import TURNS
+from nsysx.events.outputs_cut_again import CUTS, TOGETHER, Parts, PartsInFlow
 from nsysx.events.profile import Profile
 
 #: Products of rows with a weight -> which argument the rows are; the weight is the next one.
@@ -40,6 +41,8 @@ _SAME_ROWS = re.compile(r"^aten::log_softmax$")
 _OF_ROWS = re.compile(r"^aten::(logsumexp|argmax|amax|max|gather|topk|softmax)$")
 #: What works on each number, besides what layers do.
 _EACH_NUMBER = re.compile(r"^aten::(log|log1p|expm1|abs|rsub|log_sigmoid|maximum|minimum|eq|ne|lt|gt|le|ge|clone)$")
+#: What brings rows into another order, as it is given or by numbers.
+_REORDERS, _BY_NUMBER = re.compile(r"^aten::(flip|roll)$"), re.compile(r"^aten::(index|index_select)$")
 #: What is made of a mean that is no mean of the ranks' means.
 _NOT_OF_SUMS = re.compile(r"^aten::(sqrt|rsqrt|log|pow|reciprocal|square)_?$")
 
@@ -50,7 +53,8 @@ class GatheredLoss(NamedTuple):
     ``rows``: the outermost operators (rows of the flow) that work on the rows of all ranks, ``joins``: those that put them together.
     ``losses``: those of ``rows`` that make a number of them. ``whole``: the size of what came, in which the ranks' parts lie one behind the
     other along ``dimension``; ``smallest``: numbers of the smallest weight that it is multiplied by, 0 for none.
-    ``gathers``: the GPU ops of the steady steps that gather this, and that send its gradient back.
+    ``gathers``: the GPU ops of the steady steps that gather this, and that send its gradient back. ``reordered``: the rows are brought into
+    another order before the losses, as of sequences whose chunks are dealt out to the ranks.
     """
 
     start_ns: int
@@ -62,6 +66,7 @@ class GatheredLoss(NamedTuple):
     dimension: int
     smallest: int
     gathers: frozenset[int] = frozenset()
+    reordered: bool = False
 
 
 class _Came(NamedTuple):
@@ -126,22 +131,65 @@ class RowsInFlow(PartsInFlow):
 
     def to_losses(self, numbers: set[int]) -> GatheredLoss | None:
         """Return what is made of all rows, None where something needs those of several ranks, or other than losses is made."""
-        self._losses, self._weights = set[int](), list[int]()
-        self._came_as: Parts | None = None
+        self._begin()
         if not self._all_read(numbers) or not self._losses or self._cuts or self._came_as is None:
             return None
         rows, joins = frozenset(self._between - self._joins), frozenset(self._joins)
         shape, places = self._came_as.shape, self._came_as.places
-        along = min((d for d, length in places if shape[d] == self._ranks * length), default=0)
-        smallest = min(self._weights, default=0)
+        reordered = any(not CUTS.match(self._flow.names[row]) for row in self._orders.values())
+        along = min((d for d, length in places if reordered or shape[d] == self._ranks * length), default=0)
+        smallest, losses = min(self._weights, default=0), frozenset(self._losses)
         return GatheredLoss(
-            self._message.start_ns, self._ranks, rows, joins, frozenset(self._losses), shape, along, smallest
+            self._message.start_ns, self._ranks, rows, joins, losses, shape, along, smallest, reordered=reordered
         )
 
+    def _begin(self) -> None:
+        self._losses, self._weights = set[int](), list[int]()
+        self._came_as: Parts | None = None
+        self._orders = dict[
+            int, int
+        ]()  # of a tensor whose rows lie in another order than they came: the operator that made it
+
     def _hold(self, number: int, parts: Parts | None, row: int) -> None:
+        orders = {self._orders.get(n, -1) for n in self._flow.made[row] if n in self._parts}
+        if parts is not None and self._is_reordered(row, orders):
+            self._orders[number] = row
+        elif len(orders) > 1:
+            self._need()  # rows of other places are put beside each other
+        elif orders - {-1}:
+            self._orders[number] = orders.pop()
         if parts is not None and not self._weights and math.prod(parts.shape) == self._ranks * math.prod(self._sent):
             self._came_as = parts  # as it is given to the first product
         super()._hold(number, parts, row)
+
+    def _is_reordered(self, row: int, orders: set[int]) -> bool:
+        name = self._flow.names[row]
+        together = TOGETHER.match(name) and (len(orders) > 1 or self._joins_rows(row))
+        return bool(_REORDERS.match(name) or _BY_NUMBER.match(name) or together)
+
+    def _joins_rows(self, row: int) -> bool:
+        """Return whether tensors are put together one behind the other in the order of their rows, or of their ranks."""
+        given = [self._parts[n] for n in self._flow.made[row] if n in self._parts]
+        return row not in self._joins and any(
+            math.prod(size) == sum(math.prod(parts.shape) for parts in given)
+            and self._lengthened(given, size) is not None
+            for size in self._search.made_of(row).values()
+        )
+
+    @staticmethod
+    def _lengthened(given: list[Parts], size: Size) -> Parts | None:
+        """Return the rows of all that is put together along the dimension of rows, None where it is another one, or more is."""
+        shape = given[0].shape
+        longer = [d for d, (a, b) in enumerate(zip(size, shape, strict=False)) if a != b]
+        if len(size) != len(shape) or len(longer) != 1 or len(given) < 2:
+            return None
+        (along,) = longer
+        of_rows = all(along in {d for d, _ in parts.places} for parts in given)
+        return (
+            Parts(size, frozenset({(along, 1)}))
+            if of_rows and size[along] == sum(p.shape[along] for p in given)
+            else None
+        )
 
     def _read(self, row: int) -> None:
         name = self._flow.names[row]
@@ -183,7 +231,29 @@ class RowsInFlow(PartsInFlow):
             # Of a square, sizes do not say whether numbers are of its rows or of its columns.
             told = len(size) > last or all(first.shape[d] != first.shape[last] for d, _ in first.places)
             return Parts(size, first.places) if apart and told else None
+        if TOGETHER.match(name) and (joined := self._lengthened(given, size)) is not None:
+            return joined
+        if _REORDERS.match(name) or _BY_NUMBER.match(name):
+            return self._in_another_order(row, first, size)
+        if is_view(name) and not TURNS.match(name) and self._orders and math.prod(size) == math.prod(first.shape):
+            return (
+                _merged(first, size)
+                if any(n in self._orders for n in self._flow.made[row])
+                else super()._worked_on(row, given, size)
+            )
         return super()._worked_on(row, given, size)
+
+    def _in_another_order(self, row: int, parts: Parts, size: Size) -> Parts | None:
+        """Return the rows in another order; by numbers that are older than the step each comes once."""
+        if size != parts.shape:
+            return None
+        if _BY_NUMBER.match(self._flow.names[row]):
+            numbers, of_index = self._flow.made[row], self._search.sizes[row]
+            index = next((n for n, each in enumerate(of_index) if n and len(each) == 1), 0)
+            rows = {d for d, _ in parts.places if index and of_index[index] == (parts.shape[d],)}
+            if len(parts.places) != 1 or len(rows) != 1 or not self._is_whole(numbers[index]):
+                return None
+        return Parts(size, frozenset((d, 1) for d, _ in parts.places))
 
     def _times_weight(self, row: int, rows: Parts, size: Size) -> Parts | None:
         """Return the rows that come of a product with a weight that is whole on each rank; None for others."""
@@ -223,9 +293,22 @@ class RowsInFlow(PartsInFlow):
         if not most and among * here < whole:
             self._need()
         self._hold(number, Parts(size, frozenset({(dimension, 1)})), row)
+        if here < whole:
+            self._orders.setdefault(number, row)
 
     def _readers_of(self, number: int, row: int) -> list[int]:
         return [reader for reader, _ in self._search.read_behind(number, row)]
+
+
+def _merged(parts: Parts, size: Size) -> Parts | None:
+    """Return the rows in a view of rows that lie in another order: a dimension of theirs may not be divided."""
+    places = set[tuple[int, int]]()
+    for dimension, _ in parts.places:
+        first = math.prod(parts.shape[dimension + 1 :])
+        last = first * parts.shape[dimension]
+        behind = [math.prod(size[d + 1 :]) for d in range(len(size))]
+        places |= {(d, 1) for d, length in enumerate(size) if behind[d] <= first and last <= behind[d] * length}
+    return Parts(size, frozenset(places)) if places else None
 
 
 def module_at(flow: OperatorFlow, row: int) -> str:

@@ -19,13 +19,13 @@ from nsysx.events.message_calls import with_messages
 from nsysx.events.operator_flow import flow_of, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import BYTES_OF_HEAD_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
 from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
-from nsysx.findings._ungathered_lines import Ungathered
+from nsysx.findings._ungathered_lines import Ungathered, numbered_line
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 from nsysx.records import whole_number
@@ -81,7 +81,9 @@ def _reduced_bytes(case: Case, settings: RecordedSettings, loss: GatheredLoss) -
     among = noted.filter(pl.col("op").is_in(list(loss.gathers)))["communicator"].unique().to_list()
     members = nccl_notes.members(case.profile.trace).get(case.process, {})
     world = max((len(ranks) for ranks in settings.groups_of_ranks()), default=0)
-    of_all = [name for name, member in members.items() if member.size and member.size >= max(world, loss.ranks + 1)]
+    # Of a wrapper's group, which has ranks of its own to send to, as many are all ranks where no more were recorded.
+    all_ranks = max(world, loss.ranks + (max(world, len(peers.ranks(case.profile))) != loss.ranks))
+    of_all = [name for name, member in members.items() if member.size and member.size >= all_ranks]
     elsewhere = pl.col("phase").is_in(["forward", "evaluation"]).fill_null(value=False)
     reduced = noted.filter(
         (pl.col("kind") == "allreduce")
@@ -160,12 +162,28 @@ def place_of_loss(case: Case) -> Row:
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and remedy with the program's own line without the gather, where that line has both."""
+    """Return title and remedy with the program's own line without the gather, where that line has both.
+
+    Where rows are brought into another order, the line that does so says which targets are those of a rank's own rows.
+    """
     losses, where = _losses(case), place_of_loss(case)
     text = lines.text_of(lines.texts(case.profile), where["file"], where["line"]) if where else None
+    if losses and losses[0].reordered:
+        return title, replace(way("own-rows-in-order"), paste=_in_order(str(text or ""), losses[0].dimension))
     rows = _own_line(str(text or ""), losses[0].dimension) if losses else None
     logged = remedy.paste.splitlines()[-1]
     return title, remedy if rows is None else replace(remedy, paste=f"{rows}\n{logged}")
+
+
+def _in_order(text: str, dimension: int) -> str:
+    """Return lines that find which rows, in the order of the loss, are a rank's own ones: its targets are these, in its own order."""
+    paste = way("own-rows-in-order").paste
+    rows, order = numbered_line(text) or ("h", "reordered(rows)")
+    of_paste = {"reordered(rows)": order, "len(h)": f"{rows}.shape[{dimension}]", "[own]": f"[{':, ' * dimension}own]"}
+    of_paste |= {"h.device": f"{rows}.device", "head(h)": f"head({rows})", "# h:": f"# {rows}:"}
+    for there, here in of_paste.items():
+        paste = paste.replace(there, here)
+    return paste
 
 
 def _own_line(text: str, dimension: int) -> str | None:

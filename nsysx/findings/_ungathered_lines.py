@@ -6,16 +6,17 @@ import ast
 
 
 class Ungathered(ast.NodeTransformer):
-    """Takes the gathers out of a line; ``gathered``: what it has gathered, as it stands in the line."""
+    """Takes the gathers out of a line; ``gathered``: what it has gathered, as it stands there. ``instead``: what stands there then."""
 
-    def __init__(self) -> None:
+    def __init__(self, instead: ast.expr | None = None) -> None:
         self.gathered: ast.expr | None = None
+        self._instead = instead
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = ast.unparse(node.func).rpartition(".")
         if node.args and "gather" in (called[0] if called[2] == "apply" else called[2]).lower():
             self.gathered = node.args[0]
-            return node.args[0]
+            return self._instead or node.args[0]
         return self.generic_visit(node)
 
 
@@ -32,3 +33,18 @@ def ungathered_line(text: str) -> tuple[str, str] | None:
     if ungathered.gathered is None or value is ungathered.gathered or ast.dump(value) == whole:
         return None
     return line.targets[0].id, ast.unparse(value)
+
+
+def numbered_line(text: str) -> tuple[str, str] | None:
+    """Return the name of what a line gathers and brings into another order, and its value with ``rows`` for what came; None for others."""
+    try:
+        (line,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(line, ast.Assign):
+        return None
+    ungathered = Ungathered(ast.Name("rows"))
+    value = ungathered.visit(line.value)
+    if not isinstance(ungathered.gathered, ast.Name) or isinstance(value, ast.Name):
+        return None
+    return ungathered.gathered.id, ast.unparse(value)

@@ -162,6 +162,17 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "own-rows-in-order",
+        "Compute this on each rank's own part: head and loss of its own rows, without the gather, with their targets. Gradients are averaged "
+        "over the ranks, so that the mean of the parts is that of all rows",
+        "rows = torch.arange(world * len(h), device=h.device)  # once: as they come\n"
+        "own = reordered(rows).argsort()[rank * len(h):(rank + 1) * len(h)]\n"
+        "loss = F.cross_entropy(head(h).flatten(0, -2), target[own].flatten())  # h: not gathered",
+        "target has to be the same on all ranks. A sum is multiplied by world; where rows are left out of the mean, divide by the mean of "
+        "the ranks' counts.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-part-of-batch",
         "Compute this on each rank's own part: its rows of the batch, and gather what comes of them",
         "part = network(batch.chunk(world)[rank])  # under torch.no_grad(): nothing trains it\n"
