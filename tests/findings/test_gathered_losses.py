@@ -78,11 +78,11 @@ def made_before(program: Lined, at: int, came: int, kind: str) -> tuple[int, str
         operator(program, "reshape", at + 1, [at, -1], "[2, 2, 32, 128], []")
         return at + 1, "[2, 64, 128]"
     if kind in ("chunks in order", "rows beside others"):  # as of a sequence whose chunks are dealt out
-        operator(program, "flip", at, [came, -1], f"{ALL}, []")
         if kind == "rows beside others":
+            operator(program, "flip", at, [came, -1], f"{ALL}, []")
             operator(program, "add", at + 1, [at, came], f"{ALL}, {ALL}")
             return at + 1, ALL
-        operator(program, "view", at + 1, [at, -1], f"{ALL}, []")
+        operator(program, "view", at + 1, [came, -1], f"{ALL}, []")
         operator(program, "select", at + 2, [at + 1, -1, -1], "[2, 2, 32, 128], [], []")
         operator(program, "select", at + 3, [at + 1, -1, -1], "[2, 2, 32, 128], [], []")
         operator(program, "flip", at + 4, [at + 3, -1], "[2, 32, 128], []")

@@ -163,8 +163,8 @@ UNTRIED = (
     ),
     Remedy(
         "own-rows-in-order",
-        "Compute this on each rank's own part: head and loss of its own rows, without the gather, with their targets. Gradients are averaged "
-        "over the ranks, so that the mean of the parts is that of all rows",
+        "Compute this on each rank's own part: head and loss of its own rows, without the gather, with their targets. Gradients are "
+        "averaged over the ranks, so that the mean of the parts is that of all rows",
         "rows = torch.arange(world * len(h), device=h.device)  # once: as they come\n"
         "own = reordered(rows).argsort()[rank * len(h):(rank + 1) * len(h)]\n"
         "loss = F.cross_entropy(head(h).flatten(0, -2), target[own].flatten())  # h: not gathered",
