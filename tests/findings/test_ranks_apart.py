@@ -190,7 +190,7 @@ def test_ranks_of_which_less_is_known_are_left_alone(
 def test_lines_that_choose_a_network_by_the_rank(text: str, own: bool) -> None:
     run = {"of_ranks": {FILE: {"5": text}}}
     profile: Any = SimpleNamespace(trace=SimpleNamespace(run=run))
-    assert _ranks_apart._own(profile) is own
+    assert _ranks_apart.chooses_network(profile) is own
 
 
 @pytest.mark.parametrize(
