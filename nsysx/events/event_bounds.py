@@ -286,7 +286,7 @@ REPETITIONS_SPREAD_TIMES = 3.0
 FEWEST_PLACED, FEWEST_SPREAD = 4, 8
 #: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
 IN_ONE_RANGE_SHARE = 0.75
-#: Between so many pairs of steps what comes between them repeats.
+#: Between so many pairs of steps what comes between them repeats, and is a part of each iteration where half of the steps have it.
 FEWEST_BETWEEN = 3
 
 # ---- streams ----------------------------------------------------------------------------------------------------

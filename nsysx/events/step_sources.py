@@ -202,7 +202,8 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            often = of_process.height if once - {process} else FEWEST_BETWEEN
+            # What fewer than half of the steps are followed by is an exception, or ends a round of several (step_periods).
+            often = of_process.height if once - {process} else max(FEWEST_BETWEEN, -(-of_process.height // 2))
             of_probe = source == "nsysx"
             if (of_probe and process in once) or _covers(
                 of_process, own_ops, evaluations, often, unmarked_before=of_probe
@@ -320,9 +321,10 @@ def _covers(
     """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
-    what the probe saw to be an evaluation between steps, where that comes less ``often``: in a short window it may be most of the work
-    of a rank. One that comes back more often may be a rollout, a part of each iteration. ``unmarked_before``: what knows a loop by its
-    rounds has seen some of them before it marks one, so the same kernels before the first step do not count.
+    what the probe saw to be an evaluation between steps, where that comes less ``often``: it may be most of the work of a short window,
+    and an index that is made anew every tenth step most of the loop. One behind every second step may be a rollout, a part of each
+    iteration. ``unmarked_before``: what knows a loop by its rounds has seen some of them before it marks one, so the same kernels before
+    the first step do not count.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
     launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", "name", computes).drop_nulls(

@@ -270,6 +270,28 @@ def test_evaluations_that_come_often_are_no_rollouts_where_another_rank_has_step
     assert table.source == "nsysx" and table.cpu["process"].n_unique() == 2
 
 
+@pytest.mark.parametrize(("every", "source"), [(5, "nsysx"), (3, "nsysx"), (2, "optimizer")])
+def test_what_most_steps_lack_is_no_part_of_them_however_long_it_takes(tmp_path: Path, every: int, source: str) -> None:
+    """An index made anew behind every fifth step takes most of the time; a rollout behind every second one is of the iteration."""
+    report, main = loop(0, own_step)
+    t = 0
+    for i in range(20):
+        work(main, t + 20 * US)
+        own_step(main, i, t)
+        optimizer(main, i, t)
+        t += PERIOD
+        for k in range(8 if i % every == every - 1 else 0):
+            work(main, t + k * PERIOD + 20 * US, names="vwxyz")
+            main.add_range("evaluation Net", t + k * PERIOD, t + k * PERIOD + 900 * US, domain="nsysx")
+        t += 8 * PERIOD if i % every == every - 1 else 0
+    table = read(report, tmp_path)
+    assert table.source == source
+    if every == 5:  # too few to tell whether the whole of it is the step
+        assert table.between["evaluation"].to_list() == [True] * 3
+        lasting = table.gpu.filter(pl.col("index") < 19).select(pl.col("end_ns") - pl.col("start_ns"))
+        assert lasting.to_series().to_list() == [PERIOD] * 19
+
+
 def test_ranges_that_hold_little_of_the_work_are_passed_over(tmp_path: Path) -> None:
     """Step ranges around three steps of warm-up, the steps proper without any."""
     table = read(loop(12, lambda m, i, t: own_step(m, i, t) if i < 3 else None)[0], tmp_path)
