@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from nsysx.events.event_bounds import (
     IN_ONE_RANGE_SHARE,
     MOST_OPTIMIZERS,
     NEIGHBORS_OVERLAP_SHARE,
+    REPEATED_BETWEEN_SHARE,
     REPETITIONS_SPREAD_TIMES,
     SAME_TURN_SHARE,
 )
@@ -202,8 +204,9 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            # What fewer than half of the steps are followed by is an exception, or ends a round of several (step_periods).
-            often = of_process.height if once - {process} else max(FEWEST_BETWEEN, -(-of_process.height // 2))
+            # What comes behind few of the steps is an exception, or ends a round of several of them (step_periods).
+            repeats = max(FEWEST_BETWEEN, math.ceil(REPEATED_BETWEEN_SHARE * of_process.height))
+            often = of_process.height if once - {process} else repeats
             of_probe = source == "nsysx"
             if (of_probe and process in once) or _covers(
                 of_process, own_ops, evaluations, often, unmarked_before=of_probe
