@@ -96,7 +96,8 @@ class SameEvaluation(NamedTuple):
         if self.made:
             fix = Fix.by_name("shared-making")
             return fix.but(
-                text=f"{fix.text}: {self.everyone} compute the same of the same samples, with the same weights"
+                text=f"{fix.text}: {self.everyone} compute the same of the same samples, with the same weights. Or make it more rarely, if "
+                "training goes as well with an older one"
             )
         of_loader = _SAMPLER if self.wrapped else _SUBSET
         text = f"Give each rank its own part of the evaluation: {self.everyone} evaluate the same samples, with the same weights"

@@ -40,6 +40,7 @@ from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings import _loop_worth, _new_workers
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._entered_networks import line_between_steps
 from nsysx.findings._finding_bounds import (
     BETWEEN_STEPS_SHARE,
     COPIED_BETWEEN_SHARE,
@@ -165,7 +166,7 @@ def check(case: Case) -> list[Finding]:
         evidence[0] = {**evidence[0], **of_loop, "evaluating_ranks": same.ranks}
         worth = Saving(None, _loop_worth.in_words(real, saved.likely_ns, (saved.least_ns, saved.most_ns)))
         fix = same.fix()
-        where |= {} if shared and line is not None else same.line
+        where |= (line_between_steps(case) or ({} if line is not None else same.line)) if shared else same.line
     elif kept:
         title += f", much of it copies {units.size(kept)} to the host"
         fix = _reduced_on_gpu(case, kept)
