@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case
 from nsysx.model import Row
@@ -28,18 +29,24 @@ def line_between_steps(case: Case) -> Row:
     steps = profile.steps.cpu.select("process", "index", "thread", step_ns="start_ns")
     entered = profile.steps.between.filter("evaluation").join(steps, ("process", "index"))
     entering = (_first(_places(code, stack), of_forwards) for stack in _open_at_the_end(code, entered))
-    return next((line for row in entering if (line := code.where(row))), {})
+    lines = (line for row in entering if (line := code.where(row)))
+    # A loop that has come to its end closes the step as well, and calls nothing.
+    return next((line for line in lines if not _loops(case, line)), {})
+
+
+def _loops(case: Case, line: Row) -> bool:
+    return (text_of(texts(case.profile), line["file"], line["line"]) or "").startswith(("for ", "while "))
 
 
 def _open_at_the_end(code: CodeLines, entered: pl.DataFrame) -> Iterator[int]:
     """Yield the stack that was open on the thread of the steps when a network was entered, where the step before it was looked at."""
     for thread, since, entered_ns in entered.select("thread", "step_ns", "cpu_start_ns").unique().sort(pl.all()).rows():
         lines = code.open.get(thread)
-        if lines is None or not len(lines.labels):
+        if lines is None:
             continue
         last = int(np.searchsorted(lines.times, entered_ns, side="right")) - 1
-        if last >= 0 and since < lines.times[last]:
-            yield int(lines.labels[min(last, len(lines.labels) - 1)])
+        if 0 <= last < len(lines.labels) and since < lines.times[last]:
+            yield int(lines.labels[last])
 
 
 def _places(code: CodeLines, stack: int) -> Iterator[int]:

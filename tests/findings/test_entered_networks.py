@@ -41,6 +41,11 @@ def case(open_at_the_end: int, *, looked_at: bool = True, phase: str = "forward"
     return SimpleNamespace(profile=profile)
 
 
+@pytest.fixture(autouse=True)
+def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "texts", lambda _: {})
+
+
 @pytest.mark.parametrize(("stack", "line"), [(7, 50), (6, 50), (5, 50), (4, 80), (2, None), (0, None), (-1, None)])
 def test_the_innermost_line_that_no_forward_has_calls_it(stack: int, line: int | None) -> None:
     found = room.line_between_steps(case(stack))
@@ -50,3 +55,8 @@ def test_the_innermost_line_that_no_forward_has_calls_it(stack: int, line: int |
 def test_nothing_is_said_where_no_x_ray_saw_it_or_no_forward() -> None:
     assert room.line_between_steps(case(7, looked_at=False)) == {}
     assert room.line_between_steps(case(7, phase="backward")) == {}
+
+
+def test_a_loop_that_ended_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "texts", lambda _: {"a.py": {"50": "for batch in loader:"}})
+    assert room.line_between_steps(case(7)) == {}
