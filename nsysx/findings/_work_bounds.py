@@ -284,3 +284,6 @@ ALIKE_RUNS_SHARE, SKIPPED_TIMES = 0.9, 1.5
 #: An optimizer makes factors anew in each step where it factorizes at least so many (share) as it writes to averages of their size, and
 #: would do it each so many steps, as SOAP and Shampoo do by default. Chosen.
 REFRESHED_OF_WRITTEN_SHARE, REFRESHED_EVERY = 0.5, 10
+# ---- _ignored_targets -----------------------------------------------------------------------------------------------
+#: Targets of which fewer are ignored are left where they are: to pick rows costs a copy, and sizes that change from step to step. Chosen.
+MANY_IGNORED_SHARE = 0.25

@@ -15,6 +15,7 @@ What it means
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
     So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
     So is torch.einsum of three or more tensors whose first two make a large one.
+    So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -55,6 +56,7 @@ from nsysx.findings import (
     _grown_by_cat,
     _grown_rows,
     _grown_sequences,
+    _ignored_targets,
     _joined_parts,
     _lighter_operators,
     _low_rank_weights,
@@ -149,7 +151,7 @@ def check(case: Case) -> list[Finding]:
     grown += _pooled_rows.findings_of(case, RULE)
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
-    grown += _enlarged_logits.findings_of(case, RULE)
+    grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
@@ -298,15 +300,23 @@ def _found(case: Case, group: _Group) -> Finding | None:
         detail,
         worth=worth,
         cost_ns=taken,
-        fix=_fix_of(group),
+        fix=_fix_here(case, group),
         where={"file": group.file, "line": group.lines[0]},
         evidence=evidence,
         takes=Takes(ops_of(group.kernels)),
     ).as_finding(case)
 
 
-def _fix_of(group: _Group) -> Fix:
+def _fix_here(case: Case, group: _Group) -> Fix:
     """Return the remedy; a function that is to be compiled is compiled by its own name, but for one that holds the whole program."""
+    fix, rows = _fix_of(group), None
+    if group.kind.remedy in ("compile-function", "fused-loss"):
+        rows = _ignored_targets.perhaps_ignored(case, group.texts)
+    return fix if rows is None else Fix.by_name(*fix.ways, rows, paste=fix.paste)
+
+
+def _fix_of(group: _Group) -> Fix:
+    """Return the remedy of lines, whatever their labels are."""
     fix, called = Fix.by_name(group.kind.remedy), group.function
     if group.kind.remedy == "fused-loss" and (picked := picked_of_logits(group.texts)):
         return fix.but(text=_PICKED, paste=picked)

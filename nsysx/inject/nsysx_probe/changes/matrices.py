@@ -34,6 +34,17 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-that-count",
+        "Take the positions whose labels count before the head, by numbers that are made on the CPU: nothing waits for them. Logits, loss "
+        "and gradients of the others are made for nothing",
+        "keep = (labels != -100).flatten().nonzero().squeeze(1)  # labels as the loader gives them, on the CPU\n"
+        "given = [t.pin_memory().to(device, non_blocking=True) for t in (keep, labels.flatten()[keep])]\n"
+        "logits = head(hidden.flatten(0, -2).index_select(0, given[0]))  # in the model\n"
+        "loss = F.cross_entropy(logits.float(), given[1])",
+        "Sizes then change from step to step, and where the host limits the step, less is saved.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "rows-as-numbers",
         "Make one number of each row before unique(): numbers are sorted by their digits, rows by a comparison that walks along each",
         "size = rows.amax(0) + 1  # no value may be negative; better known numbers, as those of a grid\n"

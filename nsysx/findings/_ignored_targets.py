@@ -1,0 +1,165 @@
+"""Logits of positions whose targets a loss ignores (prompts, padding, tokens that were not masked): a head need not make them.
+
+Of each tensor of the loader's batches the probe notes some numbers, and which of them losses ignore. Where a loss takes as many targets as
+a batch has, the layer that makes its logits, what stands between, the loss and their gradients do that part of their work for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx import units
+from nsysx.advice import Alternative
+from nsysx.catalogue import StepPart
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._finding_bounds import REPORTED_SHARE
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._found import Found
+from nsysx.findings._once import Takes
+from nsysx.findings._work_bounds import MANY_IGNORED_SHARE
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+_LOSSES = re.compile(r"^aten::(cross_entropy_loss|nll_loss(_nd)?)$")
+#: Operators that hand logits on to a loss, row by row.
+_HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|log_softmax|float|mul|div|tanh)_?$")
+#: What names targets that are ignored, in the line of a loss.
+_NAMES_IGNORED = re.compile(r"ignore_index|-100\b")
+#: How the probe notes a number that losses ignore.
+_IGNORED = "-"
+_LAYERS = re.compile(r"^aten::(linear|matmul|mm|addmm)$")
+
+
+class _HeadLoss(NamedTuple):
+    """A loss, what stands between it and the layer that makes its logits, and this layer (rows of the flow); how many targets it takes,
+    and of how many words each is one.
+    """
+
+    row: int
+    between: tuple[int, ...]
+    layer: int
+    targets: int
+    words: int
+
+
+def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
+    for row in flow.outermost:
+        sizes, made = sizes_of(flow.size[row]), flow.made[row]
+        if not _LOSSES.match(flow.names[row]) or len(sizes) < 2 or len(sizes[0]) < 2 or not made:
+            continue
+        between, maker = list[int](), flow.row_of.get(made[0], -1)
+        while maker >= 0 and (_HANDS_ON.match(flow.names[maker]) or is_view(flow.names[maker])) and flow.made[maker]:
+            between.append(maker)
+            maker = flow.row_of.get(flow.made[maker][0], -1)
+        if maker >= 0 and _LAYERS.match(flow.names[maker]):
+            yield _HeadLoss(row, tuple(between), maker, math.prod(sizes[1]), sizes[0][-1])
+
+
+class _IgnoredShare(NamedTuple):
+    """Of the targets in the batches of a loader: name, size of one batch, and which share is ignored."""
+
+    name: str
+    size: tuple[int, ...]
+    share: float
+
+    def all_in(self, losses: Sequence[_HeadLoss]) -> bool:
+        """Return whether losses together take all targets of some batches, or all but the first of each row."""
+        shifted = self.size[0] * (self.size[-1] - 1) if len(self.size) > 1 else 0
+        targets = sum(loss.targets for loss in losses)
+        return targets > 0 and any(n and targets % n == 0 for n in (math.prod(self.size), shifted))
+
+
+def _counts(case: Case) -> list[_IgnoredShare]:
+    """Return of whole numbers in the loaders' batches which share is ignored, by some of each batch that was looked at; none if unknown."""
+    settings = settings_of(case.profile)
+    counted = dict[tuple[str, tuple[int, ...]], list[int]]()
+    for loader in (settings.rows("loaders") if settings else None) or ():
+        for part in chain.from_iterable(filter(None, loader.get("parts") or ())):
+            numbers = str(part["numbers"]).split(",") if part["numbers"] else []
+            if part["dtype"] == "int64" and part["shape"]:
+                seen = counted.setdefault((str(part["name"]), tuple(part["shape"])), [0, 0])
+                seen[0] += len(numbers)
+                seen[1] += numbers.count(_IGNORED)
+    shares = (_IgnoredShare(name, size, skipped / max(every, 1)) for (name, size), (every, skipped) in counted.items())
+    return [each for each in shares if each.share > 0]
+
+
+def _of_fast_and_slow_host(worth: Saving, least_ns: int | None) -> Saving:
+    """Return a bound whose doubt goes down to what is saved if the host needs as long as the replay takes it to.
+
+    The host does no less for fewer rows, and its work is hidden as long as the GPU is busy. Tried on two H200 with 82 % ignored: 4.9 ms,
+    where the replay has 0.7 ms with that host, and 25.1 ms with a fast one.
+    """
+    if worth.likely_ns is None or least_ns is None or least_ns >= worth.likely_ns:
+        return worth
+    why = f"between what the host allows as it was recorded, and all of that work; {worth.confidence}"
+    error_ns = max(worth.error_ns or 0, worth.likely_ns - least_ns)
+    return replace(worth, error_ns=error_ns, confidence=why, source="limits")
+
+
+def perhaps_ignored(case: Case, texts: Sequence[str]) -> Alternative | None:
+    """Return what to do where lines of a loss name targets that it ignores, and how many these are was not noted; None for others."""
+    flow = flow_of(case.profile)
+    if flow is None or case.program.compiled or not any(map(_NAMES_IGNORED.search, texts)) or _counts(case):
+        return None
+    losses = list(_losses(flow))
+    rows = [row for loss in losses for row in (loss.row, loss.layer, *loss.between)]
+    taken = case.per_step(int(work_of_operators(case, flow).filter(pl.col("row").is_in(rows))["ns"].sum()))
+    if not case.notable(taken, REPORTED_SHARE):
+        return None
+    return way(
+        "rows-that-count",
+        f"Where many labels are ignored here, take the positions that count before the head: of {units.duration(taken)} {case.per} for the "
+        "head, the loss and their gradients at most the share that is ignored goes",
+    )
+
+
+def findings_of(case: Case, rule: Rule) -> list[Finding]:
+    """Return one finding about losses whose ignored targets, left out before the head, save 5 % of the step or more."""
+    flow, code = flow_of(case.profile), case.profile.code()
+    ignored = [each for each in _counts(case) if each.share >= MANY_IGNORED_SHARE]
+    if flow is None or code is None or not ignored or not case.program.trains or case.program.compiled:
+        return []
+    losses, theirs = list(_losses(flow)), list[tuple[_HeadLoss, _IgnoredShare]]()
+    for words in dict.fromkeys(loss.words for loss in losses):
+        alike = [loss for loss in losses if loss.words == words]
+        of_batch = next((each for each in ignored if each.all_in(alike)), None)
+        theirs += [(loss, of_batch) for loss in alike if of_batch is not None]
+    if not theirs:
+        return []
+    work = work_of_operators(case, flow)
+    edits = list[ScaleOps]()
+    for loss, each in theirs:
+        ops = ops_of(work.filter(pl.col("row").is_in([loss.row, loss.layer, *loss.between])))
+        edits.append(ScaleOps(ops, 1 - each.share, less_work=True))
+    edits = [edit for edit in edits if edit.ops]
+    ops = frozenset[int]().union(*(edit.ops for edit in edits))
+    worth = case.worth_or_freed(*edits, cause=(StepPart.WORK,), bound=True)
+    if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
+        return []
+    worth = _of_fast_and_slow_host(worth, case.worth(*edits, cause=(StepPart.WORK,)).likely_ns)
+    taken = case.per_step(int(work.filter(pl.col("op").is_in(list(ops)))["ns"].sum()))
+    loss, most = theirs[0][0], max(each.share for _, each in theirs)
+    head = place_of_operator(code, flow, flow.start_ns[[loss.layer]])
+    where = place_of_operator(code, flow, flow.start_ns[[loss.row]]) or head
+    title = f"{units.share(most, 1)} of the labels are ignored, and {in_short(head) or 'the head'} makes logits for all of them"
+    detail = (
+        f"{units.several(len(theirs), 'loss', 'losses')} {case.per} of {loss.targets:,} labels each, of which "
+        f"{units.share(most, 1)} are ignored (-100) in the batches that were looked at. The layer that makes the logits, what stands "
+        f"between, the loss and their gradients take {units.duration(taken)} {case.per}, {case.share(taken)} of the step."
+    )
+    return [
+        Found(
+            rule, title, detail, worth=worth, cost_ns=taken, fix=Fix.by_name("rows-that-count"), where=where or None, takes=Takes(ops),
+        ).as_finding(case)
+    ]  # fmt: skip
