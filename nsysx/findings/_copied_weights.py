@@ -7,7 +7,7 @@ Where it is not known, the line says it. Gradients and the state of an optimizer
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nsysx.analyses import lines
 from nsysx.analyses.helpers import limits_of_work
@@ -20,6 +20,12 @@ from nsysx.model import Row
 from nsysx.records import count_or_zero
 
 ON_GPU = Fix.by_name("weights-on-gpu")
+#: Weights that are split over the ranks, gathered for what is kept of them.
+_GATHERED = re.compile(r"\.full_tensor\(|\bDTensor\b")
+_OF_SHARDS = (
+    "averages = [p.detach().to_local().clone() for p in model.parameters()]  # once, on each rank: its own shards\n"
+    "torch._foreach_lerp_(averages, [p.detach().to_local() for p in model.parameters()], 1 - decay)"
+)
 #: Advice for lines that only look at the weights: nothing of them is kept.
 _ONLY_SEEN = (_line_remedies.SAVED, Fix.by_name("histograms-rarely"))
 #: What a line calls weights, their gradients and what is kept of them.
@@ -56,6 +62,16 @@ def of_weights(case: Case, count: int, moved: int, text: str = "") -> bool:
 def kept_on_cpu(text: str) -> bool:
     """Return whether a line takes to the CPU, by its text, what it calls weights or what is kept of them."""
     return _WEIGHTS.search(text) is not None and _TO_CPU.search(text) is not None
+
+
+def on_gpu(texts: Iterable[str], text: str, of_shards: str) -> Fix:
+    """Return the advice to keep on the GPU what is kept of the weights, in these words; ``of_shards``: those for weights that these
+    lines (``texts``) gather from the ranks.
+    """
+    if not any(map(_GATHERED.search, texts)):
+        return ON_GPU.but(text=text)
+    condition = "Each rank keeps a copy of its own shards; they are gathered (full_tensor) only where they are saved or evaluated."
+    return ON_GPU.but(text=of_shards, paste=_OF_SHARDS, condition=condition)
 
 
 def _all_of(count: float, moved: float, parameters: int, size: int) -> bool:
