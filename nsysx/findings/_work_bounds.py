@@ -287,3 +287,9 @@ REFRESHED_OF_WRITTEN_SHARE, REFRESHED_EVERY = 0.5, 10
 # ---- _ignored_targets -----------------------------------------------------------------------------------------------
 #: Targets of which fewer are ignored are left where they are: to pick rows costs a copy, and sizes that change from step to step. Chosen.
 MANY_IGNORED_SHARE = 0.25
+# ---- nsx106: steps that wait for nothing ----------------------------------------------------------------------------
+#: So many timed steps, within this of the shortest (times), are as long as steps are that wait for nothing. Chosen: of 26 steps of a job
+#: whose workers were too slow (two H200) 9 were 76.1 to 76.2 ms long, the others up to 775; with a fast loader all took 76.4.
+FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES = 4, 1.03
+#: They hold so much of the GPU's mean work or more: less is another kind of step. Chosen: work is up to a tenth faster than recorded.
+UNHINDERED_WORK_SHARE = 0.9

@@ -30,6 +30,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from nsysx import units
 from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
@@ -49,6 +51,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
+from nsysx.findings._work_bounds import FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES, UNHINDERED_WORK_SHARE
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
 from nsysx.findings._worker_remedies import place_in_worker, skipped_behind, worker_fix, works_in_lines
 from nsysx.judging.limit_words import pair
@@ -181,6 +184,25 @@ def _as_workers_can(case: Case, worth: Saving, wait_ns: int) -> Saving:
     at_best = units.duration(wait_ns / NEW_WORKERS)
     why = f"{NEW_WORKERS} workers give a batch every {at_best} at best, perhaps {LATE_BATCH_TIMES} times as late"
     return Saving.between(max(0, case.step_ns - slow_ns), min(worth.likely_ns + error_ns, case.step_ns), why)
+
+
+def _as_without_waits(case: Case, worth: Saving) -> Saving:
+    """Return what a loader that is always ready saves, at most down to steps that ran as short again and again while nothing recorded.
+
+    Those waited for nothing: neither this rank for its batch, nor for another rank that waits for its own, which a replay of one rank
+    keeps. They are no shorter than the GPU's work, as cheaper steps of several kinds would be.
+    """
+    timed = np.sort(np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64))
+    if worth.likely_ns is None or worth.bound or worth.most_ns is not None or len(timed) < FEWEST_UNHINDERED_STEPS:
+        return worth
+    short = timed[timed <= SAME_LENGTH_TIMES * timed[0]]
+    work_ns = case.taken_by((StepPart.WORK,))
+    if len(short) < FEWEST_UNHINDERED_STEPS or timed[0] < UNHINDERED_WORK_SHARE * work_ns:
+        return worth
+    most_ns = round(case.step_ns - float(np.median(short)))
+    if most_ns <= worth.likely_ns + (worth.error_ns or 0):
+        return worth
+    return replace(worth, most_ns=most_ns)
 
 
 def _done_again(followed: WorkerBatch, workers: object) -> Fix:
@@ -326,6 +348,7 @@ def check(case: Case) -> list[Finding]:
         fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
         where = _where(case, fix, busiest, followed)
+        worth = _as_without_waits(case, worth)
     if not case.program.loader and _handed_over(case):
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."
