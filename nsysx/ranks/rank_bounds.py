@@ -141,6 +141,9 @@ SLOWEST_CLOCK_SHARE = 1.0
 #: A sampled clock that is lower than the peers' by this share is another one: equal GPUs at their power limit differed by up to 3 %. What
 #: it explains of a rank's delay, so that the clock is the cause.
 LOWER_CLOCK_SHARE, LATE_BY_CLOCK_SHARE = 0.1, 0.5
+#: A rank does the same work as its peers where no more of it (share) is in kernels that they do not run as large and as often. Chosen: in
+#: networks of matrix products what shows the number of rows (activations, norms) takes a tenth of the time.
+SAME_KERNELS_UNLIKE_SHARE = 0.05
 #: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
 #: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
 LAST_BEFORE_SHARE, FEWEST_COLLECTIVES_BEFORE = 0.75, 8

@@ -40,6 +40,7 @@ from nsysx.ranks.rank_bounds import (
     LAST_BEFORE_SHARE,
     LATE_BY_CLOCK_SHARE,
     LOWER_CLOCK_SHARE,
+    SAME_KERNELS_UNLIKE_SHARE,
     SLOWER_CLOCK_SHARE,
     SLOWEST_CLOCK_SHARE,
     STRAGGLER_FEWEST_STEPS,
@@ -151,8 +152,14 @@ def _shares(step_ns: F64, r: int) -> tuple[int, float, float]:
     return round(t - t_without), (t - t_without) / whole, (t_only - t_ideal) / whole
 
 
-def _slower(rank: Rank, others: Sequence[Rank]) -> float:
-    """Return how much longer kernels of equal shape and number take than on the others (share), 0 if not nearly all do."""
+def _slower(rank: Rank, others: Sequence[Rank], late_ns: float) -> float:
+    """Return how much longer kernels of equal shape and number take than on the others (share), 0 if that is not why a rank is late.
+
+    Nearly all have to take longer, and nearly all of its work has to be of equal kernels, launch by launch: matrix products often run as
+    many blocks as there are SMs, whatever the matrices are, so that more rows show in the grids and numbers of other kernels alone.
+    """
+    if uneven.unlike(rank, others) > SAME_KERNELS_UNLIKE_SHARE:
+        return 0.0
     ratios, weight = [], []
     for key, (count, ns) in rank.kernels.items():
         same = [x.kernels[key] for x in others if key in x.kernels]
@@ -160,12 +167,14 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
         if len(there) == len(others) and ns:
             ratios.append(ns / count / float(np.median(there)))
             weight.append(ns)
-    if len(ratios) < 3 or sum(weight) < 0.5 * sum(ns for _, ns in rank.kernels.values()):
+    if len(ratios) < 3:
         return 0.0
     order = np.argsort(ratios)
     share = np.cumsum(np.array(weight)[order]) / sum(weight)
     low, middle = (np.array(ratios)[order][min(int(np.searchsorted(share, q)), len(order) - 1)] for q in (0.2, 0.5))
-    return float(middle - 1) if low > 1 + SLOWER_CLOCK_SHARE and middle < 1 + SLOWEST_CLOCK_SHARE else 0.0
+    explained_ns = per_step(rank)[DeviceActivity.COMPUTE.value] * (1 - 1 / middle)
+    slower = low > 1 + SLOWER_CLOCK_SHARE and middle < 1 + SLOWEST_CLOCK_SHARE
+    return float(middle - 1) if slower and explained_ns >= LATE_BY_CLOCK_SHARE * late_ns else 0.0
 
 
 def cause_of(more: Mapping[str, float]) -> Late:
@@ -338,7 +347,7 @@ def _by_own_time(
         return None
     compute = beyond.cause is Late.COMPUTE
     held = _of_its_gpu(ranks[group[r]], others, late) if compute else None
-    slower = _slower(ranks[group[r]], others) if compute else 0.0
+    slower = _slower(ranks[group[r]], others, late) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
     # Lines that only this rank runs are no drift, nor are calls that only it makes.
     calls_ns = beyond.code * late_lines.more_calls(ranks[group[r]], others)

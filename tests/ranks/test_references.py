@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled
 from nsysx.ranks import (
     behind,
@@ -34,6 +35,7 @@ from tests.random_tables import covered, rounds
 from tests.ranks.test_one_job import rank
 
 LAST = 80
+NOTHING_ELSE = {a.column: 0 for a in DeviceActivity if a is not DeviceActivity.COMPUTE}
 KINDS = ("allreduce", "broadcast", nccl_notes.SEND_RECEIVE, "barrier")
 
 
@@ -478,11 +480,15 @@ def test_a_slower_clock_slows_nearly_all_kernels_alike() -> None:
         common = {(f"k{i}", 1, 1): (2, source.randrange(500, 2_000)) for i in range(source.randrange(2, 7))}
         others = [rank(r, steps=2, kernels=common) for r in (1, 2)]
         own = {key: (n, round(ns * slower)) for key, (n, ns) in common.items()}
-        extra = {("own", 1, 1): (2, source.choice((0, 100, 10**6)))}
-        one = rank(0, steps=2, kernels=own | extra)
-        most = 2 * sum(ns for _, ns in own.values()) >= sum(ns for _, ns in one.kernels.values())
-        found = straggler._slower(one, others)
-        if len(common) < 3 or slower <= 1.005 or not most:
+        alike_ns = sum(ns for _, ns in own.values())
+        extra_ns = round(source.choice((0, 0.04, 0.07, 9)) * alike_ns)
+        compute = alike_ns + extra_ns
+        extra = {("own", 1, 1): (2, extra_ns)}
+        one = rank(0, steps=2, kernels=own | extra, parts={DeviceActivity.COMPUTE.column: compute, **NOTHING_ELSE})
+        by_clock = compute / 2 * (1 - 1 / slower)
+        late = source.choice((1.0, 1.5, 3.0)) * by_clock
+        found = straggler._slower(one, others, late)
+        if len(common) < 3 or slower <= 1.005 or extra_ns > 0.05 * compute or late > 2.5 * by_clock:
             assert found == 0.0
         else:
             assert found == pytest.approx(slower - 1, abs=2e-3)

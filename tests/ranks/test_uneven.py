@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.judging import rank_waiting
 from nsysx.ranks import straggler, uneven
 from nsysx.ranks.own_time import OwnTimes
@@ -121,3 +122,34 @@ def test_the_sentence_says_that_tracing_hides_it() -> None:
         "window_ns": 1,
     }
     assert "without the profiler" in rank_waiting.sentence([row])
+
+
+#: Matrix products that run as many blocks as there are SMs, whatever the matrices are; five steps.
+PRODUCTS = {(f"gemm{n}", 132, 384): (50, 200 * MS) for n in range(3)}
+SMALL = {("gelu", 64, 256): (50, 40 * MS), ("norm", 32, 128): (50, 20 * MS)}
+CLOCK = 1.12
+
+
+@pytest.mark.parametrize(
+    ("here", "late_ms", "clock"),
+    [
+        ({**PRODUCTS, **SMALL}, 14.1, True),
+        ({**PRODUCTS, **SMALL}, 45, False),  # a clock explains a third of that
+        ({**PRODUCTS, ("gelu", 96, 256): (50, 40 * MS), ("norm", 48, 128): (50, 20 * MS)}, 14.1, False),  # more rows
+        ({**PRODUCTS, ("gelu", 64, 256): (75, 40 * MS), ("norm", 32, 128): (75, 20 * MS)}, 14.1, False),  # more calls
+        ({**PRODUCTS, **SMALL, ("bias", 8, 128): (50, 20 * MS)}, 14.1, True),  # a small thing of its own
+    ],
+)
+def test_products_of_as_many_blocks_are_the_same_work_where_all_else_is(
+    here: dict[tuple[str, int, int], tuple[int, int]], late_ms: float, clock: bool
+) -> None:
+    longer = {key: (n, round(CLOCK * ns)) for key, (n, ns) in here.items()}
+    parts = {a.column: 0 for a in DeviceActivity} | {
+        DeviceActivity.COMPUTE.column: sum(ns for _, ns in longer.values())
+    }
+    found = straggler._slower(
+        rank(0, steps=5, kernels=longer, parts=parts),
+        [rank(1, steps=5, kernels={**PRODUCTS, **SMALL})],
+        late_ms * MS,
+    )
+    assert found == pytest.approx(CLOCK - 1 if clock else 0, abs=1e-3)
