@@ -10,7 +10,7 @@ from nsysx.reading import nccl_notes
 
 
 def with_messages(profile: Profile) -> pl.DataFrame:
-    """Return the communication of the shown process: op, call, thread, call_start_ns, recompute, phase, name, kind, communicator, bytes."""
+    """Return the communication of the shown process: op, call, ..., phase, name, and kind, communicator, bytes and root of each message."""
     ops = profile.attributed.gpu_ops
     ops = ops.filter(
         (ops["process"] == profile.process)
@@ -24,4 +24,5 @@ def with_messages(profile: Profile) -> pl.DataFrame:
         kind=pl.Series([m.kind for m in noted], dtype=pl.String),
         communicator=pl.Series([m.communicator for m in noted], dtype=pl.String),
         bytes=pl.Series([m.bytes for m in noted], dtype=pl.Int64),
+        root=pl.Series([m.root for m in noted], dtype=pl.Int64),
     )

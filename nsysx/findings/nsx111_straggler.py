@@ -38,6 +38,7 @@ from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.findings._lone_averages import with_all_that_goes
 from nsysx.findings._lone_updates import updated_by_one
 from nsysx.findings._long_step_lines import line_of_one_rank
+from nsysx.findings._owned_updates import owned_unevenly
 from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
@@ -64,6 +65,9 @@ def check(case: Case) -> list[Finding]:
     late = _late_at_times.in_its_steps(case, late)
     late = _beside_each_other(case, with_all_that_goes(case, late))
     placed = placed_by_cost(case, late) or placed_by_load(case, late) or updated_by_one(case, late)
+    late = _beside_each_other(case, late)
+    placed = placed_by_cost(case, late) or placed_by_load(case, late)
+    placed = placed or owned_unevenly(case, late) or updated_by_one(case, late)
     late = placed or read_by_one_rank(case, late) or without_sampler(case, late)
     if late.verdict == "found":
         return alone if alone and _late_by_evaluations(case) else [late, *alone]

@@ -45,6 +45,9 @@ NCCL_RANGES = (
     column("communicator", "String", "", "NCCL's id, the same on all its ranks; null if the export lacks payloads"),
     column("bytes", "Int64", "bytes", "size of the message, null if not known"),
     column("peer", "Int64", "", "rank that is sent to or received from, null for other operations"),
+    column(
+        "root", "Int64", "", "rank that a broadcast comes from, or that a reduction goes to, null for other operations"
+    ),
     column("size", "Int64", "", "number of ranks, when a communicator is made or destroyed; else null"),
     column("rank", "Int64", "", "rank of this process in it, likewise"),
 )

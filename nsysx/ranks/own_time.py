@@ -19,6 +19,8 @@ from nsysx.ranks import even_work, late_lines, late_work, lone_work
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
 from nsysx.ranks.rank_bounds import (
+    ALIKE_STEPS_SHARE,
+    FAR_MORE_TIMES,
     FEWEST_REPLAYED_STEPS,
     MOST_JOB_ERROR_SHARE,
     MOST_REPLAYED_RANKS,
@@ -133,14 +135,27 @@ class OwnTimes:
 
         That is so between each two of their exchanges, see ``even_work``, else as a whole.
 
-        ``without_host``: no host code limits that.
+        ``without_host``: no host code limits that. What one rank alone has at times, see ``_has_more_at_times``, is evened in each step.
         """
+        if not without_host and self._has_more_at_times():
+            return self.even_in_each_step_ns()
         members = [m.without_host() for m in self.members] if without_host else list(self.members)
         between = even_work.factors(members)
         if between is not None:
             return self._then(members, [m.lengthened(each) for m, each in zip(members, between, strict=True)])
         work = np.array([m.own_work_ns.sum() for m in members], np.float64)
         return self._with_work(members, work[:, None], work.mean())
+
+    def _has_more_at_times(self) -> bool:
+        """Return whether the rank with most GPU work has far more in some steps, while its peers have as much in all of them.
+
+        On average over the steps its peers would take over a part in each of them, and it would still be late in those.
+        """
+        work = np.array([member.own_work_ns for member in self.members], np.float64)
+        most = int(work.sum(axis=1).argmax())
+        others = np.delete(work, most, axis=0)
+        alike = bool((np.ptp(others, axis=1) <= ALIKE_STEPS_SHARE * others.mean(axis=1)).all())
+        return alike and bool(work[most].max() >= FAR_MORE_TIMES * np.median(work[most]))
 
     def even_in_each_step_ns(self) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own in each step as on average (ns).

@@ -109,6 +109,9 @@ FEWEST_REPLAYED_STEPS = 3
 MOST_JOB_ERROR_SHARE = 0.2
 #: Ranks are one job only if this share of a rank's matched collectives has its counterparts in the replayed steps of the others.
 REPLAYED_TOGETHER_SHARE = 0.8
+#: Steps of a rank have as much GPU work if it differs by no more than this share of their mean; a step with so many times as much as the
+#: median one has something that the others do not hold. Chosen: the same kernels take up to a tenth longer as clocks change.
+ALIKE_STEPS_SHARE, FAR_MORE_TIMES = 0.15, 1.5
 
 # ---- parallel_reading -------------------------------------------------------------------------------------------
 #: With fewer bytes to read than this, starting workers takes longer than the work.

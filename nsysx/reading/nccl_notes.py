@@ -42,13 +42,15 @@ class Message:
 
     ``bytes`` is NCCL's message size: the whole buffer of an all-reduce, what a rank contributes to an all-gather, what a rank
     gets from a reduce-scatter, what a rank sends to each other rank in an all-to-all. ``pair`` holds, in order, the two ranks of a
-    message that only they exchange: the n-th message of one pair does not belong to the n-th of another.
+    message that only they exchange: the n-th message of one pair does not belong to the n-th of another. ``root``: the rank that a
+    broadcast comes from or a reduction goes to, None where it is not known, or of several messages not one.
     """
 
     communicator: str
     kind: str
     bytes: int | None
     pair: tuple[int, ...] = ()
+    root: int | None = None
 
 
 @cache
@@ -87,8 +89,8 @@ def members(trace: Trace) -> dict[int, dict[str, CommunicatorMember]]:
     return by_process
 
 
-#: operation, communicator, bytes, peer
-_Call = tuple[str, str | None, int | None, int | None]
+#: operation, communicator, bytes, peer, root
+_Call = tuple[str, str | None, int | None, int | None, int | None]
 
 
 @dataclass(slots=True)
@@ -104,8 +106,8 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     """Return the units of one thread in order, without those that carry no message."""
     units: list[_Unit] = []
     depth = 0
-    columns = ("operation", "start_ns", "end_ns", "communicator", "bytes", "peer")
-    for operation, start, end, communicator, size, peer in rows.select(columns).iter_rows():
+    columns = ("operation", "start_ns", "end_ns", "communicator", "bytes", "peer", "root")
+    for operation, start, end, communicator, size, peer, root in rows.select(columns).iter_rows():
         if depth == 0 and (not units or start > units[-1].end_ns):
             units.append(_Unit(start, end, []))
         unit = units[-1]
@@ -115,7 +117,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
         elif operation == "ncclGroupEnd":
             depth = max(0, depth - 1)
         elif size is not None:
-            unit.calls.append((operation, communicator, size, peer))
+            unit.calls.append((operation, communicator, size, peer, root))
     return [u for u in units if u.calls]
 
 
@@ -123,26 +125,27 @@ def _message(
     calls: Sequence[_Call], kernel: str, known_members: Mapping[str, CommunicatorMember], *, alone: bool
 ) -> Message:
     """Return what ``kernel``, launched by these calls, does; ``alone``: the calls launched no other kernel."""
-    communicators = {c for _, c, _, _ in calls}
+    communicators = {c for _, c, *_ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
     if communicator is None:
         return Message("", kind_of(kernel), None)
     operations = {o for o, *_ in calls}
-    sizes = [b or 0 for _, _, b, _ in calls]
+    sizes = [b or 0 for _, _, b, *_ in calls]
+    roots = {root for *_, root in calls}
     total: int | None = None
     pair: tuple[int, ...] = ()
     kind = kind_of(kernel)
     if operations <= _POINT_TO_POINT:
         kind = SEND_RECEIVE
-        total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
-        peers = {p for *_, p in calls}
+        total = sum(b or 0 for o, _, b, *_ in calls if o == "ncclSend") or sum(sizes)
+        peers = {p for *_, p, _ in calls}
         own_rank = known_members[communicator].rank if communicator in known_members else None
         if len(peers) == 1 and None not in peers and own_rank is not None:
             pair = tuple(sorted((own_rank, peers.pop() or 0)))
     elif len(operations) == 1:
         kind = next(iter(operations)).removeprefix("nccl").lower()
         total = sum(sizes)
-    return Message(communicator, kind, total if alone else None, pair)
+    return Message(communicator, kind, total if alone else None, pair, next(iter(roots)) if len(roots) == 1 else None)
 
 
 def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, CommunicatorMember]) -> list[Message]:

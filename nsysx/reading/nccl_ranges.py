@@ -19,8 +19,9 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
     """Return NCCL's own ranges, sorted by thread and start_ns; None if the capture has none of NCCL's domain.
 
     Columns: thread, start_ns, end_ns, operation, and the payload: communicator (NCCL's id, the same on all its ranks), bytes of
-    the message, peer (the rank sent to or received from), and, when a communicator is made or destroyed, size (its number of
-    ranks) and rank (that of this process). The payload is null in an export without it (--include-json=true writes it).
+    the message, peer (the rank sent to or received from), root (of a broadcast or a reduction), and, when a communicator is made or
+    destroyed, size (its number of ranks) and rank (that of this process). The payload is null in an export without it
+    (--include-json=true writes it).
     """
     named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
     places = set(named.select("process", "domain").iter_rows())

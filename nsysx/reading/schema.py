@@ -32,6 +32,7 @@ NCCL_PAYLOAD = {
     "communicator": "NCCL communicator ID",
     "bytes": "Message size [bytes]",
     "peer": "Peer rank",
+    "root": "Root",
     "size": "No. of ranks",
     "rank": "Rank",
 }

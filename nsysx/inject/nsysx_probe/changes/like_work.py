@@ -23,7 +23,7 @@ UNTRIED = (
     Remedy(
         "dealt-by-cost",
         "Deal out what each rank computes for all by what it costs, not by number",
-        "load, cost = [0] * world, lambda p: p.numel() * depth(p)\n"
+        "owner, load, cost = {}, [0] * world, lambda p: p.numel() * depth(p)\n"
         "for p in sorted(params, key=cost, reverse=True):\n"
         "    owner[p] = load.index(min(load)); load[owner[p]] += cost(p)",
         "depth(p): min(p.shape) of what this line runs for (matrices in Muon or Shampoo), 1 of the rest. Items must be computed whole, "
