@@ -106,3 +106,16 @@ def test_ranks_without_a_common_collective_are_evened_step_by_step_as_one() -> N
     ranks = member(*[(6.0,)] * 3), member(*[(2.0,)] * 3)
     factor = even_work.factors(ranks)
     assert factor is not None and [set(each.tolist()) for each in factor] == [{4 / 6}, {2.0}]
+
+
+@pytest.mark.parametrize(
+    ("peer_ms", "saved_ms"),
+    [
+        ((1, 1, 1), (30 - 1) / 2 / STEPS),  # a refresh in one step of three is shared out in it
+        ((1, 31, 1), 0),  # ranks that have much in turn: on average they have as much
+    ],
+)
+def test_what_one_rank_has_at_times_is_shared_in_these_steps(peer_ms: tuple[float, ...], saved_ms: float) -> None:
+    late = member(*[(6, "x", ms, "x") for ms in (1, 1, 30)])
+    other = member(*[(6, "x", ms, "x") for ms in peer_ms])
+    assert even_ns(late, other, step_ms=50 / 3) == pytest.approx(saved_ms * MS, rel=0.02, abs=0.4 * MS)
