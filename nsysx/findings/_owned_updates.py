@@ -67,15 +67,15 @@ def owned(profile: Profile) -> Owned | None:
         rows = (code.places.row(row)[:2] for row in code.own_chain(stack))
         return [(file, line) for file, line in rows if file and line]
 
-    sending = {place for stack in set(code.op[sent["op"].to_numpy()].tolist()) for place in lines(stack)}
-    known, number = np.unique(stacks, return_inverse=True)
-    longest = lines(int(known[np.bincount(number.ravel(), ns).argmax()]))
+    sending = {site for stack in set(code.op[sent["op"].to_numpy()].tolist()) for site in lines(stack)}
+    distinct, number = np.unique(stacks, return_inverse=True)
+    longest = lines(int(distinct[np.bincount(number.ravel(), ns).argmax()]))
     size = sent.filter(pl.Series(gives & ~gathers)).group_by("root").agg(pl.col("bytes").sum()).drop_nulls()
     least = MOST_METRIC_BYTES * profile.scope.steps
     return Owned(
         round(profile.scope.per_step(int(ns.sum()))),
-        frozenset(place for stack in known.tolist() for place in lines(stack)) - sending,
-        tuple(place for place in longest if place not in sending),
+        frozenset(site for stack in distinct.tolist() for site in lines(stack)) - sending,
+        tuple(site for site in longest if site not in sending),
         frozenset(size.filter(pl.col("bytes") > least)["root"].to_list()),
         bool(gathers[np.unique(behind[between])].any()),
     )
@@ -96,8 +96,8 @@ def owned_unevenly(case: Case, finding: Finding) -> Finding | None:
     usual = round(float(np.median([each.ns for each in others])))
     if here.ns - usual < MOST_SHARE * late["late_ns"] or not _have_owners(late, here, others):
         return None
-    place = next((each for each in here.most if all(each in other.lines for other in others)), None)
-    where = {} if place is None else {"file": place[0], "line": place[1]}
+    site = next((each for each in here.most if all(each in other.lines for other in others)), None)
+    where = {} if site is None else {"file": site[0], "line": site[1]}
     updates = f"rank {late['rank']} updates for {units.duration(here.ns)} a step, its peers for {units.duration(usual)}"
     fix = Fix.by_name(
         "dealt-by-cost", text=f"Give the parameters owners by what their update costs, not by their number: {updates}"
