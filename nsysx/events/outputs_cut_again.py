@@ -98,15 +98,59 @@ def _without(shape: Size, size: Size, dimensions: set[int]) -> int:
     return next((each for each in gone if each not in dimensions), -1)
 
 
+def _alike(size: Size, other: Size) -> bool:
+    """Return whether a tensor may have both sizes: of one that is split over ranks, the whole and a part have their own.
+
+    Of a tensor that no operator made, such as one in a list of results, PyTorch notes who made an earlier one at its address.
+    """
+    several, few = sorted((size, other), key=math.prod, reverse=True)
+    return len(several) == len(few) and all(b and a % b == 0 or a == b for a, b in zip(several, few, strict=True))
+
+
+def _are_pieces(shape: Size, made: Mapping[int, Size]) -> dict[int, Size]:
+    """Return which results of a cut may be parts of a tensor; all where none is."""
+
+    def is_piece(size: Size) -> bool:
+        if len(size) == len(shape) - 1:
+            return _without(shape, size, set()) >= 0
+        return len(size) == len(shape) and [a > b for a, b in zip(shape, size, strict=True) if a != b] == [True]
+
+    return {number: size for number, size in made.items() if is_piece(size)} or dict(made)
+
+
 class LayerReaders(ResultReaders):
     """Who reads what came with a message."""
 
     def __init__(self, flow: OperatorFlow) -> None:
         super().__init__(flow)
         self._reading = dict[int, list[int]]()
+        first, unsplit, split = dict[int, Size](), set[int](), set[tuple[int, int]]()
         for row, end in flow.outermost_spans:
             for number in {each for made in flow.made[row:end] for each in made if each >= 0}:
+                size = self._size_in(row, number)
+                if not _alike(first.setdefault(number, size), size):
+                    continue
                 self._reading.setdefault(number, []).append(row)
+                if self._reads_part(row, end, number, size):
+                    split.add((number, row))
+                else:
+                    unsplit.add(number)
+        for number, row in split:
+            if number in unsplit:
+                self._reading[number].remove(row)
+
+    def _reads_part(self, row: int, end: int, number: int, size: Size) -> bool:
+        """Return whether operators in one read, instead of a tensor, what a rank has of it: then it is split over the ranks.
+
+        Of a tensor that is, who made an earlier one at its address is noted: one that is read as it is elsewhere is another.
+        """
+        last = max(each for each in range(row, end) if number in self.flow.made[each])
+        known, inside = {number, *self.flow.made[last]}, self._inside(last)
+        return any(
+            each not in known and 0 <= self.flow.row_of.get(each, -1) < last and _alike(size, of_other)
+            for other in inside[1:]
+            for each, of_other in zip(self.flow.made[other], self.sizes[other], strict=False)
+        )
 
     def _inside(self, row: int) -> range:
         """Return the rows of an operator and of those in it."""
@@ -276,6 +320,7 @@ class PartsInFlow:
 
     def _cut(self, row: int, parts: Parts, made: Mapping[int, Size]) -> None:
         shape, dimensions = parts.shape, {dimension for dimension, _ in parts.places}
+        made = _are_pieces(shape, made)
         if len({tuple(size) for size in made.values()}) > 1:
             raise Needed
         readers = {reader for number in made for reader, _ in self._search.read_behind(number, row)}
