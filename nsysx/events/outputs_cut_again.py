@@ -10,25 +10,20 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from nsysx.events.flow_messages import FlowMessage
+from nsysx.events.layer_readers import ELEMENTWISE, LayerReaders
 from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.events.operator_flow import is_view
 from nsysx.events.operator_names import TURNS
-from nsysx.events.result_readers import ResultReaders
 
 #: Operators that take parts of a tensor, put parts together, or move dimensions.
 CUTS = re.compile(r"^aten::((tensor_)?split\w*|chunk|slice|select|narrow|unbind)$")
 TOGETHER = re.compile(r"^aten::(cat|concat|stack)$")
-_PRODUCTS = re.compile(r"^aten::(linear|mm|addmm|matmul)$")
-#: What works on each number by itself.
-ELEMENTWISE = re.compile(
-    r"^aten::(relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|mul|div|add|sub|square|pow|(native_)?dropout)_?$"
-)
 _AS_WELL = re.compile(r"^aten::(rsqrt|sqrt|neg|exp|cos|sin|where|masked_fill|clamp\w*|type_as|expand)_?$")
 #: What works on the matrices of the last two dimensions, on rows of the last one, or adds up over a dimension.
 _ATTENDS = re.compile(r"^aten::(\w*attention\w*|matmul|bmm|baddbmm)$")
@@ -96,15 +91,6 @@ def _without(shape: Size, size: Size, dimensions: set[int]) -> int:
     """Return which dimension an operator has selected from, -1 where it may be one of these."""
     gone = [each for each in range(len(shape)) if (*shape[:each], *shape[each + 1 :]) == tuple(size)]
     return next((each for each in gone if each not in dimensions), -1)
-
-
-def _alike(size: Size, other: Size) -> bool:
-    """Return whether a tensor may have both sizes: of one that is split over ranks, the whole and a part have their own.
-
-    Of a tensor that no operator made, such as one in a list of results, PyTorch notes who made an earlier one at its address.
-    """
-    several, few = sorted((size, other), key=math.prod, reverse=True)
-    return len(several) == len(few) and all(b and a % b == 0 or a == b for a, b in zip(several, few, strict=True))
 
 
 def _are_pieces(shape: Size, made: Mapping[int, Size]) -> dict[int, Size]:
@@ -203,6 +189,7 @@ class LayerReaders(ResultReaders):
 
 
 class Needed(Exception):  # noqa: N818 - no error
+class _Needed(Exception):  # noqa: N818 - no error
     """An operator needs all parts, or it is not known that it does not."""
 
 

@@ -10,11 +10,12 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.analyses import lines
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.analyses import lines, phases
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.outputs_cut_again import CutOutput
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
@@ -22,6 +23,7 @@ from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._layer_messages import gathers_outputs, line_of_layers, of_layers
 from nsysx.findings._once import Takes
 from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
+from nsysx.judging import rank_verdict
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps
 
@@ -89,33 +91,52 @@ def not_gathered(case: Case, settings: RecordedSettings | None) -> Saving:
     if worth.likely_ns is None:
         return replace(at_most, confidence=why)
     most, more = max(worth.likely_ns, worth.most_ns or 0), transfer
-    if (worth.likely_ns + transfer) * 2 < (at_most.likely_ns or 0):
+    held = (worth.likely_ns + transfer) * 2 < (at_most.likely_ns or 0)
+    if held or _ranks_wait_for_hosts(case):
         host = _host_of_gathers_ns(case)
-        most, more = max(most, at_most.likely_ns or 0), host
+        # Where this rank's own host limits its step, the replay has not taken these calls from it; where it waits for other ranks', all
+        # that they are late for goes, and this is in it.
+        more = host if held else max(transfer, host - worth.likely_ns)
+        most = max(most, at_most.likely_ns or 0, worth.likely_ns + more)
         why = f"{why}; the host limits the step, and its calls for the gathers take {units.duration(host)}: more goes once it is faster"
     return replace(with_more(worth, more, most), confidence=why)
 
 
+def _ranks_wait_for_hosts(case: Case) -> bool:
+    """Return whether the ranks wait for each other's host code: what goes of that shortens the step of all."""
+    return case.ranks is not None and rank_verdict.wait_for_hosts(case.ranks.rows or ())
+
+
 def _host_of_gathers_ns(case: Case) -> int:
-    """Return how long the host is at work for the gathers of the forward (ns a step): their share of the layers' calls in an X-ray step,
-    and what the line that calls these takes in every step.
+    """Return how long the host is at work for the gathers and the cuts (ns a step): their share of the network's forward in an X-ray step,
+    of what the forward takes the host in every step; as much again where gradients go back through them: to a gather belongs a cut then.
     """
-    flow, where = flow_of(case.profile), _line_of_gathers(case)
-    rows = case.rows(lines.KEY) or ()
-    line_ns = sum(
-        row["host_total_ns"] for row in rows if where and all(row[key] == where[key] for key in ("file", "line"))
-    )
-    if flow is None:
+    flow = flow_of(case.profile)
+    whole = 0 if flow is None else max((call.end_ns - call.start_ns for call in flow.calls), default=0)
+    if flow is None or not whole:
         return 0
-    called = gathers = 0
-    for output in of_layers(case).outputs:
-        within = [call for call in flow.calls if call.start_ns <= output.gather_ns < call.end_ns]
-        ends = [int(flow.end_ns[row]) for row in output.joins]
-        if within and ends:
-            called += within[-1].end_ns - within[-1].start_ns
-            gathers += min(max(ends), within[-1].end_ns) - output.gather_ns
-    recorded = case.per_step(line_ns) * gathers / called if called else 0.0
-    return round(recorded * case.step_ns / max(case.recorded_ns, 1))
+    spans = {(output.gather_ns, *_span_of_gather(flow, output)) for output in of_layers(case).outputs}
+    cuts = {(output.by, *_span_of_cut(flow, output)) for output in of_layers(case).outputs}
+    share = min(sum(end - start for _, start, end in (*spans, *cuts)) / whole, 1.0)
+    forward_ns = sum(row["cpu_ns"] for row in case.typed_rows(phases.ROWS) if row["name"] == "forward")
+    back = of_layers(case).cut & set(case.ops.filter(case.ops["phase"].cast(pl.String) == "backward")["op"].to_list())
+    passes = 2 if back else 1
+    return round(case.per_step(forward_ns) * share * passes * case.step_ns / max(case.recorded_ns, 1))
+
+
+def _span_of_gather(flow: OperatorFlow, output: CutOutput) -> tuple[int, int]:
+    """Return from when to when the host is at work for a gather: behind the operator before it, until the parts are put together."""
+    before = [int(flow.end_ns[row]) for row, _ in flow.outermost_spans if flow.end_ns[row] <= output.gather_ns]
+    start = max(before, default=output.gather_ns)
+    return start, max((int(flow.end_ns[row]) for row in output.joins), default=start)
+
+
+def _span_of_cut(flow: OperatorFlow, output: CutOutput) -> tuple[int, int]:
+    """Return from when to when the host is at work for a cut: behind what made all parts, until the own part is there."""
+    if not is_view(flow.names[output.by]) and not flow.names[output.by].endswith("clone"):
+        return 0, 0  # a product reads the part itself
+    end = int(flow.end_ns[output.by])
+    return max((int(flow.end_ns[row]) for row in output.between if row < output.by), default=end), end
 
 
 def of_cut(case: Case) -> Takes:
@@ -188,11 +209,16 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     if not outputs or flow is None or not _attends(case):
         return title, remedy
     told = way("own-heads")
-    first, second = (_short(path) for path in _layers(flow, outputs[0]))
+    layers = [tuple(_short(path) for path in _layers(flow, output)) for output in outputs]
+    second = layers[0][1]
+    first = list(dict.fromkeys(gathers for gathers, cuts in layers if gathers and cuts == second))
     if _by_hand(case):
         told = replace(told, paste=_OWN_LAYERS)
-    elif first and second and first != second:
-        told = replace(told, paste=told.paste.replace("attn.qkv", first).replace("attn.out", second))
+    elif first and second and second not in first:
+        plan = ", ".join(f'"{name}": ColwiseParallel()' for name in first)
+        told = replace(
+            told, paste=told.paste.replace('"attn.qkv": ColwiseParallel()', plan).replace("attn.out", second)
+        )
     if any(output.packed for output in outputs):
         told = replace(told, text=f"{told.text}. {_PACKED}")
     return "Every rank computes the attention of all heads", told

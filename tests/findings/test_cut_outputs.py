@@ -87,12 +87,38 @@ def block(program: Lined, at: int, kind: str) -> None:
         operator(program, "rms_norm", at + 31, [at + 30, -1, -1], "[64, 4, 64], [], [64]", 20)
         operator(program, "reshape", at + 32, [at + 31, -1], "[64, 4, 64], []")
         made = at + 32
+    if kind == "read whole as well":  # in it a norm of its own weight, and of nothing of a rank
+        begin = program.t
+        operator(program, "empty", at + 36, [-1], "[64]")
+        operator(program, "layer_norm", at + 35, [made, -1, -1], f"{ALL}, [], [256]", 20, begin=begin)
+    if kind == "numbers again":
+        cut_by_wrappers(program, at, made)
+        return
     if kind == "for a loss":
         operator(program, "mse_loss", at + 40, [made, -1], f"{ALL}, {ALL}", 20)
         return
     operator(program, "slice", at + 41, [made, -1], f"{ROWS if rows else ALL}, []")
     operator(program, "clone", at + 42, [at + 41, -1], f"{OWN}, []", 5, "copy")
     operator(program, "linear", at + 43, [at + 42, -1], f"{OWN}, {ROWS}", 100)
+
+
+def cut_by_wrappers(program: Lined, at: int, made: int) -> None:
+    """A cut as tensors make it that are split over the ranks: such tensors, and lists, have the numbers of tensors that are gone."""
+    begin = program.t
+    program.host(1)
+    operator(program, "slice", at + 51, [made, -1], f"{ALL}, []")
+    operator(program, "slice", at + 52, [made, -1], f"{ALL}, []")
+    operator(program, "chunk", at + 53, [made, -1, -1], f"{ALL}, [], []", begin=begin)
+    operator(program, "clone", at + 54, [at + 52, -1], f"{OWN}, []", 5, "copy")
+    begin = program.t
+    program.host(1)
+    operator(program, "mm", at + 56, [at + 54, -1], f"{OWN}, {ROWS}", 100)
+    operator(program, "mm", at + 55, [at + 51, -1], f"{ALL}, [256, 128]", begin=begin)
+    begin = program.t
+    program.host(1)
+    operator(program, "mm", at + 58, [at + 56, -1], f"{OWN}, {ROWS}", 100)
+    operator(program, "mm", at + 57, [made, -1], f"{ALL}, [256, 128]", begin=begin)
+    operator(program, "_foreach_add_", at + 59, [at + 20, -1], "[512, 96], []", 5)
 
 
 def step(program: Lined, number: int, kind: str) -> None:
@@ -120,7 +146,7 @@ def told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | 
     return next((f for f in found if f.evidence[0]["setting"] == "outputs cut apart again"), None)
 
 
-@pytest.mark.parametrize("kind", ["heads", "norm of heads", "put together"])
+@pytest.mark.parametrize("kind", ["heads", "norm of heads", "put together", "numbers again"])
 def test_attention_of_all_heads_on_every_rank_is_told_with_its_work(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +167,9 @@ def test_a_plan_that_asks_for_the_gather_is_the_place(tmp_path: Path, monkeypatc
     assert '"attn.qkv": ColwiseParallel(), "attn.out": RowwiseParallel()' in found.paste
 
 
-@pytest.mark.parametrize("kind", ["rows of all", "norm of all", "for a loss", "in front of a layer"])
+@pytest.mark.parametrize(
+    "kind", ["rows of all", "norm of all", "for a loss", "in front of a layer", "read whole as well"]
+)
 def test_what_needs_all_parts_is_silent(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(tmp_path, kind, monkeypatch) is None
 
