@@ -23,6 +23,7 @@ from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._skipped_layers import skipped_layers
+from nsysx.frames.statistics import F64
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.model import Finding, Row
 from nsysx.replay import peers
@@ -106,7 +107,7 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         f"one that computes longest in it ({waits})."
     )
     if order:
-        detail += f" The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."
+        detail += f" The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
     if skipped is not None:
         detail += f" {skipped.sentence()}"
     waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
@@ -140,13 +141,23 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
         )
     detail = (
         f"{finding.detail} The ranks have unlike amounts of GPU work in each step: {units.share(share, 1)} of the longest of each step "
-        f"goes where they come in one order. The rank is in the seed {_decides(case.profile, order)} ({in_short(order)})."
+        f"goes where they come in one order. The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
     )
     return Fix.by_name("like-order").into(replace(finding, detail=detail, where=dict(order)))
 
 
 def apart_in_each_step(profile: Profile) -> float:
     """Return which share of the longest GPU work in each step goes if all ranks have as much of their own in it; 0 for one rank."""
+    work = work_in_steps(profile)
+    longest = float(work.max(axis=0, initial=0).sum())
+    return 1 - float(work.mean(axis=0).sum()) / longest if longest else 0.0
+
+
+def work_in_steps(profile: Profile) -> F64:
+    """Return how long the GPU of each rank computes in each step that all of them have (ns): shape (ranks, steps).
+
+    What a rank has more of in all steps, and a slower clock, is left out: each has as much as the others over all of them.
+    """
     computes = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMPUTE.value)
     rows = []
     for each in (profile, *peers.others(profile)):
@@ -157,10 +168,8 @@ def apart_in_each_step(profile: Profile) -> float:
     common = sorted(set[int].intersection(*(set(row) for row in rows)))
     work = np.array([[row[number] for number in common] for row in rows], np.float64)
     if not work.size or not work.sum(axis=1).all():
-        return 0.0
-    # What a rank has more of in all steps, and a slower clock, is no matter of its order.
-    like = work / work.mean(axis=1, keepdims=True)
-    return 1 - len(common) / float(like.max(axis=0).sum())
+        return np.zeros((len(rows), 0))
+    return work * (work.mean() / work.mean(axis=1, keepdims=True))
 
 
 def order_by_rank(profile: Profile) -> Row:
@@ -174,7 +183,7 @@ def order_by_rank(profile: Profile) -> Row:
     return {} if chosen is None else {"file": chosen.get("file"), "line": chosen["seed"]}
 
 
-def _decides(profile: Profile, order: Row) -> str:
+def decided_by(profile: Profile, order: Row) -> str:
     """Return what the seed at a line decides."""
     drawn = [
         o.get("drawn") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == (order["file"], order["line"])

@@ -72,6 +72,7 @@ from nsysx.findings._pipeline_stages import (
 from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
+from nsysx.findings._unlike_steps import in_unlike_steps
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
 from nsysx.findings.nsx106_input_starvation import of_loader
@@ -143,7 +144,7 @@ def check(case: Case) -> list[Finding]:
             if cost + hidden
             else "no communication kernel ran"
         )
-        waited_for = of_longest(case, RULE, longest, mostly(case.profile, comm))
+        waited_for = of_longest(case, RULE, longest, mostly(case.profile, comm)) or in_unlike_steps(case, RULE)
         return case.clear(RULE, sentence) if waited_for is None else [waited_for]
     evidence = [
         {"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)}
