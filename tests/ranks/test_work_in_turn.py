@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from nsysx.answer import certainty
+from nsysx.catalogue import StepPart
 from nsysx.findings import _divided_comm, _padding, _shares_of_ranks
+from nsysx.findings._case import Case
 from nsysx.model import Check, Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
@@ -128,6 +130,40 @@ def test_an_order_of_each_rank_s_own_is_named_where_hosts_take_part_in_the_waits
     assert ([way.name for way in exposed.remedies] == ["like-order"]) == (line is not None)
     assert exposed.where.get("line") == line
     assert ("25 % of the longest of each step" in exposed.detail) == (line is not None)
+
+
+#: How long two ranks work (ns): in a quarter of the steps both little, in a quarter both long, in half of them one of the two.
+DRAWN = [[(20, 60, 20, 60)[i % 4] * MS for i in range(12)], [(20, 20, 60, 60)[i % 4] * MS for i in range(12)]]
+STRAGGLER = [[20 * MS] * 12, [(20, 60)[i % 4 > 0] * MS for i in range(12)]]
+
+
+@pytest.mark.parametrize(
+    ("own", "orders", "saves"),
+    [
+        (DRAWN, [{**ORDER, "drawn": True}], True),
+        (DRAWN, [ORDER], True),
+        (DRAWN, [], False),
+        ([DRAWN[0]] * 2, [ORDER], False),
+        (TURNS, [ORDER], False),
+        (STRAGGLER, [ORDER], False),
+    ],
+    ids=["sizes", "order", "no seed", "like amounts", "no step is shorter", "one is always last"],
+)
+def test_unlike_batches_are_told_where_no_rank_is_seen_to_wait_for_them(
+    own: list[list[int]], orders: list[dict[str, Any]], saves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the profiler the step of one rank alone has no waiting in it: its replay takes that for what its peers' hosts are late."""
+    taken_by = Case.taken_by
+    monkeypatch.setattr(
+        Case, "taken_by", lambda case, parts: 0 if (each := (*parts,)) == (StepPart.COMM,) else taken_by(case, each)
+    )
+    path = job(tmp_path / "j.sqlite", own, stream=COMPUTES)
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
+    found = [f for f in summarize([path]).findings or () if f.code == "NSX110" and f.remedies]
+    assert [[way.name for way in f.remedies] for f in found] == ([["like-order"]] if saves else [])
+    if saves:
+        assert found[0].where["line"] == ORDER["seed"]
+        assert found[0].saving.likely_ns == pytest.approx(10 * MS, rel=0.2) and not found[0].saving.bound
 
 
 @pytest.mark.parametrize(("even_ns", "wait"), [(None, 20), (10, 40)])
