@@ -39,6 +39,7 @@ _TAKES_SHARE = re.compile(
 _STRETCH = re.compile(rf"{_RANK}\s*\*[^\[\]]*:|narrow\([^=]*{_RANK}\s*\*")
 #: Every n-th item.
 _IN_TURN = re.compile(rf"\[\s*{_RANK}\s*::")
+_DEALT = re.compile(rf"\[\s*{_RANK}\s*:[^\[\]:]*:")
 _GIVES_OUT = re.compile(r"^yield\b(?!\s+from\b)")
 _EQUAL = "equal-work"
 #: What the loop over a loader gets from it, and the part of it that a rank takes of its first dimension.
@@ -126,11 +127,13 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
 def in_like_order(case: Case, finding: Finding) -> Finding | None:
     """Return a finding about ranks that come late in turn, with the seed by which each goes through its batches in an order of its own.
 
-    Likewise with the layers that each rank leaves out by draws of its own. None without either, and where the ranks have like amounts of
-    GPU work in each step: then neither makes any of them late. How much goes is known as a bound alone, where hosts take part in the waits.
+    Likewise with the layers that each rank leaves out by draws of its own, and with batches dealt out in turn. None without any, and where
+    the ranks have like amounts of GPU work in each step: then that makes none of them late. How much goes is known as a bound alone, where
+    hosts take part in the waits.
     """
     order, skipped = order_by_rank(case.profile), case.profile.once(skipped_layers)
-    share = apart_in_each_step(case.profile) if order or skipped is not None else 0.0
+    dealt = {} if order or skipped is not None else _dealt_line(case.profile)
+    share = apart_in_each_step(case.profile) if order or dealt or skipped is not None else 0.0
     if share < UNLIKE_ORDERS_SHARE:
         return None
     if skipped is not None:
@@ -139,11 +142,24 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
                 finding, detail=f"{finding.detail} {skipped.sentence()}", where=dict(skipped.where) or finding.where
             )
         )
-    detail = (
+    unlike = (
         f"{finding.detail} The ranks have unlike amounts of GPU work in each step: {units.share(share, 1)} of the longest of each step "
-        f"goes where they come in one order. The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
+        "goes where they come in one order."
     )
+    if dealt:
+        told = f"{unlike} Each takes every n-th batch of an order in which neighbours are of unlike size ({in_short(dealt)})."
+        return Fix.by_name("like-batches").into(replace(finding, detail=told, where=dict(dealt)))
+    detail = f"{unlike} The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
     return Fix.by_name("like-order").into(replace(finding, detail=detail, where=dict(order)))
+
+
+def _dealt_line(profile: Profile) -> Row:
+    """Return the line at which a rank takes every n-th of the batches, empty where none is seen."""
+    share = share_line(profile)
+    dealt = share and any(
+        _DEALT.search(_code(noted, share["file"], share["line"])) for noted in (texts(profile), texts_of_ranks(profile))
+    )
+    return share if dealt else {}
 
 
 def apart_in_each_step(profile: Profile) -> float:
@@ -169,7 +185,8 @@ def work_in_steps(profile: Profile) -> F64:
     work = np.array([[row[number] for number in common] for row in rows], np.float64)
     if not work.size or not work.sum(axis=1).all():
         return np.zeros((len(rows), 0))
-    return work * (work.mean() / work.mean(axis=1, keepdims=True))
+    as_much: F64 = work * (work.mean() / work.mean(axis=1, keepdims=True))
+    return as_much
 
 
 def order_by_rank(profile: Profile) -> Row:

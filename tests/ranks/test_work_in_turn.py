@@ -132,6 +132,26 @@ def test_an_order_of_each_rank_s_own_is_named_where_hosts_take_part_in_the_waits
     assert ("25 % of the longest of each step" in exposed.detail) == (line is not None)
 
 
+@pytest.mark.parametrize(
+    ("text", "own", "told"),
+    [
+        ("yield from batches[self.rank:usable:self.world]", TURNS, True),
+        ("return order[rank::world]", TURNS, True),
+        ("part = rows[rank * n : (rank + 1) * n]", TURNS, False),
+        ("return order[rank::world]", [[30 * MS] * 12] * 3, False),
+    ],
+    ids=["to an end", "to the last", "a stretch", "like amounts"],
+)
+def test_batches_dealt_out_in_turn_that_are_unlike_in_each_step_are_told_with_their_line(
+    text: str, own: list[list[int]], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_in_turn, "waits_for_work", lambda *_: None)
+    monkeypatch.setattr(_shares_of_ranks, "texts_of_ranks", lambda profile: {FILE: {"60": text}})
+    _, exposed, _ = read(job(tmp_path / "j.sqlite", own, stream=COMPUTES))
+    assert (exposed.where.get("line") == 60) == told
+    assert ([way.name for way in exposed.remedies] == ["like-batches"]) == told
+
+
 #: How long two ranks work (ns): in a quarter of the steps both little, in a quarter both long, in half of them one of the two.
 DRAWN = [[(20, 60, 20, 60)[i % 4] * MS for i in range(12)], [(20, 20, 60, 60)[i % 4] * MS for i in range(12)]]
 STRAGGLER = [[20 * MS] * 12, [(20, 60)[i % 4 > 0] * MS for i in range(12)]]
