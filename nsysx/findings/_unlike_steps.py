@@ -50,8 +50,8 @@ def in_unlike_steps(case: Case, rule: Rule) -> Finding | None:
         f"{decided_by(case.profile, order)} ({in_short(order)})."
     )
     title = f"Ranks go through unlike batches at the same time: {units.duration(most)} {case.per} at most"
-    found = Found(rule, title, detail, worth=saving, cost_ns=most, fix="", where=dict(order), evidence=[])
-    return Fix.by_name("like-order").into(found.as_finding(case))
+    unlike = Found(rule, title, detail, worth=saving, cost_ns=most, fix="", where=dict(order), evidence=[])
+    return Fix.by_name("like-order").into(unlike.as_finding(case))
 
 
 def _shortest_step_ns(case: Case) -> int:
