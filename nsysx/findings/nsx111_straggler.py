@@ -64,8 +64,6 @@ def check(case: Case) -> list[Finding]:
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     late = _late_at_times.in_its_steps(case, late)
     late = _beside_each_other(case, with_all_that_goes(case, late))
-    placed = placed_by_cost(case, late) or placed_by_load(case, late) or updated_by_one(case, late)
-    late = _beside_each_other(case, late)
     placed = placed_by_cost(case, late) or placed_by_load(case, late)
     placed = placed or owned_unevenly(case, late) or updated_by_one(case, late)
     late = placed or read_by_one_rank(case, late) or without_sampler(case, late)
