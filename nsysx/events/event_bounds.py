@@ -141,6 +141,11 @@ STACK_IN_CALL, STACK_UNKNOWN = -2, -1
 #: Two calls with more than this many between them, in the X-ray, do not show what lies between two that follow each other.
 FAR_CALLS = 64
 
+# ---- masked_runs ------------------------------------------------------------------------------------------------
+#: A comparison and a selection lie within so many launches behind a network. Runs of networks are alike if their launches differ by this
+#: share at most. Chosen: the two, and copies of the next one's input.
+MOST_KERNELS_OF_MASKS, ALIKE_RUNS_SHARE = 8, 0.1
+
 # ---- measuring --------------------------------------------------------------------------------------------------
 #: Fewer readings are no loop of measurements.
 FEWEST_READINGS = 4

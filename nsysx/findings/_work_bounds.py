@@ -293,3 +293,7 @@ MANY_IGNORED_SHARE = 0.25
 FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES = 4, 1.03
 #: They hold so much of the GPU's mean work or more: less is another kind of step. Chosen: work is up to a tenth faster than recorded.
 UNHINDERED_WORK_SHARE = 0.9
+
+# ---- _kept_by_masks ---------------------------------------------------------------------------------------------
+#: What keeps rows of a result stands within so many lines behind what makes it. Chosen: the call, the mask, a line between.
+MASKED_LINES_APART = 4

@@ -12,6 +12,7 @@ What it means
     Attention that a loop calls for each document of a packed sequence is told, too, and a random order of all for few numbers of it.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
     So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
+    So are networks, heads or experts that each compute all rows, of which a mask keeps those of one group.
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
     So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
     So is torch.einsum of three or more tensors whose first two make a large one.
@@ -58,6 +59,7 @@ from nsysx.findings import (
     _grown_sequences,
     _ignored_targets,
     _joined_parts,
+    _kept_by_masks,
     _lighter_operators,
     _low_rank_weights,
     _neighbour_orders,
@@ -148,7 +150,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     grown = [*_grown_by_cat.findings_of(case, RULE), *_grown_rows.findings_of(case, RULE)]
     grown += [*_grown_sequences.findings_of(case, RULE), *_reordered_rows.findings_of(case, RULE)]
-    grown += _pooled_rows.findings_of(case, RULE)
+    grown += [*_pooled_rows.findings_of(case, RULE), *_kept_by_masks.findings_of(case, RULE)]
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]

@@ -223,6 +223,16 @@ UNTRIED = (
         "Statistics that a head keeps of what it sees (batch norm) then count the samples of its own task alone.", untried=_OWN_CODE,
     ),
     Remedy(
+        "rows-of-each-network",
+        "Give each network, head or expert only the rows that are its own, by number: what the mask leaves out is computed for nothing",
+        "rows = [(group == k).nonzero().squeeze(1) for k in range(len(nets))]  # once, while group stays the same\n"
+        "for k, net in enumerate(nets):\n"
+        "    part = net(x[rows[k]])\n"
+        "    out = out.index_copy(0, rows[k], part.to(out.dtype))  # not torch.where(mask, net(x), out)",
+        "Numbers of rows are read back: make them once where groups stay. Where they change, sort once in each step (group.argsort()). Batch "
+        "norm in training then sees the rows of its own group alone.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "rows-added-as-read",
         "Add the rows up as they are read (F.embedding_bag): written out, each row of padding is written, masked, read and added, too, and "
         "its gradient likewise",
