@@ -23,7 +23,9 @@ _JOINS, _PICKS = re.compile(r"^aten::(stack|cat)$"), re.compile(r"^aten::(index|
 #: What takes a column of a mask.
 _COLUMN = re.compile(r"^aten::(select|slice|narrow|unbind)$")
 #: Each row of the result is made of one row, whatever the other dimensions are.
-_OF_ROWS = re.compile(r"^aten::(linear|layer_norm|rms_norm|matmul|mm|addmm|(un)?flatten|view|reshape|unsqueeze|squeeze|chunk|split|select|slice)$")
+_OF_ROWS = re.compile(
+    r"^aten::(linear|layer_norm|rms_norm|matmul|mm|addmm|(un)?flatten|view|reshape|unsqueeze|squeeze|chunk|split|select|slice)$"
+)
 
 
 class MaskedCalls(NamedTuple):
@@ -45,21 +47,23 @@ class _Mask(NamedTuple):
 def masked_calls(flow: OperatorFlow) -> list[MaskedCalls]:
     """Return such calls, in order of time."""
     kept, last = dict[ModuleCall, tuple[tuple[object, ...], int, int]](), -1
-    masks = _Masks(flow)
+    masks = _GroupMasks(flow)
     for call in flow.calls:
-        if call.first >= last and (of := masks.of_call(call)) is not None:
-            kept[call], last = of, call.last
-    found = list[MaskedCalls]()
+        if call.first >= last and (by := masks.of_call(call)) is not None:
+            kept[call], last = by, call.last
+    kept_by = list[MaskedCalls]()
     for calls in _series(flow, kept):
         distinct = len({kept[call][1] for call in calls}) if kept[calls[0]][0][0] == "mask" else len(calls)
         each = masks.groups_of_row(kept[calls[0]][0])
         share = each / distinct
         if distinct > 1 and share <= MOST_KEPT_SHARE:
-            found.append(MaskedCalls(calls, share, kept[calls[0]][2]))
-    return found
+            kept_by.append(MaskedCalls(calls, share, kept[calls[0]][2]))
+    return kept_by
 
 
-def _series(flow: OperatorFlow, kept: dict[ModuleCall, tuple[tuple[object, ...], int, int]]) -> Iterator[list[ModuleCall]]:
+def _series(
+    flow: OperatorFlow, kept: dict[ModuleCall, tuple[tuple[object, ...], int, int]]
+) -> Iterator[list[ModuleCall]]:
     """Yield calls of one class and one mask that follow each other with no call of another module in between, each module once."""
     series = list[ModuleCall]()
     for call in flow.calls:
@@ -77,7 +81,7 @@ def _series(flow: OperatorFlow, kept: dict[ModuleCall, tuple[tuple[object, ...],
         yield series
 
 
-class _Masks:
+class _GroupMasks:
     def __init__(self, flow: OperatorFlow) -> None:
         self.flow, self.readers = flow, ResultReaders(flow)
 
@@ -87,17 +91,17 @@ class _Masks:
 
     def of_call(self, call: ModuleCall) -> tuple[tuple[object, ...], int, int] | None:
         """Return what keeps rows of all that is read of a call: what tells masks apart from others, the mask, and the operator."""
-        found = list[tuple[tuple[object, ...], int, int]]()
+        kept_by = list[tuple[tuple[object, ...], int, int]]()
         for row in self.flow.outermost_of(call.first, call.last):
             theirs = self._of_result(row, call)
             if theirs is None:
                 return None
-            found += theirs
-        return found[0] if len({each[:2] for each in found}) == 1 else None
+            kept_by += theirs
+        return kept_by[0] if len({each[:2] for each in kept_by}) == 1 else None
 
     def _of_result(self, row: int, call: ModuleCall) -> list[tuple[tuple[object, ...], int, int]] | None:
         """Return the same of one result; None where something reads all of it."""
-        found = list[tuple[tuple[object, ...], int, int]]()
+        kept_by = list[tuple[tuple[object, ...], int, int]]()
         number = self.flow.number[row]
         for reader in self.readers.readers.get(number, set()):
             if reader >= 0 and call.first <= reader < call.last:
@@ -111,11 +115,11 @@ class _Masks:
                 theirs = None if kept is None else [kept]
             if theirs is None:
                 return None
-            found += theirs
-        return found
+            kept_by += theirs
+        return kept_by
 
     def _kept(self, reader: int, number: int, call: ModuleCall) -> tuple[tuple[object, ...], int, int] | None:
-        flow, name, made = self.flow, self.flow.names[reader], self.flow.made[reader]
+        name, made = self.flow.names[reader], self.flow.made[reader]
         sizes, result = self.readers.sizes[reader], self.readers.results.get(number)
         if not result or len(sizes) != len(made):
             return None
@@ -160,9 +164,9 @@ class _Masks:
         if _TIMES.match(name) and len(sizes) > 1 and sizes[1]:
             return self._mask(made[0], size) or self._mask(made[1], size)
         if _COLUMN.match(name) and made:
-            of = flow.row_of.get(self.readers.base_of(made[0])[0]) if made[0] >= 0 else None
-            if of is not None and flow.names[of] == "aten::one_hot":
-                return _Mask(row, (flow.number[of], self.readers.sizes[of][0]), size)
+            whole = flow.row_of.get(self.readers.base_of(made[0])[0]) if made[0] >= 0 else None
+            if whole is not None and flow.names[whole] == "aten::one_hot":
+                return _Mask(row, (flow.number[whole], self.readers.sizes[whole][0]), size)
         return None
 
     def _is_of_rows(self, mask: Size, result: Size, call: ModuleCall) -> bool:

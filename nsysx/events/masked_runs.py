@@ -7,6 +7,7 @@ selection, again and again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -37,19 +38,21 @@ def masked_runs(ops: pl.DataFrame) -> list[MaskedRun]:
     if not ops.height:
         return []
     inside = ops["phase"].cast(pl.String).is_in(_NETWORKS).fill_null(value=False).to_numpy()
-    compares, selects, sums = (lookup.matching(ops["name"], pattern).tolist() for pattern in (_COMPARES, _SELECTS, _SUMS))
+    compares, selects, sums = (
+        lookup.matching(ops["name"], pattern).tolist() for pattern in (_COMPARES, _SELECTS, _SUMS)
+    )
     op = ops["op"].to_numpy()
     borders = np.flatnonzero(np.diff(inside, prepend=~inside[:1], append=~inside[-1:]))
-    parts = [(a, b) for a, b in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)]
-    found = list[MaskedRun]()
+    parts = list(pairwise(borders.tolist()))
+    runs = list[MaskedRun]()
 
     def masked(a: int, b: int) -> bool:
         return any(compares[a:b]) and any(selects[a:b]) and not any(sums[a:b])
 
     for series in _series(parts, inside, masked):
         if len(series) > 1:
-            found.append(MaskedRun(frozenset(np.concatenate([op[a:b] for a, b in series]).tolist()), len(series)))
-    return found
+            runs.append(MaskedRun(frozenset(np.concatenate([op[a:b] for a, b in series]).tolist()), len(series)))
+    return runs
 
 
 def _series(
@@ -57,7 +60,7 @@ def _series(
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield the spans of networks that masks follow."""
     series = list[tuple[int, int]]()
-    for (a, b), (c, d) in zip(parts, parts[1:], strict=False):
+    for (a, b), (c, d) in pairwise(parts):
         if not inside[a]:
             continue
         first = min(d, c + MOST_KERNELS_OF_MASKS)

@@ -29,16 +29,20 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 
 #: A call that makes one name of another, alone in its line, or within one that keeps rows.
-_CALL = re.compile(r"^(?P<made>[A-Za-z_]\w*)(?:\s*,[\w\s,]*)?\s*=(?!=)\s*(?P<called>[\w.]+(?:\[\w+\])?)\((?P<given>[A-Za-z_][\w.]*)(?=[,)])")
+_CALL = re.compile(
+    r"^(?P<made>[A-Za-z_]\w*)(?:\s*,[\w\s,]*)?\s*=(?!=)\s*(?P<called>[\w.]+(?:\[\w+\])?)\((?P<given>[A-Za-z_][\w.]*)(?=[,)])"
+)
 _CALLED = re.compile(r"(?<![\w.])(?!torch\.|F\.)(?P<called>[\w.]+(?:\[\w+\])?)\((?P<given>[A-Za-z_][\w.]*)\)")
 _SELECTS = re.compile(r"\bwhere\(|\bmasked_fill\w*\(|\*")
 _KEPT = re.compile(r"^(?P<all>[A-Za-z_]\w*)\s*(?:\+?=)(?!=)")
 #: What is compared with the number of a group.
-_COMPARED = re.compile(r"(?P<group>[A-Za-z_][\w.]*)\s*==\s*(?!\w*(?:pad|ignore|eos|bos|blank|unk))(?P<number>[a-z_]\w*)\b(?![.(\[])")
+_COMPARED = re.compile(
+    r"(?P<group>[A-Za-z_][\w.]*)\s*==\s*(?!\w*(?:pad|ignore|eos|bos|blank|unk))(?P<number>[a-z_]\w*)\b(?![.(\[])"
+)
 _MADE = re.compile(r"^(?P<made>[A-Za-z_]\w*)\s*=(?!=)")
 
 
-class _Text(NamedTuple):
+class _KeptInText(NamedTuple):
     """A line that keeps rows: of which tensor all, by which group's number, what is called with what to make which name ("" for none)."""
 
     whole: str
@@ -83,11 +87,11 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 
 def _by_operators(case: Case, flow: OperatorFlow) -> Iterator[_Masked]:
-    found = masked_calls(flow)
-    if not found:
+    kept = masked_calls(flow)
+    if not kept:
         return
     work, code = work_of_operators(case, flow), case.profile.code()
-    for each in found:
+    for each in kept:
         rows = [row for call in each.calls for row in flow.outermost_of(call.first, call.last)]
         where = {} if code is None else place_of_operator(code, flow, np.array([_begin(flow, each)]))
         yield _Masked(work.filter(pl.col("row").is_in(rows)).select("op", "ns"), len(each.calls), each.share, where)
@@ -112,13 +116,15 @@ def _by_kernels(case: Case) -> Iterator[_Masked]:
         yield _Masked(work, run.networks, 1 / run.networks, {"file": lines[0][0], "line": lines[0][1]})
 
 
-def _text_of(lines: Mapping[str, object], number: int) -> _Text | None:
+def _text_of(lines: Mapping[str, object], number: int) -> _KeptInText | None:
     """Return what a line keeps by the number of a group of what it calls, or of what a line right before it calls; None for others."""
     text = str(lines.get(str(number)) or "").strip()
     kept = _KEPT.match(text)
     if kept is None or not _SELECTS.search(text):
         return None
-    before = [str(lines.get(str(each)) or "").strip() for each in range(number - 1, number - 1 - MASKED_LINES_APART, -1)]
+    before = [
+        str(lines.get(str(each)) or "").strip() for each in range(number - 1, number - 1 - MASKED_LINES_APART, -1)
+    ]
     compared = _COMPARED.search(text)
     for line in before:
         made = _MADE.match(line)
@@ -127,14 +133,18 @@ def _text_of(lines: Mapping[str, object], number: int) -> _Text | None:
     if compared is None:
         return None
     adds = "where(" not in text and "masked_fill" not in text
-    found = (kept["all"], compared["group"], compared["number"])
+    keeping = (kept["all"], compared["group"], compared["number"])
     inner = _CALLED.search(text.partition("=")[2])
     if inner and "where" not in inner["called"]:
-        return _Text(*found, inner["called"], inner["given"], "", "", adds)
+        return _KeptInText(*keeping, inner["called"], inner["given"], "", "", adds)
     for line in before:
         call = _CALL.match(line)
-        if call and not call["called"].startswith(("torch.", "F.")) and re.search(rf"\b{call['made']}\b", text.partition("=")[2]):
-            return _Text(*found, call["called"], call["given"], call["made"], line.partition("  #")[0], adds)
+        if (
+            call
+            and not call["called"].startswith(("torch.", "F."))
+            and re.search(rf"\b{call['made']}\b", text.partition("=")[2])
+        ):
+            return _KeptInText(*keeping, call["called"], call["given"], call["made"], line.partition("  #")[0], adds)
     return None
 
 
@@ -159,13 +169,13 @@ def _found(case: Case, rule: Rule, masked: list[_Masked]) -> Finding | None:
     there = f"{in_short(most.where)}: " if most.where else ""
     paste = _paste(case, most)
     fix = Fix.by_name("rows-of-each-network")
-    title = (
-        f"{there}{most.times} networks each compute all rows, of which a mask keeps {units.share(most.share, 1)}: {units.duration(cost)} {case.per}"
-    )
+    keeps = units.share(most.share, 1)
+    took = f"{units.duration(cost)} {case.per}"
+    title = f"{there}{most.times} networks each compute all rows, of which a mask keeps {keeps}: {took}"
     detail = (
-        f"Each of {most.times} calls in turn computes every row, and a mask that compares with the call's number, or a pick, keeps the rows of "
-        f"one group: of all they compute, {units.share(most.share, 1)} is read. They take {units.duration(cost)} {case.per}, {case.share(cost)} of "
-        "the step. Rows are taken to be dealt evenly; kernels of few rows may take more than their share."
+        f"Each of {most.times} calls in turn computes every row, and a mask that compares with the call's number, or a pick, keeps those of "
+        f"one group: of all that they compute, {keeps} is read. They take {took}, {case.share(cost)} of the step. Rows are taken to be "
+        "dealt evenly; kernels of few rows may take more than their share."
     )
     return Found(
         rule,

@@ -229,8 +229,8 @@ UNTRIED = (
         "for k, net in enumerate(nets):\n"
         "    part = net(x[rows[k]])\n"
         "    out = out.index_copy(0, rows[k], part.to(out.dtype))  # not torch.where(mask, net(x), out)",
-        "Numbers of rows are read back: make them once where groups stay. Where they change, sort once in each step (group.argsort()). Batch "
-        "norm in training then sees the rows of its own group alone.", untried=_OWN_CODE,
+        "Numbers of rows are read back: make them once where groups stay. Where they change, sort once in each step "
+        "(group.argsort()). Batch norm in training then sees the rows of its own group alone.", untried=_OWN_CODE,
     ),
     Remedy(
         "rows-added-as-read",
