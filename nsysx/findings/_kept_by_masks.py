@@ -173,8 +173,8 @@ def _found(case: Case, rule: Rule, masked: list[_Masked]) -> Finding | None:
     took = f"{units.duration(cost)} {case.per}"
     title = f"{there}{most.times} networks each compute all rows, of which a mask keeps {keeps}: {took}"
     detail = (
-        f"Each of {most.times} calls in turn computes every row, and a mask that compares with the call's number, or a pick, keeps those of "
-        f"one group: of all that they compute, {keeps} is read. They take {took}, {case.share(cost)} of the step. Rows are taken to be "
+        f"Each of {most.times} calls in turn computes every row, and a mask that compares with the call's number, or a pick, keeps those "
+        f"of one group: of all that they compute, {keeps} is read. They take {took}, {case.share(cost)} of the step. Rows are taken to be "
         "dealt evenly; kernels of few rows may take more than their share."
     )
     return Found(

@@ -34,14 +34,13 @@ from nsysx.findings._flow_work import (
     time_of_operators,
     work_of_operators,
 )
+from nsysx.findings._kept_results import NAMED, to_keep
 from nsysx.findings._numbers_of_lines import counts_steps, names_of_rounds, numbers_written_out, same_parts
 from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.judging.other_work import others_of_gpu, working_share
 from nsysx.model import Row
 from nsysx.replay import peers
 
-#: A line that gives what one call makes a name.
-_NAMED = re.compile(r"^\s*([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=\s*([^=\s].*[)\]])\s*(#.*)?$")
 _CONDITION = (
     "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
     "mask or length needs a new one. Its memory stays taken."
@@ -253,7 +252,7 @@ def _fix(case: Case, code: CodeLines, where: Row, often: str, maker: str, lines:
     """
     source = texts(case.profile)
     written = [text_of(source, where.get("file"), line) or "" for line in lines]
-    named = [match for text in written if (match := _NAMED.match(text))]
+    named = [match for text in written if (match := NAMED.match(text))]
     advice = f"Make this once, before the steps, and keep the result: {maker or 'it'} comes out the same {often}"
     others = [f"line {line}" for line in lines if line != where.get("line")]
     if 0 < len(others) < MOST_LINES_NAMED:
@@ -264,27 +263,4 @@ def _fix(case: Case, code: CodeLines, where: Row, often: str, maker: str, lines:
     if not (named and len(named) == len(lines) and whole and len(indents) == 1):
         advice += ". In a module: in __init__, with register_buffer(name, value, persistent=False)"
         return Fix.by_name("computed-once", text=advice, condition=_CONDITION)
-    return Fix.by_name(
-        "computed-once", text=advice, paste=_to_keep([(m[1], m[2]) for m in named]), condition=_CONDITION
-    )
-
-
-def _to_keep(made: Sequence[tuple[str, str]]) -> str:
-    """Return the lines that make these (names, what they are given) once; each object may make another one."""
-    names = ", ".join(dict.fromkeys(name for each, _ in made for name in re.split(r"\s*,\s*", each)))
-    (first, value), *others = made
-    if any(re.search(r"\bself\b", value) for _, value in made):
-        kept, head = "self.kept_" + re.sub(r"\W+", "_", names), ""
-        is_new = f'not hasattr(self, "{kept.removeprefix("self.")}")'
-    else:
-        kept, head = (
-            f'kept["{names}"]',
-            "kept = {}  # at the top of the file; then in place of "
-            + ("these lines:" if others else "this line:")
-            + "\n",
-        )
-        is_new = f'"{names}" not in kept'
-    if not others:
-        return f"{head}if {is_new}: {kept} = {value}\n{first} = {kept}"
-    inside = "".join(f"    {name} = {given}\n" for name, given in made)
-    return f"{head}if {is_new}:\n{inside}    {kept} = {names}\n{names} = {kept}"
+    return Fix.by_name("computed-once", text=advice, paste=to_keep([(m[1], m[2]) for m in named]), condition=_CONDITION)

@@ -25,11 +25,13 @@ Harmless when
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows
 from nsysx.events.operator_of_calls import operator_of_calls
@@ -37,11 +39,12 @@ from nsysx.events.repeated_constants import repeated_constants
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE
-from nsysx.findings._flow_work import copied
+from nsysx.findings._flow_work import copied, place_of_group
 from nsysx.findings._found import Found
+from nsysx.findings._kept_results import NAMED, to_keep
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._work_bounds import WEIGHT_OPERATORS_NAMED
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX135",
@@ -52,6 +55,7 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu")
+_ONCE = "constants = make(inputs)  # once, before the loop: only what never changes"
 _NORMALIZED = "aten::_weight_norm"
 _CONSTANTS = "Compute once, before the loop, what each call of {cls} recomputes from unchanged tensors, and pass it in"
 #: Layers of torch_geometric that keep what they compute of a graph.
@@ -126,11 +130,16 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     made = calls_for_constants(case)
     if not made:
         return []
+    constants = repeated_constants(
+        flow, trained_of(case.profile).tolist(), copied(case.profile, flow, "HtoD"), FEWEST_ROUNDS
+    )
     inner = {call.cls: call.last - call.first for call in sorted(flow.calls, key=lambda call: call.first - call.last)}
     cls = min(made, key=lambda name: (-made[name].height, inner.get(name, 0), name))
-    calls = calls_of(made[cls])
+    where = _line_of_all(case, flow, constants[cls])
+    below = _below(case, made[cls], where)
+    calls = calls_of(below)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    worth = case.worth(*edits_without(made[cls], case.ops), cause=RULE.cause) if calls else None
+    worth = case.worth(*edits_without(below, case.ops), cause=RULE.cause) if calls else None
     if worth is None or not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return []
     often = sum(call.cls == cls for call in flow.calls)
@@ -142,9 +151,54 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     )
     how = f": {cls}(..., cached=True), as the graph stays the same" if cls in _CACHED else ""
     fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
+    line = NAMED.match(text_of(texts(case.profile), where.get("file"), where.get("line")) or "")
+    if cls not in _CACHED:
+        fix = fix.but(paste=_ONCE if line is None else to_keep([(line[1], line[2])]))
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
-    constants = Found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)
-    return [constants.as_finding(case)]
+    again = Found(
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=worth.likely_ns,
+        fix=fix,
+        where=where or None,
+        calls=calls,
+        takes=takes,
+    )
+    return [again.as_finding(case)]
+
+
+def _line_of_all(case: Case, flow: OperatorFlow, rows: Sequence[int]) -> Row:
+    """Return the line of the program that makes all of some operators (rows), itself or in what it calls, and nothing else; {} for none."""
+    code, of_calls = case.profile.code(), operator_of_calls(case.profile)
+    outer = sorted(frozenset(flow.outermost).intersection(rows))
+    if code is None or of_calls is None or not outer:
+        return {}
+    launching = {
+        flow.outermost[int(np.searchsorted(flow.outermost, row, side="right")) - 1]
+        for row in np.unique(of_calls.forward[of_calls.forward >= 0]).tolist()
+    }
+    where = place_of_group(code, flow, outer, launching)
+    stacks = code.at(flow.thread, flow.start_ns[outer])
+    there = frozenset(number for number in range(code.places.height) if where and code.where(number) == where)
+    theirs = np.isin(outer, sorted(launching))
+    return where if there and theirs.any() and code.passing(stacks[theirs], there).all() else {}
+
+
+def _below(case: Case, made: pl.DataFrame, where: Row) -> pl.DataFrame:
+    """Return the calls that constants make (``made``), with what else their line makes: exchanges, and waits for what the host reads."""
+    code = case.profile.code()
+    there = (
+        frozenset(number for number in range(code.places.height) if where and code.where(number) == where)
+        if code
+        else frozenset[int]()
+    )
+    if code is None or not there:
+        return made
+    below = code.passing(code.call[case.calls["call"].to_numpy()], there)
+    both = below | case.calls["call"].is_in(made["call"].implode()).to_numpy()
+    return case.calls.filter(pl.Series(both, dtype=pl.Boolean))
 
 
 def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
