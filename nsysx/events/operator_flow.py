@@ -244,7 +244,7 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
     results = [results_in(each or "") for each in made.to_list()]
     named = [tuple(number if which >= 0 else -1 for number, which in each) for each in results]
-    given = _passed_on(named, sizes, numbers, names, spans)
+    given = _without_numbers(_passed_on(named, sizes, numbers, names, spans), sizes, numbers, names)
     layer = layer_of(modules)
     rows = layer.rows
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
@@ -279,6 +279,29 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
 def results_in(text: str) -> list[tuple[int, int]]:
     """Return which operator made each argument (its number) and as which of its results, a negative one where torch names none."""
     return [(int(number), int(which)) for number, which in _EACH.findall(text)]
+
+
+def _without_numbers(
+    made: list[tuple[int, ...]], sizes: Sequence[str], numbers: Sequence[int], names: Sequence[str]
+) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 for a number of Python that bears the name of what lay in its memory.
+
+    It has no dimensions and the name of an operator before the flow, where most operators of the same name and sizes are given none.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
+    for row, name in enumerate(names):
+        alike.setdefault((name, sizes[row]), []).append(row)
+    real, first = list(made), min((number for number in numbers if number >= 0), default=0)
+    for (_, text), rows in alike.items():
+        dimensions = DIMENSIONS.findall(text)
+        for argument, size in enumerate(dimensions):
+            if size or any(len(made[row]) != len(dimensions) for row in rows):
+                continue
+            older = [row for row in rows if 0 <= made[row][argument] < first]
+            if older and 2 * sum(made[row][argument] < 0 for row in rows) > len(rows):
+                for row in older:
+                    real[row] = (*real[row][:argument], -1, *real[row][argument + 1 :])
+    return real
 
 
 def _passed_on(

@@ -297,3 +297,8 @@ UNHINDERED_WORK_SHARE = 0.9
 # ---- _kept_by_masks ---------------------------------------------------------------------------------------------
 #: What keeps rows of a result stands within so many lines behind what makes it. Chosen: the call, the mask, a line between.
 MASKED_LINES_APART = 4
+
+# ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
+#: A line makes what a class of modules makes again if this share of these operators are its own, or of what it calls. Chosen: a tensor of
+#: zeros, and the like, are the step's.
+CONSTANTS_OF_LINE_SHARE = 0.6

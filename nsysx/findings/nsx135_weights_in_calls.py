@@ -33,17 +33,17 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_drawn, made_weights, outermost_rows
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.repeated_constants import repeated_constants
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE
-from nsysx.findings._flow_work import copied, place_of_group
+from nsysx.findings._flow_work import copied
 from nsysx.findings._found import Found
 from nsysx.findings._kept_results import NAMED, to_keep
 from nsysx.findings._once import Takes, began_in, edits_without
-from nsysx.findings._work_bounds import WEIGHT_OPERATORS_NAMED
+from nsysx.findings._work_bounds import CONSTANTS_OF_LINE_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.model import Finding, Row
 
 RULE = Rule(
@@ -170,20 +170,30 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
 
 
 def _line_of_all(case: Case, flow: OperatorFlow, rows: Sequence[int]) -> Row:
-    """Return the line of the program that makes all of some operators (rows), itself or in what it calls, and nothing else; {} for none."""
-    code, of_calls = case.profile.code(), operator_of_calls(case.profile)
-    outer = sorted(frozenset(flow.outermost).intersection(rows))
-    if code is None or of_calls is None or not outer:
+    """Return the innermost line that makes most of some constants (rows), itself or in what it calls, and nothing of the step; {} for none.
+
+    What an exchange brings, and what the host reads to make room for it, is made of the same there: all that it is given is made below the
+    line, or older than the step, and nothing of it is trained.
+    """
+    code, trained = case.profile.code(), trained_of(case.profile)
+    outer = np.array(sorted(frozenset(flow.outermost).intersection(rows)), np.int64)
+    if code is None or not len(outer):
         return {}
-    launching = {
-        flow.outermost[int(np.searchsorted(flow.outermost, row, side="right")) - 1]
-        for row in np.unique(of_calls.forward[of_calls.forward >= 0]).tolist()
-    }
-    where = place_of_group(code, flow, outer, launching)
     stacks = code.at(flow.thread, flow.start_ns[outer])
-    there = frozenset(number for number in range(code.places.height) if where and code.where(number) == where)
-    theirs = np.isin(outer, sorted(launching))
-    return where if there and theirs.any() and code.passing(stacks[theirs], there).all() else {}
+    often = Counter(line for stack in stacks.tolist() for line in dict.fromkeys(code.own_chain(stack)))
+    depth = {line: n for stack in stacks.tolist() for n, line in enumerate(code.own_chain(stack))}
+    most = [line for line, times in often.items() if times >= CONSTANTS_OF_LINE_SHARE * len(outer)]
+    line_row = min(most, key=lambda line: (depth[line], line), default=-1)
+    every = code.at(flow.thread, flow.start_ns[flow.outermost])
+    below = np.flatnonzero(code.passing(every, frozenset((line_row,))))
+    theirs = frozenset(flow.outermost[n] for n in below.tolist())
+    drawn = copied(case.profile, flow, "HtoD")
+    inside = frozenset(row for begin, end in flow.outermost_spans if begin in theirs for row in range(begin, end))
+    for row in inside:
+        older = sum(number >= 0 for number in flow.made[row]) > len(flow.makers[row])
+        if trained[row] or drawn[row] or is_drawn(flow.names[row]) or older or not inside.issuperset(flow.makers[row]):
+            return {}
+    return code.where(line_row)
 
 
 def _below(case: Case, made: pl.DataFrame, where: Row) -> pl.DataFrame:
