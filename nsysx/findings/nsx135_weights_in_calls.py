@@ -24,6 +24,8 @@ Harmless when
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
@@ -56,6 +58,8 @@ RULE = Rule(
 )
 REQUIRES = ("steps", "gpu")
 _ONCE = "constants = make(inputs)  # once, before the loop: only what never changes"
+#: A call that is given nothing but what an object keeps: what ranks tell each other in it is nothing of the step.
+_GIVEN_NOTHING = re.compile(r"=\s*[\w.]+\(\s*(?:(?:self\.[\w.]+|\d+)\s*,?\s*)*\)\s*$")
 _NORMALIZED = "aten::_weight_norm"
 _CONSTANTS = "Compute once, before the loop, what each call of {cls} recomputes from unchanged tensors, and pass it in"
 #: Layers of torch_geometric that keep what they compute of a graph.
@@ -153,7 +157,7 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
     line = NAMED.match(text_of(texts(case.profile), where.get("file"), where.get("line")) or "")
     if cls not in _CACHED:
-        fix = fix.but(paste=_ONCE if line is None else to_keep([(line[1], line[2])]))
+        fix = fix.but(paste=_ONCE if line is None else _kept(line[1], line[2]))
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
     again = Found(
         RULE,
@@ -167,6 +171,13 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
         takes=takes,
     )
     return [again.as_finding(case)]
+
+
+def _kept(names: str, value: str) -> str:
+    """Return the lines that make a value once and give it these names; each object may make another one."""
+    if re.search(r"\bself\b", value):
+        return to_keep([(names, value)])
+    return f"kept = {value}  # once, before the loop\n{names} = kept  # in place of this line"
 
 
 def _line_of_all(case: Case, flow: OperatorFlow, rows: Sequence[int]) -> Row:
@@ -189,11 +200,24 @@ def _line_of_all(case: Case, flow: OperatorFlow, rows: Sequence[int]) -> Row:
     theirs = frozenset(flow.outermost[n] for n in below.tolist())
     drawn = copied(case.profile, flow, "HtoD")
     inside = frozenset(row for begin, end in flow.outermost_spans if begin in theirs for row in range(begin, end))
-    for row in inside:
-        older = sum(number >= 0 for number in flow.made[row]) > len(flow.makers[row])
+    text = text_of(texts(case.profile), *code.places.row(line_row)[:2]) if line_row >= 0 else None
+    given_nothing = bool(_GIVEN_NOTHING.search(text or ""))
+    brought = set[int]()  # made of what a collective brings
+    for row in sorted(inside):
+        unseen = [number for number in flow.made[row] if number >= 0 and number not in flow.row_of]
+        of_exchange = bool(unseen or brought.intersection(flow.makers[row]))
+        if given_nothing and of_exchange and all(_row_before(flow, number) in inside for number in unseen):
+            brought.add(row)
+            continue
+        older = bool(unseen)
         if trained[row] or drawn[row] or is_drawn(flow.names[row]) or older or not inside.issuperset(flow.makers[row]):
             return {}
     return code.where(line_row)
+
+
+def _row_before(flow: OperatorFlow, number: int) -> int:
+    """Return the last operator (row) before a number that no operator of the flow has, -1 for none."""
+    return bisect_right(flow.number, number) - 1
 
 
 def _below(case: Case, made: pl.DataFrame, where: Row) -> pl.DataFrame:
