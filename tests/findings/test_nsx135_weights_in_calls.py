@@ -83,3 +83,64 @@ def test_zeros_that_each_layer_fills_are_no_constants(tmp_path: Path) -> None:
     net, x = nn.Sequential(*(Scattering() for _ in range(4))), torch.randn(64, 8)
     found = recorded(lambda: net(x).square().mean().backward(), net, __file__, tmp_path).found(tmp_path, "NSX135")
     assert not found
+
+
+class Edges:
+    """A graph that never changes."""
+
+    def __init__(self) -> None:
+        self.src, self.n = torch.randint(0, 64, (256,)), 64
+
+    def plan(self) -> tuple[torch.Tensor, torch.Tensor]:
+        order = torch.argsort(self.src)
+        wanted = torch.unique(self.src[self.src > 5])
+        return torch.searchsorted(wanted, self.src).clamp(max=len(wanted) - 1), order
+
+
+class Planning(nn.Module):
+    """A layer that makes a plan of its graph in each call, ``of_step``: with what it computes."""
+
+    def __init__(self, edges: Edges, *, of_step: bool = False) -> None:
+        super().__init__()
+        self.lin, self.edges, self.of_step = nn.Linear(8, 8), edges, of_step
+
+    def prepared(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        at, order = self.edges.plan()
+        return at, x[order % 64].relu().sum(0)
+
+    def forward(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        x = self.lin(x)
+        if self.of_step:
+            at, more = self.prepared(x)
+            return x[at % 64][:64] + more
+        at, order = edges.plan()
+        return x[at % 64][:64] + x[order % 64][:64]
+
+
+def planned(folder: Path, *, of_step: bool) -> list[Finding]:
+    edges, x = Edges(), torch.randn(64, 8)
+    net = nn.ModuleList(Planning(edges, of_step=of_step) for _ in range(4))
+
+    def step() -> None:
+        y = x
+        for layer in net:
+            y = layer(y, edges)
+        y.square().mean().backward()
+
+    return recorded(step, net, __file__, folder, slow=("sort", "searchsorted")).found(folder, "NSX135")
+
+
+def test_a_plan_of_each_layer_is_made_once_at_its_line(tmp_path: Path) -> None:
+    (finding,) = planned(tmp_path, of_step=False)
+    assert finding.where["line"] == Planning.forward.__code__.co_firstlineno + 5
+    assert finding.remedies[0].paste == (
+        "kept = edges.plan()  # once, before the loop\nat, order = kept  # in place of this line"
+    )
+
+
+def test_a_line_that_computes_something_of_the_step_as_well_is_not_named(tmp_path: Path) -> None:
+    for finding in planned(tmp_path, of_step=True):
+        assert finding.where.get("line") != Planning.forward.__code__.co_firstlineno + 3
+        assert "self.prepared" not in (finding.remedies[0].paste or "") and "GCN" not in (
+            finding.remedies[0].paste or ""
+        )
