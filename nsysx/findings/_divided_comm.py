@@ -53,7 +53,7 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
     if row is None or row["exposed_wait_ns"] is None:
         return None
     waited, transferred = (round(row[f"exposed_{part}_ns"] / max(row["steps"], 1)) for part in ("wait", "transfer"))
-    if others and waited + transferred:  # in steps of other lengths only the shares are known
+    if others and exposed > waited + transferred > 0:  # of longer steps only the shares are known
         waited, transferred = (round(exposed * part / (waited + transferred)) for part in (waited, transferred))
     transfer = min(transferred, exposed)
     if rank_verdict.wait_for_work(table.rows):  # GPU work that others wait for is no matter of tracing
