@@ -120,12 +120,21 @@ def lines(
     short = answer_text.changes(summary, CellTexts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
     of_ranks = said.bars_title.startswith((RANKS, RANKS_BELOW))
+    least = int(_another_saves_more(summary))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
         for bars, also, code in _LEFT_OF_RANKS if of_ranks else _LEFT:
-            out = _lines(worded, width, plain, bars, also, code)
+            out = _lines(worded, width, plain, bars, max(also, least), code)
             if len(out) <= TERMINAL_LINES:
                 return out
     return out
+
+
+def _another_saves_more(summary: Summary) -> bool:
+    """Return whether another finding may save more than what is to be done, which comes first where it is surer or an oversight."""
+    answer, step_ns = summary.answer, summary.step.shown_ns
+    if not answer.also or answer.then_ns is None or step_ns is None:
+        return False
+    return (answer.also[0].saving_ns or 0) > step_ns - answer.then_ns
 
 
 def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
