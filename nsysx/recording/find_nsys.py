@@ -31,6 +31,8 @@ NSYS_PLACES = (
     "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
     "/usr/lib/nsight-systems/bin/nsys",
 )
+#: What is said of a helper of which no process does anything.
+IDLE = "did nothing"
 GET_NSYS = (
     "Install Nsight Systems (part of the CUDA toolkit; on Debian `nsysx doctor --install-nsys` needs no root rights) "
     "or name it with --nsys PATH"
@@ -108,7 +110,7 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
             process.communicate()
             return (
                 EXIT_NOT_FOUND,
-                f"{command[0]} did nothing for {HELPER_IDLE_S:.0f} s" if now - active > HELPER_IDLE_S else "no answer",
+                f"{command[0]} {IDLE} for {HELPER_IDLE_S:.0f} s" if now - active > HELPER_IDLE_S else "no answer",
             )
 
 
@@ -119,7 +121,7 @@ def asked_version(nsys: Path) -> tuple[str, str]:
     return (
         (match.group(1), "")
         if match and code == 0
-        else ("", (", it hangs" if code == EXIT_NOT_FOUND and "did nothing" in output else ""))
+        else ("", (", it hangs" if code == EXIT_NOT_FOUND and IDLE in output else ""))
     )
 
 

@@ -20,7 +20,7 @@ from nsysx import nsys_messages
 from nsysx.errors import NsysxError
 from nsysx.recording import clock_sampler
 from nsysx.recording.commands import export_command, profile_command
-from nsysx.recording.find_nsys import Nsys, ask, find_nsys
+from nsysx.recording.find_nsys import IDLE, Nsys, ask, find_nsys
 from nsysx.recording.recording_bounds import LOW_DISK_BYTES
 from nsysx.recording.run_options import RunOptions
 
@@ -46,6 +46,8 @@ domain.push_range(domain.get_event_attributes(message="nsysx doctor"))
 domain.pop_range()
 """
 
+#: Files of an nsys that was killed hold up every later one for 30 s, until it gives up.
+_HELD_UP = "An nsys that was killed may hold up all others: pkill -f 'nsys --start-agent', then remove /tmp/nvidia/nsight_systems"
 _TORCH = """
 import json, torch
 print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available(),
@@ -125,7 +127,8 @@ def records(nsys: Nsys, python: str) -> Iterator[MachineCheck]:
         code, output = ask(profile_command(nsys, options, folder / "report", program))
         report = folder / "report.nsys-rep"
         if code != 0 or not report.is_file():
-            fix = f"Try by hand: {nsys.path} profile true"
+            by_hand = f"Try by hand: {nsys.path} profile true"
+            fix = f"{_HELD_UP}. {by_hand}" if IDLE in output else by_hand
             yield MachineCheck("nsys records", "fail", _last_line(output), fix, needed=True)
             return
         yield MachineCheck("nsys records", "ok", f"{report.stat().st_size:,} bytes")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.errors import NsysxError
-from nsysx.recording import capture
-from nsysx.recording.find_nsys import ask, find_nsys
+from nsysx.recording import capture, machine_checks
+from nsysx.recording.find_nsys import Nsys, ask, find_nsys
 from nsysx.recording.recording_bounds import HELPER_IDLE_S
 from nsysx.recording.run_options import RunOptions
 from tests.recording.test_as_bare import under
@@ -49,6 +49,16 @@ def test_an_nsys_that_holds_what_all_others_wait_for(nsys: str, tmp_path: Path) 
         run = done(under(nsys, ["printenv", "TMPDIR"]), tmp_path, TMPDIR=str(tmp_path))
     assert (run.returncode, run.stdout) == (0, f"{tmp_path}\n"), run.stderr
     assert results(tmp_path) == CAPTURED
+
+
+@pytest.mark.parametrize(("answer", "held"), [("nsys did nothing for 4 s", True), ("error: no such option", False)])
+def test_doctor_says_what_is_left_of_an_nsys_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch, answer: str, held: bool
+) -> None:
+    """Seen with 172 sessions that were killed: each nsys that came later gave up after 30 s, and none held the lock."""
+    monkeypatch.setattr(machine_checks, "ask", lambda command: (127, answer))
+    (check,) = machine_checks.records(Nsys(Path("/opt/nsys"), "2023.4.4"), sys.executable)
+    assert (check.status, "remove /tmp/nvidia/nsight_systems" in check.fix) == ("fail", held)
 
 
 # --- nsys -------------------------------------------------------------------------------------------------------------
