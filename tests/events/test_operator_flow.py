@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nsysx.events.needs_of_calls import depth, signature
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, _passed_on
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, _passed_on, _without_numbers
 from nsysx.events.recorded_beside import recorded_beside
 
 Op = tuple[str, int, tuple[int, ...], str]
@@ -125,3 +125,24 @@ def test_a_number_does_not_bear_the_name_of_what_was_dropped_within_an_operator(
         [(-1, -1), (-1, -1), (-1, maker)], ["[50], [1]", "[1], []", f"[42], {size}"], [1, 2, 3], names, spans
     )
     assert made[2] == (-1, told)
+
+
+@pytest.mark.parametrize(
+    ("others", "size", "kept"),
+    [
+        (
+            (-1, -1),
+            "",
+            -1,
+        ),  # the same operator is given a number elsewhere: here one that lies where a tensor of an earlier step lay
+        ((-1, -1), "8", 3),  # a tensor that an earlier step made
+        ((30, 31), "", 3),  # tensors without dimensions, wherever they are given
+        ((-1, 31), "", 3),
+    ],
+)
+def test_a_number_of_python_has_no_maker_where_the_same_operator_is_mostly_given_none(
+    others: tuple[int, int], size: str, kept: int
+) -> None:
+    made = [(20, 3), (21, others[0]), (22, others[1])]
+    sizes = [f"[8, 8], [{size}]"] * 3
+    assert _without_numbers(made, sizes, [40, 41, 42], ["aten::mul"] * 3)[0] == (20, kept)
