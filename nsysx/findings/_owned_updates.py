@@ -28,6 +28,8 @@ _REDUCES, _BROADCASTS, _GATHERS = (
     ("broadcast", "bcast"),
     ("allgather",),
 )
+#: Phases in which no update runs.
+_OF_NETWORKS = ("forward", "backward", "evaluation")
 
 
 class Owned(NamedTuple):
@@ -55,7 +57,9 @@ def owned(profile: Profile) -> Owned | None:
         return None
     gives, gathers = (sent["kind"].is_in(kinds).to_numpy() for kinds in (_BROADCASTS + _GATHERS, _GATHERS))
     passes = gives | sent["kind"].is_in(_REDUCES).to_numpy()
-    work = ops.filter(pl.col("cls") == DeviceActivity.COMPUTE.value)
+    # Ranks that divide rows gather within a network, too.
+    of_network = pl.col("phase").cast(pl.String).is_in(_OF_NETWORKS).fill_null(value=False)
+    work = ops.filter((pl.col("cls") == DeviceActivity.COMPUTE.value) & ~of_network)
     behind = np.searchsorted(sent["call"].to_numpy(), work["call"].to_numpy())
     between = np.append(gives, False)[behind] & np.append(passes, False)[behind - 1]
     if not between.any():

@@ -25,7 +25,8 @@ MB = 1_000_000
 def rank(folder: Path, kind: str, number: int, matrices: int) -> Profile:
     """A rank that updates so many matrices (100 us each) and 20 other parameters (2 us), and sends what it owns.
 
-    Kinds: "flat" (all that a rank owns in one message), "each" (a message behind each parameter), "gathered", "one root", "metrics".
+    Kinds: "flat" (all that a rank owns in one message), "each" (a message behind each parameter), "gathered", "network" (in a
+    forward), "one root", "metrics".
     """
 
     def message(program: Lined, name: str, kernel: str, size: int, root: int) -> None:
@@ -35,7 +36,7 @@ def rank(folder: Path, kind: str, number: int, matrices: int) -> Profile:
         noted(program.main, name, begin + 1, program.t, comm=7, size=size, Root=root)
 
     def send(program: Lined, root: int) -> None:
-        name = "ncclAllGather" if kind == "gathered" else "ncclBroadcast"
+        name = "ncclAllGather" if kind in ("gathered", "network") else "ncclBroadcast"
         with program.line(SENDING):
             message(program, name, KERNELS[name], 20 * MB, 0 if kind == "one root" else root)
 
@@ -48,7 +49,7 @@ def rank(folder: Path, kind: str, number: int, matrices: int) -> Profile:
     def body(program: Lined, _: int) -> None:
         with program.range("forward"), program.range("net:Net"), program.line(1):
             program.launch(300, "gemm")
-        with program.line(STEP):
+        with program.range("forward" if kind == "network" else "step_of_owners"), program.line(STEP):
             with program.line(REDUCING):
                 message(program, "ncclReduce", REDUCE, 40 * MB, 0)
             if kind == "metrics":
@@ -107,6 +108,7 @@ def test_parameters_get_owners_by_cost(
     [
         ("one root", 0, Surplus.LONE, 800_000, {}),  # one rank updates for all, whatever its peers compute there
         ("metrics", 0, Surplus.LONE, 800_000, {}),  # computed behind all messages
+        ("network", 2, Surplus.SEVERAL, 600_000, {}),  # rows of ranks, which a network gathers between its layers
         ("gathered", 0, Surplus.LONE, 800_000, {}),  # pictures of one rank before a sharded network is gathered
         ("flat", 8, Surplus.SEVERAL, 800_000, {}),  # late by something else
         ("flat", 2, Surplus.SEVERAL, 2_000_000, {}),  # mostly so
