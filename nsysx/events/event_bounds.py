@@ -292,8 +292,8 @@ FEWEST_PLACED, FEWEST_SPREAD = 4, 8
 #: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
 IN_ONE_RANGE_SHARE = 0.75
 #: Between so many pairs of steps what comes between them repeats, and behind this share of the steps it is a part of each iteration: a
-#: rollout behind every second one is behind a little less than half of those in a window. Chosen.
-FEWEST_BETWEEN, REPEATED_BETWEEN_SHARE = 3, 0.4
+#: rollout behind every second or third one, which in a window is behind a little less. An index or an evaluation comes less often. Chosen.
+FEWEST_BETWEEN, REPEATED_BETWEEN_SHARE = 3, 0.25
 
 # ---- streams ----------------------------------------------------------------------------------------------------
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.

@@ -325,7 +325,7 @@ def _covers(
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
     what the probe saw to be an evaluation between steps, where that comes less ``often``: it may be most of the work of a short window,
-    and an index that is made anew every tenth step most of the loop. One behind every second step may be a rollout, a part of each
+    and an index that is made anew every tenth step most of the loop. One behind every third step may be a rollout, a part of each
     iteration. ``unmarked_before``: what knows a loop by its rounds has seen some of them before it marks one, so the same kernels before
     the first step do not count.
     """
