@@ -22,7 +22,7 @@ from tests import builder, oracle, samples, strategies
 from tests.builder import Report
 from tests.examples import examples
 
-slow = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 #: When the sessions of the builder's reports start.
 EPOCH_NS = 1_795_228_332_660_273_255
 few = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
