@@ -11,9 +11,9 @@ import numpy as np
 from nsysx.events.flow_messages import FlowMessage
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.events.operator_names import LAYERS
 from nsysx.events.result_readers import ResultReaders
 
-_PRODUCTS = re.compile(r"^aten::(linear|mm|addmm|matmul)$")
 #: What works on each number by itself.
 ELEMENTWISE = re.compile(
     r"^aten::(relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|mul|div|add|sub|square|pow|(native_)?dropout)_?$"
@@ -82,7 +82,7 @@ class LayerReaders(ResultReaders):
             row = waiting.pop()
             seen.add(row)
             name = self.flow.names[row]
-            if _PRODUCTS.match(name):
+            if name in LAYERS:
                 continue
             # What an operator reads of those in it is nothing that it is read by: a copy writes into what was made for it.
             readers = {reader for reader in self._behind(self._made(row), message) if reader > row}

@@ -13,11 +13,10 @@ from nsysx.events.matrix_products import Factors, MatrixProducts
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_bounds import FEWER_OPERATIONS_SHARE
 from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_names import LAYERS
 
 _ADDS, _PRODUCT = re.compile(r"^aten::(add|sub)_?$"), re.compile(r"^aten::(addmm|b?mm)$")
 _TURNS = re.compile(r"^aten::([tT]|numpy_T|mT|transpose|swapaxes)$")
-#: Operators that a layer calls for its product.
-_LAYERS = ("aten::linear", "aten::matmul", "aten::mm", "aten::addmm")
 
 
 class LowRankWeight(NamedTuple):
@@ -59,7 +58,7 @@ class _Weights(MatrixProducts):
         biased, flow = list[Factors](), self.flow
         for row, end in flow.outermost_spans:
             held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
-            if len(held) == 1 and flow.names[held[0]] == "aten::addmm" and flow.names[row] in _LAYERS:
+            if len(held) == 1 and flow.names[held[0]] == "aten::addmm" and flow.names[row] in LAYERS:
                 sizes, made = self.sizes[held[0]][1:3], flow.made[held[0]][1:3]
                 if len(sizes) == len(made) == 2 and all(len(size) == 2 for size in sizes):
                     (rows, inner), columns = sizes[0], sizes[1][1]

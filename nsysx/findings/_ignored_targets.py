@@ -20,6 +20,7 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.operator_names import LAYERS
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._finding_bounds import REPORTED_SHARE
@@ -37,7 +38,6 @@ _HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|log_softmax|float|
 _NAMES_IGNORED = re.compile(r"ignore_index|-100\b")
 #: How the probe notes a number that losses ignore.
 _IGNORED = "-"
-_LAYERS = re.compile(r"^aten::(linear|matmul|mm|addmm)$")
 
 
 class _HeadLoss(NamedTuple):
@@ -61,7 +61,7 @@ def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
         while maker >= 0 and (_HANDS_ON.match(flow.names[maker]) or is_view(flow.names[maker])) and flow.made[maker]:
             between.append(maker)
             maker = flow.row_of.get(flow.made[maker][0], -1)
-        if maker >= 0 and _LAYERS.match(flow.names[maker]):
+        if maker >= 0 and flow.names[maker] in LAYERS:
             yield _HeadLoss(row, tuple(between), maker, math.prod(sizes[1]), sizes[0][-1])
 
 

@@ -17,9 +17,8 @@ from nsysx.events.profile import Profile
 from nsysx.findings import _copied_weights
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE
-from nsysx.findings._rank_rows import straggler_of
+from nsysx.findings._rank_rows import profile_of, straggler_of
 from nsysx.model import Finding
-from nsysx.replay import peers
 
 
 def with_all_that_goes(case: Case, finding: Finding) -> Finding:
@@ -31,8 +30,7 @@ def with_all_that_goes(case: Case, finding: Finding) -> Finding:
     by_name = [way.name for way in finding.remedies] == [way.name for way in _copied_weights.ON_GPU.ways]
     if finding.verdict != "found" or not by_name or late is None or told.likely_ns is None:
         return finding
-    profiles = (case.profile, *peers.others(case.profile))
-    shown = next((each for each in profiles if each.process == late["process"]), None)
+    shown = profile_of(case, late["process"])
     capture, process = case.profile.trace.capture, late["process"]
     more_ns = 0.0 if case.profile.steps.in_rounds else bare.excess_ns(capture, process)
     copying = None if shown is None else _copying_steps(shown)

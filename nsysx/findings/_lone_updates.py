@@ -13,10 +13,9 @@ from nsysx.events.message_calls import with_messages
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import MOST_METRIC_BYTES, MOST_SHARE, SENT_BACK_SHARE
-from nsysx.findings._rank_rows import rank_rows, straggler_of
+from nsysx.findings._rank_rows import profile_of, rank_rows, straggler_of
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
-from nsysx.replay import peers
 from nsysx.units import several
 
 _REDUCES, _BROADCASTS = ("reduce", "allreduce", "gather"), ("broadcast", "bcast")
@@ -35,8 +34,7 @@ def updated_by_one(case: Case, finding: Finding) -> Finding | None:
         or late["late_spread"] != Surplus.LONE
     ):
         return None
-    profiles = (case.profile, *peers.others(case.profile))
-    shown = next((each for each in profiles if each.process == late["process"]), None)
+    shown = profile_of(case, late["process"])
     sent = 0.0 if shown is None else _sent_behind(shown, late)
     if not sent:
         return None

@@ -19,9 +19,8 @@ from nsysx.events.message_calls import with_messages
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import MOST_METRIC_BYTES, MOST_SHARE
-from nsysx.findings._rank_rows import rank_rows, straggler_of
+from nsysx.findings._rank_rows import profiles_of_ranks, rank_rows, straggler_of
 from nsysx.model import Finding, Row
-from nsysx.replay import peers
 
 _REDUCES, _BROADCASTS, _GATHERS = (
     ("reduce", "allreduce", "reducescatter", "gather"),
@@ -90,7 +89,7 @@ def owned_unevenly(case: Case, finding: Finding) -> Finding | None:
     late, rows = straggler_of(case), rank_rows(case)
     if finding.verdict != "found" or late is None or late["late_cause"] != Late.COMPUTE:
         return None
-    profiles = (case.profile, *peers.others(case.profile))
+    profiles = profiles_of_ranks(case)
     shown = next((each for each in profiles if each.process == late["process"]), None)
     here = None if shown is None else shown.once(owned)
     there = [each.once(owned) for each in profiles if each is not shown]

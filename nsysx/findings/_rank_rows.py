@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.model import Row
+from nsysx.replay import peers
 
 
 def rank_rows(case: Case) -> Sequence[Row]:
@@ -27,3 +29,13 @@ def rank_shown(case: Case) -> int | None:
         return case.shown_rank
     alike = [row["rank"] for row in rank_rows(case) if (row["process"], row["device"]) == (case.process, case.device)]
     return alike[0] if len(alike) == 1 else None
+
+
+def profiles_of_ranks(case: Case) -> tuple[Profile, ...]:
+    """Return the profile that is shown, and those of the other ranks of its report; these are made anew by each call."""
+    return (case.profile, *peers.others(case.profile))
+
+
+def profile_of(case: Case, process: int) -> Profile | None:
+    """Return the profile of a rank by its process, None where its report is another one."""
+    return next((profile for profile in profiles_of_ranks(case) if profile.process == process), None)

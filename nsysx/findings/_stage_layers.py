@@ -26,11 +26,11 @@ from nsysx.findings._finding_bounds import (
     NAMED_STAGE_PARTS,
     SHARED_CUT_SHARE,
 )
+from nsysx.findings._rank_rows import profiles_of_ranks
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.schedule import paced_ns
 from nsysx.judging.uneven_stages import UnevenStages
-from nsysx.replay import peers
 
 #: A layer: the first part of a module's name that is a number, with what stands before it, else the first that ends with one.
 _LAYER = re.compile(r"^((?:[A-Za-z_]\w*\.)*)(\d+)(?=\.|$)")
@@ -87,7 +87,7 @@ def stage_layers(case: Case, stages: UnevenStages) -> StageLayers | None:
     """Return the layers of the stages, None where those of a rank are not known; ``better`` are those that it has where none are."""
     if _in_parts(case, len(stages.rows)):
         return None
-    profiles = {each.process: each for each in (case.profile, *peers.others(case.profile))}
+    profiles = {each.process: each for each in profiles_of_ranks(case)}
     parts = [_parts(profiles[row["process"]]) if row["process"] in profiles else None for row in stages.rows]
     of_stages = [each for each in parts if each is not None]
     if len(of_stages) < len(parts) or any(map(_several_networks, profiles.values())):

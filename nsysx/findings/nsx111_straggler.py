@@ -39,7 +39,7 @@ from nsysx.findings._lone_averages import with_all_that_goes
 from nsysx.findings._lone_updates import updated_by_one
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._owned_updates import owned_unevenly
-from nsysx.findings._rank_rows import rank_rows, straggler_of
+from nsysx.findings._rank_rows import profile_of, rank_rows, straggler_of
 from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.findings._uneven_experts import placed_by_load
@@ -48,7 +48,6 @@ from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.model import Finding, Row, Table
-from nsysx.replay import peers
 from nsysx.replay.engine import Withheld, unprofiled_of
 from nsysx.step_time import Unprofiled
 
@@ -144,8 +143,8 @@ def _evaluating_alone(case: Case) -> list[Finding]:
 
 def _unprofiled_of(case: Case, process: int) -> Unprofiled | None:
     """Return the step of a rank without tracing, None where it is not known."""
-    profiles = (case.profile, *peers.others(case.profile))
-    real = next((unprofiled_of(each) for each in profiles if each.process == process), None)
+    profile = profile_of(case, process)
+    real = None if profile is None else unprofiled_of(profile)
     return None if isinstance(real, Withheld) else real
 
 
