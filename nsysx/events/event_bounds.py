@@ -395,3 +395,5 @@ FEWEST_LOOPED_UPDATES = 20
 # ---- backward_passes ---------------------------------------------------------------------------------------------
 #: A pass of fewer nodes is nothing that a step waits for. Chosen.
 FEWEST_NODES_OF_PASS = 3
+#: recomputed_gathers: backward gathers each unit twice if it gathers so many times as often as forward, of so many gathers in a step.
+GATHERED_TWICE_TIMES, FEWEST_GATHERED_TWICE = 1.5, 4

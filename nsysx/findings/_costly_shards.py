@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsysx.findings import _called_units as called
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _forwards_in_turn as in_turn
+from nsysx.findings import _gathered_twice as twice
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _reduced_scales as scales
 from nsysx.findings import _sharded_models as shards
@@ -72,6 +73,19 @@ OF_SHARDS = (
         oversight=True,
         phase="backward",
         at=recomputed.place_of_checkpoint,
+    ),
+    Costly(
+        "gathered twice in backward",
+        twice.seen,
+        twice.GATHERED_TWICE,
+        way("checkpoint-not-reentrant"),
+        worth=twice.worth,
+        takes=twice.taken,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="backward",
+        at=twice.place,
+        worded=twice.worded,
     ),
     Costly(
         "calls in turn",

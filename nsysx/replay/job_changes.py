@@ -19,6 +19,7 @@ from nsysx.events.frozen_parameters import frozen_parameters
 from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.looped_updates import left_of_loops
 from nsysx.events.profile import Profile
+from nsysx.events.recomputed_gathers import recomputed_gathers
 from nsysx.events.recorded_settings import settings_of
 from nsysx.events.shared_optimizer import shared_optimizer
 from nsysx.events.untrained_gathers import gathered_frozen, gathered_in_loop
@@ -249,6 +250,12 @@ def _exchanged_again(profile: Profile) -> frozenset[int]:
     return frozenset(ops.filter(repeated)["op"].to_list())
 
 
+def _gathered_twice(profile: Profile) -> frozenset[int]:
+    """Return the second gathers of units that a backward gathers twice, because a checkpoint lies around each."""
+    gathers = recomputed_gathers(profile)
+    return frozenset() if gathers is None else gathers.ops
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
@@ -262,4 +269,5 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "whole-network": _gathered_frozen,
     "unit-of-root": _of_called_unit,
     "exchanges-kept": _exchanged_again,
+    "checkpoint-not-reentrant": _gathered_twice,
 }

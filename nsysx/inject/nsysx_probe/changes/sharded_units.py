@@ -39,6 +39,13 @@ UNTRIED = (
         untried=_SHARDED_SO,
     ),
     Remedy(
+        "checkpoint-not-reentrant",
+        "Use checkpoints that are not reentrant around the units of a sharded model (use_reentrant=False), or put them inside of the "
+        "units: backward then gathers each unit once",
+        "x = checkpoint(layer, x, use_reentrant=False)  # layer: a unit of FSDP",
+        "It computes the same again; keyword arguments and results that are no tensors are allowed, too.", untried=_SHARDED_SO,
+    ),
+    Remedy(
         "gathered-for-step",
         "Keep the parameters gathered through all micro-steps of a step, and free them behind the last: nothing changes them before the "
         "optimizer, and as it is, each micro-step gathers all of them again",
