@@ -14,7 +14,7 @@ from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _one_queue as one_queue
-from nsysx.findings import _perturbed_weights
+from nsysx.findings import _passes_of_tasks as passes
 from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
 from nsysx.findings import _rows_of_all as rows_of_all
@@ -73,7 +73,7 @@ OF_RANKS = (
         seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
-        worded=_perturbed_weights.in_words,
+        worded=passes.in_words,
     ),
     _in_ddp_backward(
         "gradient_as_bucket_view",

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from nsysx.findings import _compressing_hooks as hooks
+from nsysx.findings import _gradients_at_once as at_once
 from nsysx.findings import _local_steps as local
 from nsysx.findings import _shared_optimizers as shared
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
 OF_REPLICAS = (
+    Costly(
+        "gradients of one graph",
+        at_once.seen,
+        at_once.TITLE,
+        way("compiled-behind-wrapping"),
+        worth=at_once.worth,
+        oversight=True,
+        set_by=("DDP",),
+        phase="backward",
+        worded=at_once.in_its_words,
+    ),
     Costly(
         "compressing hook",
         hooks.compresses,

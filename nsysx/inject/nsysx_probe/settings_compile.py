@@ -27,6 +27,7 @@ def compiled() -> dict[str, Any] | None:
         "broken_at": asked(lambda: _broken_at(utils)),
         "recompilations": asked(lambda: _recompilations(utils)),
         "cudagraph_skips": asked(lambda: int(counters.get("inductor", {}).get("cudagraph_skips", 0))),
+        "optimize_ddp": asked(lambda: bool(sys.modules["torch._dynamo.config"].optimize_ddp)),
         "recompile_limit": asked(lambda: int(sys.modules["torch._dynamo.config"].recompile_limit)),
     }
 

@@ -216,7 +216,14 @@ def _ddp(module: Any) -> dict[str, Any]:
         "can_set_static_graph": asked(lambda: bool(numbers["can_set_static_graph"])),
         "hook": words.get("comm_hook"),
         "buffers": asked(lambda: len(module.modules_buffers)),
+        "compiled": asked(lambda: _is_compiled(held(module)["_modules"]["module"])),
     }
+
+
+def _is_compiled(module: Any) -> bool:
+    """Return whether a module is compiled as a whole: by ``torch.compile(module)`` or by ``module.compile()``."""
+    made = loaded("torch._dynamo.eval_frame", "OptimizedModule")
+    return bool(made and isinstance(module, made)) or held(module).get("_compiled_call_impl") is not None
 
 
 def _own(module: Any, name: str) -> Any:

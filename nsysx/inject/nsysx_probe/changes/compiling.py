@@ -91,6 +91,14 @@ UNTRIED = (
         untried="what is wrapped is compiled before the wrapper is made", for_anything=True,
     ),
     Remedy(
+        "compiled-behind-wrapping",
+        "Call the compiled network first through DistributedDataParallel: torch.compile then cuts its graph at the borders of the buckets, "
+        "and each is reduced as soon as its part of backward has run",
+        "model = torch.compile(DistributedDataParallel(module))  # nothing calls the compiled module before",
+        "What is fused across the cuts now is not then. A graph with checkpoints, or of changing shapes, cannot be cut: compile each block.",
+        untried="what is wrapped is compiled before the wrapper is made",
+    ),
+    Remedy(
         "compile-blocks", "torch.compile of each block before fully_shard",
         "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))  # then fully_shard",
         _BREAKS, untried="which modules are blocks, the program says", for_anything=True,

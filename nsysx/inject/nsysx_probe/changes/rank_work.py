@@ -15,6 +15,15 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "losses-in-one-backward",
+        "Call the wrapper once with the batches of all tasks, and go back once through the sum of their losses: gradients are then reduced "
+        "once, and no_sync() around all but the last pass would leave those of the parts that the last one does not use unreduced",
+        "losses = model(batches)  # its forward: {task: self.loss(task, batch) for task, batch in batches.items()}\n"
+        "sum(weight[task] * loss for task, loss in losses.items()).backward()",
+        "The activations of all passes are in memory at once. Each step must use all parts; then find_unused_parameters can go, too.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "reduced-behind-last",
         "Reduce these gradients once, behind the last micro-batch: let them add up until then, and reduce nothing in the loop or in a hook",
         "dist.all_reduce(p.grad, group=group)  # once, behind the last micro-batch: not in the loop, nor in a hook\n"
