@@ -73,3 +73,5 @@ FEWEST_BEGUN_ANEW, FEW_ROWS_TIMES = 3, 8
 ADAPTER_SHARE = 0.125
 #: Of so many tensors all orders of an einsum are looked at.
 MOST_EINSUM_TENSORS = 5
+#: A sharded network of whose parameters no more than this share is trained is kept for what is frozen. Chosen: adapters are 0.1 to 5 %.
+MOST_TRAINED_SHARE = 0.1

@@ -53,6 +53,17 @@ OF_SHARDS = (
         worded=untrained.whole_in_its_words,
     ),
     Costly(
+        "gathers of a frozen base",
+        untrained.gathers_base,
+        untrained.OF_BASE,
+        way("whole-base"),
+        worth=untrained.base_kept,
+        takes=untrained.of_base,
+        oversight=True,
+        set_by=("FSDP",),
+        phase="forward",
+    ),
+    Costly(
         "gathers in micro-steps",
         shards.gathers_in_micro_steps,
         "Each micro-step gathers parameters that no optimizer has changed",

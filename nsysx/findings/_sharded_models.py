@@ -9,6 +9,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.catalogue import StepPart
+from nsysx.events.frozen_base import frozen_base, largest_network
 from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
@@ -19,6 +20,7 @@ from nsysx.findings._finding_bounds import BYTES_OF_A_CAST, BYTES_OF_TRAINING, S
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
+from nsysx.records import whole_number
 from nsysx.replay import job_changes
 
 _GATHERS = r"AllGather"
@@ -31,10 +33,12 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
         for r in sharded(settings)
         if r.get("reshard_after_forward") is True or "FULL_SHARD" in str(r.get("sharding_strategy"))
     ]
-    gone, whole = job_changes.gone(case.profile, "no-reshard"), parameter_bytes(settings, again)
+    gone, whole = job_changes.gone(case.profile, "no-reshard"), gathered_bytes(settings)
     never_used = spare_bytes(settings, whole)
     if not again or not gone or not whole or never_used is None or gathers_in_micro_steps(case, settings):
         return ""
+    if base_fits(case, settings):
+        return ""  # it need not be sharded
     count = sum(n for r in again if isinstance(n := r.get("count"), int))
     again_in = "in backward" if job_changes.has_backward(case.profile) else "for the next one"
     return (
@@ -45,9 +49,9 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
 
 def gathers_in_micro_steps(case: Case, settings: RecordedSettings) -> str:
     """Return that each micro-step of a step gathers the parameters anew although the card holds all of them."""
-    repeated, whole = gathers_of_micro_steps(case.profile), parameter_bytes(settings, sharded(settings))
+    repeated, whole = gathers_of_micro_steps(case.profile), gathered_bytes(settings)
     never_used = spare_bytes(settings, whole)
-    if repeated is None or not whole or never_used is None:
+    if repeated is None or not whole or never_used is None or base_fits(case, settings):
         return ""
     return (
         f"each of the {repeated.rounds} micro-steps of a step gathers the parameters for its forward, its backward or both, and nothing "
@@ -87,6 +91,27 @@ def parameter_bytes(settings: RecordedSettings, wrappers: Sequence[Row] = ()) ->
     """Return the bytes of all parameters of the program's optimizers, as these wrappers gather them; 0 where that is not known."""
     kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
     return settings.trained_bytes(kind)
+
+
+def gathered_bytes(settings: RecordedSettings) -> int:
+    """Return the bytes of all parameters of a sharded model when they are gathered, frozen ones too; 0 where that is not known.
+
+    Of units with flat parameters (FSDP) each rank counts its own part.
+    """
+    wrappers = sharded(settings)
+    kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
+    network, _ = largest_network(settings)
+    stored = network.get("dtypes") or {}
+    whole = sum((whole_number(n) or 0) * BYTES_OF_KIND.get(kind or str(name), 4) for name, n in stored.items())
+    ranks = max((len(each) for each in settings.groups_of_ranks()), default=1) if settings.wrappers("FSDP") else 1
+    trained = parameter_bytes(settings, wrappers)
+    return max(whole * ranks, trained) if trained else 0
+
+
+def base_fits(case: Case, settings: RecordedSettings) -> int:
+    """Return the bytes of a sharded network that is nearly all frozen, if it is known that each card has room for all of it; else 0."""
+    whole = gathered_bytes(settings) if frozen_base(case.profile) is not None else 0
+    return whole if whole and spare_bytes(settings, whole) is not None else 0
 
 
 def offloads(case: Case, settings: RecordedSettings) -> str:

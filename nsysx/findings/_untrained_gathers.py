@@ -12,13 +12,14 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
+from nsysx.events.frozen_base import frozen_base, largest_network, trained_numbers
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.events.untrained_gathers import UntrainedGathers, gathered_frozen, gathered_in_loop
 from nsysx.findings._case import Case, Saving, calls_of, way
 from nsysx.findings._costly_jobs import on_all_ranks, sharded
 from nsysx.findings._exposed_transfer import exposed_share
 from nsysx.findings._once import Takes
-from nsysx.findings._sharded_models import parameter_bytes, spare_bytes
+from nsysx.findings._sharded_models import base_fits, parameter_bytes, spare_bytes
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.edits import RemoveHost, RemoveOps
@@ -98,7 +99,24 @@ def whole_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str
     return title, replace(remedy, paste=remedy.paste.replace(".eval()", f".eval().to(torch.{narrow})"))
 
 
-# ---- both --------------------------------------------------------------------------------------------------------------
+# ---- of a network of which little is trained --------------------------------------------------------------------------
+
+
+def gathers_base(case: Case, settings: RecordedSettings) -> str:
+    """Return that a network is sharded of which nearly all is frozen, although each card has room for it."""
+    wasted, whole = frozen_base(case.profile), base_fits(case, settings)
+    if wasted is None or not whole:
+        return ""
+    _, numbers = largest_network(settings)
+    share = units.share(trained_numbers(settings) / numbers, 1)
+    return (
+        f"{share} of the parameters of {wasted.network.removeprefix('FSDP') or 'the network'} are trained, so there are few gradients and "
+        f"little of an optimizer's state to share out; {units.count(round(wasted.times))} gathers of each step bring parameters of which "
+        f"nearly all never change, and whole on each GPU they take {units.size(whole)}"
+    )
+
+
+# ---- all --------------------------------------------------------------------------------------------------------------
 
 
 def _without(
@@ -159,12 +177,17 @@ def _network(case: Case) -> UntrainedGathers | None:
     return gathered_frozen(case.profile)
 
 
-gathered_once, kept_whole = _without("gathered-once", _loop), _without("whole-network", _network)
-of_loop, of_network = _takes(_loop), _takes(_network)
+def _base(case: Case) -> UntrainedGathers | None:
+    return frozen_base(case.profile)
+
+
+gathered_once, kept_whole, base_kept = _without("gathered-once", _loop), _without("whole-network", _network), _without("whole-base", _base)
+of_loop, of_network, of_base = _takes(_loop), _takes(_network), _takes(_base)
 place_of_loop, place_of_network = _place(_loop), _place(_network)
 
 
 IN_LOOP = "A loop gathers the parameters of a sharded network for each of its calls"
+OF_BASE = "A network is sharded of which little is trained, and gathered in each pass"
 OF_FROZEN = "A network that nothing trains is sharded, and gathered in each step"
 
 
@@ -178,7 +201,9 @@ class Needless(NamedTuple):
 
 
 def needless(case: Case, settings: RecordedSettings) -> Needless | None:
-    """Return the gathers of a loop, else those of a network that nothing trains, if they are told; None where neither is."""
+    """Return the gathers of a loop, else those of a network that nothing trains, else of one of which little is trained; None where none
+    is told.
+    """
     loop, frozen = _loop(case), _network(case)
     if loop is not None and gathers_in_loop(case, settings):
         title, remedy = once_in_its_words(case, IN_LOOP, way("gathered-once"))
@@ -186,4 +211,7 @@ def needless(case: Case, settings: RecordedSettings) -> Needless | None:
     if frozen is not None and gathers_frozen(case, settings):
         title, remedy = whole_in_its_words(case, OF_FROZEN, way("whole-network"))
         return Needless(frozen, title, remedy, kept_whole(case, settings))
+    base = _base(case)
+    if base is not None and gathers_base(case, settings):
+        return Needless(base, OF_BASE, way("whole-base"), base_kept(case, settings))
     return None

@@ -15,6 +15,7 @@ from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import micro_steps
 from nsysx.events.called_units import called_unit
 from nsysx.events.event_bounds import ON_DEVICE_KIND
+from nsysx.events.frozen_base import frozen_base
 from nsysx.events.frozen_parameters import frozen_parameters
 from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.looped_updates import left_of_loops
@@ -237,6 +238,12 @@ def _gathered_frozen(profile: Profile) -> frozenset[int]:
     return frozenset() if wasted is None else wasted.ops
 
 
+def _gathered_base(profile: Profile) -> frozenset[int]:
+    """Return what is gathered of a network of which little is trained, with the copies around it."""
+    wasted = frozen_base(profile)
+    return frozenset() if wasted is None else wasted.ops
+
+
 def _of_called_unit(profile: Profile) -> frozenset[int]:
     """Return what is gathered and reduced of a unit because a forward calls it again."""
     unit = called_unit(profile)
@@ -267,6 +274,7 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "gathered-once": _gathered_in_loop,
     "gathered-for-step": _gathered_in_micro_steps,
     "whole-network": _gathered_frozen,
+    "whole-base": _gathered_base,
     "unit-of-root": _of_called_unit,
     "exchanges-kept": _exchanged_again,
     "checkpoint-not-reentrant": _gathered_twice,

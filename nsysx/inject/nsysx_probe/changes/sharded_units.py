@@ -62,6 +62,13 @@ UNTRIED = (
         "It must fit on each GPU, and each rank loads all of it.", untried=_SHARDED_SO,
     ),
     Remedy(
+        "whole-base",
+        "Keep the network whole on each GPU, with DistributedDataParallel in place of FSDP: of the few parameters that are trained there "
+        "is little to share out, and as it is each pass gathers the frozen ones",
+        "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # without fully_shard or FSDP; in the type it computes in",
+        "The whole network must fit on each GPU beside the activations, and each rank loads all of it.", untried=_SHARDED_SO,
+    ),
+    Remedy(
         "sharded-blocks",
         "Shard each block as a unit of its own, then the whole, so that the gather of one block and the reduction of another run beside "
         "computation; keep them gathered until backward, as the whole model is now",

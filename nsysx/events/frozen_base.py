@@ -1,0 +1,67 @@
+"""A sharded network of which little is trained (adapters, a head): what each pass gathers is nearly all frozen.
+
+Sharding pays by gradients and by the optimizer's state, which frozen parameters have none of. The gathers are those of forward and
+backward, with the copies out of what came.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx.catalogue import DeviceActivity
+from nsysx.events.operator_bounds import MOST_TRAINED_SHARE
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.untrained_gathers import UntrainedGathers
+from nsysx.frames import lookup
+from nsysx.model import Row
+from nsysx.records import whole_number
+
+_GATHERS, _COPIES_OUT = r"AllGather", r"split_with_sizes_copy"
+
+
+def frozen_base(profile: Profile) -> UntrainedGathers | None:
+    """Return what forward and backward gather of a network that is nearly all frozen, None where most of it is trained or none is sharded."""
+    return profile.once(_of_base)
+
+
+def largest_network(settings: RecordedSettings) -> tuple[Row, int]:
+    """Return the network with most numbers in its parameters, and how many: as they are stored, of parts that a rank has its own."""
+    sized = [(row, _numbers(row)) for row in settings.rows("networks") or ()]
+    return max(sized, key=lambda each: each[1], default=({}, 0))
+
+
+def _numbers(row: Row) -> int:
+    return sum(whole_number(n) or 0 for n in (row.get("dtypes") or {}).values())
+
+
+def trained_numbers(settings: RecordedSettings) -> int:
+    """Return how many numbers the program's optimizers update, 0 where that is not known."""
+    return sum(whole_number(row.get("elements")) or 0 for row in settings.rows("optimizers") or ())
+
+
+def _of_base(profile: Profile) -> UntrainedGathers | None:
+    settings, steps = settings_of(profile), profile.scope.steps or 0
+    if settings is None or not (settings.wrappers("fully_shard") or settings.wrappers("FSDP")) or not steps:
+        return None
+    network, numbers = largest_network(settings)
+    if not 0 < trained_numbers(settings) <= MOST_TRAINED_SHARE * numbers:
+        return None
+    ops = profile.steady_ops.select("op", "name", "cls", "module", pl.col("phase").cast(pl.String))
+    ops = ops.filter(pl.col("phase").is_in(["forward", "backward"]))
+    comm = ops["cls"] == DeviceActivity.COMM.value
+    gathers = ops.filter(comm & pl.Series(lookup.matching(ops["name"], _GATHERS), dtype=pl.Boolean))
+    copies = ops.filter(~comm & pl.Series(lookup.matching(ops["name"], _COPIES_OUT), dtype=pl.Boolean))
+    forward = gathers.filter(pl.col("phase") == "forward")
+    if forward.height < steps or not (ops["phase"] == "backward").any():
+        return None
+    units = max(1, forward["module"].n_unique())
+    return UntrainedGathers(
+        frozenset([*gathers["op"].to_list(), *copies["op"].to_list()]),
+        frozenset(gathers["op"].to_list()),
+        units,
+        gathers.height / steps,
+        str(network.get("class") or ""),
+        {},
+        frozen=True,
+    )

@@ -1,0 +1,63 @@
+"""NSX127: a network that is sharded although little of it is trained (adapters), and what each pass then gathers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_micro_step_gathers import SOURCE, about, step
+
+BASE, ADAPTERS = 8 << 30, 7 << 20
+
+
+def settings(*, trained: int = ADAPTERS, free: float = 0.8, kind: str = "fully_shard", ranks: int = 2) -> dict[str, Any]:
+    """What the probe notes of a base in bfloat16 with adapters; of flat parameters each rank has its part."""
+    parts = ranks if kind == "FSDP" else 1
+    return {
+        **about(free=free, kind=kind),
+        "networks": [{"class": "FSDPPeftModel", "dtypes": {"bfloat16": BASE // parts, "float32": ADAPTERS // parts}}],
+        "optimizers": [{"class": "AdamW", "elements": trained // parts, "dtypes": {"float32": 64}}],
+        "groups": [{"ranks": list(range(ranks))}],
+        "places": {"FSDP": f"{FILE}:9"},
+    }
+
+
+def told(folder: Path, noted: dict[str, Any], **how: Any) -> set[str]:
+    found = Lined(SOURCE, noted).run(lambda p, n: step(p, n, **how)).found(folder, "NSX127")
+    return {str(f.evidence[0]["setting"]) for f in found}
+
+
+@pytest.mark.parametrize("kind", ["fully_shard", "FSDP"])
+@pytest.mark.parametrize("micro", [1, 4])
+def test_a_base_of_which_adapters_are_trained_stays_whole(kind: str, micro: int, tmp_path: Path) -> None:
+    summary = Lined(SOURCE, settings(kind=kind)).run(lambda p, n: step(p, n, micro=micro)).summary(tmp_path)
+    found = {(f.evidence or [{}])[0].get("setting"): f for f in summary.findings or () if f.verdict == "found"}
+    finding = found["gathers of a frozen base"]
+    assert {"gathers in micro-steps", "reshard_after_forward"}.isdisjoint(found)
+    assert "0.1 % of the parameters of PeftModel" in finding.detail and "16.0 GiB" in finding.detail
+    assert "DistributedDataParallel(model.cuda()" in finding.paste
+    assert (finding.where["file"], finding.where["line"]) == (FILE, 9)
+    # All gathers go, those that forward waits for and those that run beside backward; with them most of FSDP's hooks.
+    assert micro * 4 * 300_000 < (finding.saving.likely_ns or 0) < micro * 8 * 600_000
+    assert summary.answer.do[0].text.startswith("Keep the network whole on each GPU")
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        settings(trained=BASE),  # all of it is trained
+        settings(trained=0),  # not known
+        settings(free=0.15),  # no room
+        settings(kind=""),  # what layers exchange
+    ],
+)
+def test_what_is_trained_or_has_no_room_is_sharded(noted: dict[str, Any], tmp_path: Path) -> None:
+    assert "gathers of a frozen base" not in told(tmp_path, noted)
+
+
+def test_the_size_of_what_is_kept_for_backward_counts_what_is_frozen(tmp_path: Path) -> None:
+    """Of 16 GiB there is no room, of what is trained there would be."""
+    assert told(tmp_path, settings(free=0.15), micro=1).isdisjoint({"reshard_after_forward", "gathers of a frozen base"})
