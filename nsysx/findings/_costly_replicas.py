@@ -6,6 +6,7 @@ from nsysx.findings import _compressing_hooks as hooks
 from nsysx.findings import _gradients_at_once as at_once
 from nsysx.findings import _local_steps as local
 from nsysx.findings import _shared_optimizers as shared
+from nsysx.findings import _zero_options as zero
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -20,6 +21,28 @@ OF_REPLICAS = (
         set_by=("DDP",),
         phase="backward",
         worded=at_once.in_its_words,
+    ),
+    Costly(
+        "ZeRO stage in micro-steps",
+        zero.reduces_each,
+        "ZeRO reduces gradients in each micro-step",
+        way("zero-stage-1"),
+        worth=zero.reduced_once,
+        takes=zero.of_early,
+        oversight=True,
+        phase="backward",
+        place=zero.CONFIGURATION,
+    ),
+    Costly(
+        "ZeRO overlap_comm",
+        zero.in_line,
+        "ZeRO reduces gradients in line with backward",
+        way("zero-overlap"),
+        worth=zero.beside_backward,
+        takes=zero.of_reductions,
+        oversight=True,
+        phase="backward",
+        place=zero.CONFIGURATION,
     ),
     Costly(
         "compressing hook",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from . import deepspeed_engine
 from .changes import is_library
 from .probe_bounds import MOST_MODULES, MOST_OBJECTS, MOST_PARAMETERS
 from .qualified_names import held
@@ -171,11 +172,12 @@ def class_of(network: Any) -> str:
 
 
 def wrappers(root: Any) -> list[dict[str, Any]]:
-    """Return the options of each DDP and FSDP wrapper in a network; wrappers of one kind with the same options are counted."""
+    """Return the options of each wrapper for ranks in a network, of DDP, FSDP and DeepSpeed; wrappers of one kind with the same options are counted."""
     options: list[dict[str, Any]] = []
     ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
     whole = loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
     sharded = loaded("torch.distributed.fsdp", "FSDPModule")
+    engine = loaded("deepspeed.runtime.engine", "DeepSpeedEngine")
     for module in modules(root):
         about = None
         if ddp and isinstance(module, ddp):
@@ -184,6 +186,8 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
             about = asked(_fsdp1, module)
         elif sharded and isinstance(module, sharded):
             about = asked(_fsdp2, module)
+        elif engine and isinstance(module, engine):
+            about = asked(deepspeed_engine.options, module, parameters_in(module))
         if about is None:
             continue
         same = next((a for a in options if {**a, "count": 0} == {**about, "count": 0}), None)

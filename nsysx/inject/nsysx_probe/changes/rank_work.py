@@ -15,6 +15,19 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "zero-stage-1",
+        "Use stage 1 of ZeRO where gradients add up over micro-steps: whole gradients stay on each rank, and are reduced once, in the last "
+        "micro-step; stage 2 keeps a part of them alone, and so reduces all in each",
+        '"zero_optimization": {"stage": 1, "overlap_comm": true},  # in the configuration of DeepSpeed',
+        "Whole gradients must fit on each GPU. Larger micro-batches, and fewer of them, do as much.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "zero-overlap",
+        "Let DeepSpeed reduce gradients beside backward, in large buckets: overlap_comm is off unless the configuration says so",
+        '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8},  # and its stage',
+        "Buckets of that size take memory: 2 bytes for each number, twice where reductions overlap.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "losses-in-one-backward",
         "Call the wrapper once with the batches of all tasks, and go back once through the sum of their losses: gradients are then reduced "
         "once, and no_sync() around all but the last pass would leave those of the parts that the last one does not use unreduced",
