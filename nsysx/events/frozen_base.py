@@ -25,8 +25,21 @@ def frozen_base(profile: Profile) -> UntrainedGathers | None:
     return profile.once(_of_base)
 
 
+def parted_by_zero(settings: RecordedSettings) -> Row:
+    """Return the options of an engine of DeepSpeed that parts parameters (stage 3), empty without one."""
+    return next((row for row in settings.wrappers("DeepSpeed") or () if row.get("stage") == 3), {})
+
+
 def largest_network(settings: RecordedSettings) -> tuple[Row, int]:
-    """Return the network with most numbers in its parameters, and how many: as they are stored, of parts that a rank has its own."""
+    """Return the network with most numbers in its parameters, and how many: as they are stored, of parts that a rank has its own.
+
+    What ZeRO parts is empty between its uses: its engine counts the whole.
+    """
+    if engine := parted_by_zero(settings):
+        network = next(iter(settings.rows("networks") or ()), {})
+        kind = next(iter(network.get("dtypes") or {}), "float32")
+        numbers = whole_number(engine.get("elements")) or 0
+        return {**network, "dtypes": {kind: numbers}}, numbers
     sized = [(row, _numbers(row)) for row in settings.rows("networks") or ()]
     return max(sized, key=lambda each: each[1], default=({}, 0))
 
@@ -37,12 +50,16 @@ def _numbers(row: Row) -> int:
 
 def trained_numbers(settings: RecordedSettings) -> int:
     """Return how many numbers the program's optimizers update, 0 where that is not known."""
+    if engine := parted_by_zero(settings):
+        return whole_number(engine.get("trained_elements")) or 0
     return sum(whole_number(row.get("elements")) or 0 for row in settings.rows("optimizers") or ())
 
 
 def _of_base(profile: Profile) -> UntrainedGathers | None:
     settings, steps = settings_of(profile), profile.scope.steps or 0
-    if settings is None or not (settings.wrappers("fully_shard") or settings.wrappers("FSDP")) or not steps:
+    if settings is None or not steps:
+        return None
+    if not (settings.wrappers("fully_shard") or settings.wrappers("FSDP") or parted_by_zero(settings)):
         return None
     network, numbers = largest_network(settings)
     if not 0 < trained_numbers(settings) <= MOST_TRAINED_SHARE * numbers:

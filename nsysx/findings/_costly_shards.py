@@ -62,6 +62,7 @@ OF_SHARDS = (
         oversight=True,
         set_by=("FSDP",),
         phase="forward",
+        worded=untrained.base_in_its_words,
     ),
     Costly(
         "gathers in micro-steps",

@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
-from nsysx.events.frozen_base import frozen_base, largest_network, trained_numbers
+from nsysx.events.frozen_base import frozen_base, largest_network, parted_by_zero, trained_numbers
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.events.untrained_gathers import UntrainedGathers, gathered_frozen, gathered_in_loop
 from nsysx.findings._case import Case, Saving, calls_of, way
@@ -116,6 +116,15 @@ def gathers_base(case: Case, settings: RecordedSettings) -> str:
     )
 
 
+def base_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return the advice with what the program's wrapper calls it."""
+    settings = settings_of(case.profile)
+    if settings is None or not parted_by_zero(settings):
+        return title, remedy
+    text = remedy.text.replace("with DistributedDataParallel in place of FSDP", "with stage 1 of ZeRO in place of stage 3")
+    return title, replace(remedy, text=text, paste='"zero_optimization": {"stage": 1},  # in the configuration of DeepSpeed')
+
+
 # ---- all --------------------------------------------------------------------------------------------------------------
 
 
@@ -213,5 +222,6 @@ def needless(case: Case, settings: RecordedSettings) -> Needless | None:
         return Needless(frozen, title, remedy, kept_whole(case, settings))
     base = _base(case)
     if base is not None and gathers_base(case, settings):
-        return Needless(base, OF_BASE, way("whole-base"), base_kept(case, settings))
+        title, remedy = base_in_its_words(case, OF_BASE, way("whole-base"))
+        return Needless(base, title, remedy, base_kept(case, settings))
     return None

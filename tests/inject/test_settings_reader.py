@@ -1130,3 +1130,29 @@ def test_a_network_in_a_wrapper_of_ddp_is_named_by_its_own_class() -> None:
     holder = nn.Module()
     holder.module = nn.Linear(1, 1)
     assert settings_objects.class_of(holder) == "Module", "what merely has such an attribute is no wrapper"
+
+
+def test_an_engine_of_deepspeed_tells_its_stage_and_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stand-in for its engine: what ZeRO parts is empty, and knows how many numbers it has."""
+
+    class Engine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 4)
+            self.module.weight.requires_grad_(False)
+            self.module.weight.ds_numel = 1000  # type: ignore[assignment]
+            zero = SimpleNamespace(overlap_comm=False, reduce_bucket_size=5e6, allgather_bucket_size=int(5e8))
+            self._config = SimpleNamespace(zero_optimization_stage=2, gradient_accumulation_steps=16, zero_config=zero)
+
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.engine", SimpleNamespace(DeepSpeedEngine=Engine))  # type: ignore[misc]
+    (told,) = settings_objects.wrappers(Engine())
+    assert (told["kind"], told["stage"], told["micro_steps"]) == ("DeepSpeed", 2, 16)
+    assert (told["overlap_comm"], told["reduce_bucket_size"], told["prefetch_bucket_size"]) == (False, 5_000_000, None)
+    assert (told["elements"], told["trained_elements"]) == (1004, 4)
+
+
+def test_a_wrapper_of_ddp_tells_whether_it_wraps_what_is_compiled() -> None:
+    plain, whole = nn.Linear(2, 2), nn.Linear(2, 2)
+    whole.compile(backend="eager")
+    assert not settings_objects._is_compiled(plain) and settings_objects._is_compiled(whole)
+    assert settings_objects._is_compiled(torch.compile(plain, backend="eager"))
