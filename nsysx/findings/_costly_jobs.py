@@ -309,13 +309,19 @@ def _sharded_modules(settings: RecordedSettings) -> int:
 _BLOCK = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 
 
+def block_of(path: str) -> str:
+    """Return the path of the block that a module is, or is in, "" for none."""
+    match = _BLOCK.search(path)
+    return match[0] if match else ""
+
+
 def units_left_share(case: Case, settings: RecordedSettings) -> float:
     """Return how many units are left of those of now (share) if each block of the network is one, and what is around them another; 0 where
     blocks are not seen.
     """
     count = _sharded_modules(settings)
     names = case.profile.attributed.modules["module"].drop_nulls().cast(pl.String)
-    blocks = {block[0] for name in names.to_list() if (block := _BLOCK.search(name))}
+    blocks = {block for name in names.to_list() if (block := block_of(name))}
     return min(1.0, (len(blocks) + 1) / count) if blocks and count else 0.0
 
 

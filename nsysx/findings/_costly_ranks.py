@@ -135,13 +135,6 @@ OF_RANKS = (
         worth=shards.half_of_what_is_gathered,
     ),
     _in_fsdp(
-        "small units",
-        jobs.small_units,
-        "Many small modules are sharded each by itself",
-        way("blocks-as-units"),
-        worth=jobs.fewer_units,
-    ),
-    _in_fsdp(
         "reshard_after_forward",
         shards.gathers_again,
         "Parameters are gathered again in backward although they would fit",

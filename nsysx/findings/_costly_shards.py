@@ -12,8 +12,18 @@ from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
+from nsysx.findings._units_in_words import in_its_words as in_units
 
 OF_SHARDS = (
+    Costly(
+        "small units",
+        jobs.small_units,
+        "Many small modules are sharded each by itself",
+        way("blocks-as-units"),
+        worth=jobs.fewer_units,
+        set_by=("FSDP",),
+        worded=in_units,
+    ),
     Costly(
         "unit called again",
         called.seen,

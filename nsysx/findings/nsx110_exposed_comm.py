@@ -72,6 +72,7 @@ from nsysx.findings._pipeline_stages import (
 from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
+from nsysx.findings._units_in_words import in_blocks, in_its_words
 from nsysx.findings._unlike_steps import in_unlike_steps
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
@@ -278,7 +279,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         finding = replace(finding, saving=saving)
         if of_unit and settings is not None:
             where = settings.place("FSDP") or finding.where
-            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
+            return in_blocks(case).into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
     if _uses_ddp(case) or _DDP not in finding.paste or any(r.name == "replicated" for r in finding.remedies):
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
@@ -286,15 +287,14 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     return replace(finding, fix=fix, paste="", remedies=remedies)
 
 
-#: What to do where a sharded model is one unit, and where the output of each split layer is gathered.
-_BLOCKS, _PAIRED = Fix.by_name("sharded-blocks"), Fix.by_name("paired-splits")
+#: What to do where the output of each split layer is gathered.
+_PAIRED = Fix.by_name("paired-splits")
 _SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
 def _by_hosts(case: Case, finding: Finding, table: Table) -> bool:
     """Return whether most of the exposed communication is a wait for ranks that launch later than this one, in more than a few meetings."""
-    settings = settings_of(case.profile)
-    whole = settings is not None and bool(one_unit(settings))
+    whole = (settings := settings_of(case.profile)) is not None and bool(one_unit(settings))
     return finding.fix == UNEVEN and not whole and rank_verdict.wait_for_hosts(table.rows or ())
 
 
@@ -337,7 +337,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     unhooked = by_layer or (whole and not again)
     if shards(case):
         fewer = "blocks-as-units" if by_layer else "replicated" if whole else "larger-shards"
-        compiled, text = way("gathered-once" if again else fewer), None
+        compiled, text = in_its_words(case, "", way("gathered-once" if again else fewer))[1], None
     else:
         if program.compiled:
             name, how = "compile-reduce-overhead", "CUDA graphs of what is already compiled"
