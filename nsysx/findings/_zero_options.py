@@ -1,7 +1,8 @@
 """Options of DeepSpeed's ZeRO that cost: a stage that reduces in each micro-step, and reductions in line with backward.
 
 Stage 2 keeps the part of the gradients that a rank owns, so each backward has to reduce all of them; stage 1 keeps whole gradients, and
-reduces in the last micro-step. ``overlap_comm`` is off for both unless it is asked for: backward then waits for each bucket.
+reduces in the last micro-step. ``overlap_comm`` is off for both unless it is asked for: backward then waits for each bucket (stage 2), or
+all of them come behind it (stage 1).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events import micro_steps
+from nsysx.events.behind_backward import behind_backward
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, ops_of
@@ -65,10 +67,12 @@ def of_early(case: Case) -> Takes:
 
 
 def _reductions(case: Case) -> pl.DataFrame:
-    """Return the reductions that backward launches: GPU ops."""
+    """Return the reductions that backward launches, and those behind it and before the optimizer: GPU ops."""
     comm = communication(case)
-    back = (comm["phase"].cast(pl.String) == "backward").fill_null(value=False)
-    return comm.filter(back & pl.Series(lookup.matching(comm["name"], _REDUCES), dtype=pl.Boolean))
+    comm = comm.filter(pl.Series(lookup.matching(comm["name"], _REDUCES), dtype=pl.Boolean) & comm["call_start_ns"].is_not_null())
+    back, behind = comm["phase"].cast(pl.String) == "backward", comm["phase"].is_null()
+    ops = case.ops.filter(case.ops["call_start_ns"].is_not_null())
+    return comm.filter(back.fill_null(value=False) | (behind & pl.Series(behind_backward(ops, comm), dtype=pl.Boolean)))
 
 
 def in_line(case: Case, settings: RecordedSettings) -> str:
@@ -82,8 +86,8 @@ def in_line(case: Case, settings: RecordedSettings) -> str:
     size = whole_number(engine.get("reduce_bucket_size")) or 0
     buckets = f", of {units.count(size)} numbers each at most (reduce_bucket_size)" if size else ""
     return (
-        f"overlap_comm is off: backward waits for each of {units.several(often, 'reduction')} of a step{buckets}, and nothing runs beside "
-        f"them for {units.duration(_exposed_ns(case))}"
+        f"overlap_comm is off: backward waits for each of {units.several(often, 'reduction')} of a step{buckets}, or they come behind it, "
+        f"and nothing runs beside them for {units.duration(_exposed_ns(case))}"
     )
 
 

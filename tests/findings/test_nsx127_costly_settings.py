@@ -733,6 +733,8 @@ OF_JOBS = {
     "gathers of a frozen base",
     "gathered twice in backward",
     "gradients of one graph",
+    "ZeRO stage in micro-steps",
+    "ZeRO overlap_comm",
     "exchanges recomputed",
     "gathers of a frozen network",
     "calls in turn",

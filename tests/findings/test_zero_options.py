@@ -31,7 +31,14 @@ def engine(**options: Any) -> dict[str, Any]:
 
 
 def told(
-    folder: Path, options: dict[str, Any], *, micro: int = 4, each: bool = True, beside: bool = False, memory: Any = ROOM
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    micro: int = 4,
+    each: bool = True,
+    beside: bool = False,
+    behind: bool = False,
+    memory: Any = ROOM,
 ) -> dict[str, Finding]:
     """Return what is said of micro-steps whose backward has four parts, each with a reduction; ``each``: not the last one's alone."""
 
@@ -42,8 +49,10 @@ def told(
             with program.range("backward"):
                 for _ in range(4):
                     program.launch(300)
-                    if each or n == micro - 1:
+                    if (each or n == micro - 1) and not behind:
                         program.launch(100, REDUCE, stream=20 if beside else 7)
+            for _ in range(4 if behind else 0):
+                program.launch(100, REDUCE)
         with program.range("optimizer AdamW"):
             program.launch(50)
 
@@ -73,9 +82,9 @@ def test_other_stages_and_steps_of_one_backward_do_not(options: dict[str, Any], 
     assert STAGE not in told(tmp_path, options, **how)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_reductions_in_line_with_backward(stage: int, tmp_path: Path) -> None:
-    finding = told(tmp_path, engine(stage=stage, micro_steps=1, overlap_comm=False), micro=1)[OVERLAP]
+@pytest.mark.parametrize(("stage", "behind"), [(1, True), (2, False)])
+def test_reductions_in_line_with_backward(stage: int, behind: bool, tmp_path: Path) -> None:
+    finding = told(tmp_path, engine(stage=stage, micro_steps=1, overlap_comm=False), micro=1, behind=behind)[OVERLAP]
     assert "each of 4 reductions of a step, of 5,000,000 numbers" in finding.detail
     assert '"overlap_comm": true' in finding.paste
     assert 0.2 * 300_000 < (finding.saving.likely_ns or 0) < 300_000
