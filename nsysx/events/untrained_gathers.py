@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.attribute import IN_STEP
 from nsysx.events.operator_bounds import GATHERED_OFTEN_TIMES
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import file_and_line, settings_of
@@ -138,7 +139,9 @@ def _gathering(profile: Profile, *, copies: bool) -> pl.DataFrame:
     comm = ops["cls"] == DeviceActivity.COMM.value
     busiest = ops.filter(~comm).group_by("stream").len().sort("len", "stream")["stream"]
     trains = ops["phase"].cast(pl.String).is_in(["forward", "backward", "optimizer"]).fill_null(value=False)
-    ops = ops.filter(~trains & pl.col("module").is_not_null() & pl.col("call_start_ns").is_not_null())
+    # What a line gathers outside of all modules (whole weights for an average) is no call of a network.
+    inside = (pl.col("module").cast(pl.String) != IN_STEP).fill_null(value=False)
+    ops = ops.filter(~trains & inside & pl.col("call_start_ns").is_not_null())
     if not ops.height or not len(busiest):
         return ops.clear()
     gathers = lookup.matching(ops["name"], _GATHERS)

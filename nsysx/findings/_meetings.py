@@ -45,6 +45,7 @@ from nsysx.findings._once import edits_without
 from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sent_levels import sent_levels
+from nsysx.findings._shards_in_words import of_average
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames import lookup
 from nsysx.judging.other_work import others_of_gpu
@@ -183,6 +184,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     ):
         fix = Fix.by_name("waited-behind-backward")
     fix = values_at_once(case.profile, most) or fix
+    if fix is not None:
+        fix = of_average(settings_of(case.profile), lines.texts(case.profile), file, line, fix)
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     if worth.likely_ns is None and not case.stepless:  # no replay tells more than what is exposed of this line's
         ops = frozenset(comm.filter(pl.Series(line_of_op == most))["op"].to_list())

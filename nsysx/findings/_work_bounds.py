@@ -302,3 +302,6 @@ MASKED_LINES_APART = 4
 #: A line makes what a class of modules makes again if this share of these operators are its own, or of what it calls. Chosen: a tensor of
 #: zeros, and the like, are the step's.
 CONSTANTS_OF_LINE_SHARE = 0.6
+# ---- _shards_in_words -------------------------------------------------------------------------------------------
+#: A loop that averages parameters is so many lines from what gathers them. Chosen.
+LINES_AROUND_AVERAGE = 3

@@ -1,0 +1,63 @@
+"""NSX110: whole weights that each step gathers for an average, and how the average of a rank's own part is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+from tests.findings.test_untrained_gathers import GATHER, SCATTER, SOURCE, UNITS, ordered, settings, unit
+
+PAIRS = "for pe, p in zip(net_ema.parameters(), net.parameters()):"
+FLAT = {40: "with FSDP.summon_full_params(net, writeback=False):", 41: PAIRS, 42: "pe.mul_(d).add_(p.data, alpha=1 - d)"}
+PARTS = {41: PAIRS, 42: "pe.lerp_(p.full_tensor(), 0.001)  # each"}
+
+
+def step(program: Lined, number: int, *, line: int) -> None:
+    """A forward, a backward, an update, and at a line gathers of all units: few large ones at 40, one of each parameter at 42."""
+    with program.line(20), program.range("forward Net"), program.range("net:Net"):
+        for n in range(UNITS):
+            unit(program, n, root="net", kernel_us=900, gathers=True)
+    with program.line(21), program.range("backward"):
+        for _ in range(UNITS):
+            program.launch(60, GATHER, stream=19)
+            program.launch(1800)
+            program.launch(60, SCATTER, stream=20)
+    with program.line(30), program.range("optimizer AdamW"):
+        program.launch(50)
+    for _ in range(UNITS if line == 40 else 60):
+        with program.line(line, "update_ema"):
+            ordered(program, 7, 19)
+            program.launch(500 if line == 40 else 40, GATHER, stream=19)
+            ordered(program, 19, 7)
+            program.launch(20, "vectorized_elementwise_kernel")
+    program.sync()
+
+
+def found(folder: Path, kind: str, lines: dict[int, str], line: int) -> Finding:
+    noted: dict[str, Any] = {**settings(kind=kind), "given_again": []}
+    summary = Lined({**SOURCE, **lines}, noted).run(lambda p, n: step(p, n, line=line)).summary(folder)
+    told = [f for f in summary.findings or () if f.verdict == "found"]
+    assert not any("gathered-once" in [r.name for r in f.remedies] for f in told), "no network is called"
+    (finding,) = (f for f in told if f.code == "NSX110")
+    assert [r.name for r in finding.remedies] == ["shards-kept"] and finding.where["line"] == line
+    return finding
+
+
+def test_an_average_of_flat_parameters_is_sharded_by_the_same_policy(tmp_path: Path) -> None:
+    finding = found(tmp_path, "FSDP", FLAT, 40)
+    assert "without summon_full_params()" in finding.fix
+    assert finding.paste.splitlines()[1].startswith(
+        "for e, p in zip(net_ema.parameters(), net.parameters()): e.lerp_(p, 1 - d)"
+    )
+    assert UNITS * 450_000 < (finding.saving.likely_ns or 0) < UNITS * 600_000
+
+
+@pytest.mark.parametrize(("pairs", "named"), [(PAIRS, True), ("for pe, p in pairs:", False)])
+def test_an_average_of_dtensors_takes_their_own_parts(pairs: str, named: bool, tmp_path: Path) -> None:
+    finding = found(tmp_path, "fully_shard", {**PARTS, 41: pairs}, 42)
+    assert ("[p.to_local() for p in net.parameters()], 0.001)" in finding.paste) == named
+    assert "to_local()" in finding.paste
