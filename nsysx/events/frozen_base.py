@@ -21,7 +21,7 @@ _GATHERS, _COPIES_OUT = r"AllGather", r"split_with_sizes_copy"
 
 
 def frozen_base(profile: Profile) -> UntrainedGathers | None:
-    """Return what forward and backward gather of a network that is nearly all frozen, None where most of it is trained or none is sharded."""
+    """Return what forward and backward gather of a network that is nearly all frozen, None where most is trained or none is sharded."""
     return profile.once(_of_base)
 
 

@@ -75,3 +75,5 @@ ADAPTER_SHARE = 0.125
 MOST_EINSUM_TENSORS = 5
 #: A sharded network of whose parameters no more than this share is trained is kept for what is frozen. Chosen: adapters are 0.1 to 5 %.
 MOST_TRAINED_SHARE = 0.1
+#: A unit of a sharded network is large beside so many others in a forward if it is so many times as large as the usual one. Chosen.
+FEWEST_UNITS_BESIDE, LARGE_UNIT_TIMES = 5, 4

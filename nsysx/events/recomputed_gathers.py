@@ -37,9 +37,16 @@ def _twice(profile: Profile) -> RecomputedGathers | None:
     if settings is None or not settings.wrappers("FSDP") or not settings.number("checkpoints") or not steps:
         return None
     ops = profile.steady_ops.select(
-        "op", "name", "cls", pl.col("phase").cast(pl.String), "call_start_ns", pl.col("recompute").fill_null(value=False)
+        "op",
+        "name",
+        "cls",
+        pl.col("phase").cast(pl.String),
+        "call_start_ns",
+        pl.col("recompute").fill_null(value=False),
     )
-    ops = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & ops["call_start_ns"].is_not_null()).sort("call_start_ns")
+    ops = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & ops["call_start_ns"].is_not_null()).sort(
+        "call_start_ns"
+    )
     ops = ops.filter(lookup.matching(ops["name"], _GATHERS))
     forward, backward = (ops.filter(pl.col("phase") == phase) for phase in ("forward", "backward"))
     if not forward.height or forward.height < FEWEST_GATHERED_TWICE * steps:
@@ -50,5 +57,7 @@ def _twice(profile: Profile) -> RecomputedGathers | None:
     again = backward.filter("recompute")
     gone = again if again.height >= backward.height // 3 else backward.gather_every(2)
     return RecomputedGathers(
-        frozenset(gone["op"].head(backward.height // 2).to_list()), round(forward.height / steps), round(backward.height / steps)
+        frozenset(gone["op"].head(backward.height // 2).to_list()),
+        round(forward.height / steps),
+        round(backward.height / steps),
     )

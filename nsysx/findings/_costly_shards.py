@@ -8,6 +8,7 @@ from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _gathered_twice as twice
 from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _reduced_scales as scales
+from nsysx.findings import _root_unit as root
 from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
@@ -73,6 +74,17 @@ OF_SHARDS = (
         set_by=("FSDP",),
         phase="forward",
         worded=untrained.base_in_its_words,
+    ),
+    Costly(
+        "large root unit",
+        root.seen,
+        root.LARGE_ROOT,
+        way("root-in-parts"),
+        worth=root.worth,
+        takes=root.taken,
+        oversight=True,
+        set_by=("FSDP",),
+        worded=root.worded,
     ),
     Costly(
         "gathers in micro-steps",

@@ -85,4 +85,6 @@ def with_option(line: str) -> str:
     if _OF_MODEL.search(line):
         option = 'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
         return _OF_MODEL.sub(option, line)
-    return _CALL.sub(lambda call: f"checkpoint({call['given']}, use_reentrant=False)", line) if _CALL.search(line) else ""
+    return (
+        _CALL.sub(lambda call: f"checkpoint({call['given']}, use_reentrant=False)", line) if _CALL.search(line) else ""
+    )

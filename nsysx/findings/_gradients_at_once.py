@@ -56,8 +56,8 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     if settings is None or settings.compiled("optimize_ddp") is not False:
         return title, remedy
     text = (
-        "Leave torch._dynamo.config.optimize_ddp on: torch.compile then cuts the graph at the borders of DDP's buckets, and each is reduced "
-        "as soon as its part of backward has run; where shapes change, compile each block instead"
+        "Leave torch._dynamo.config.optimize_ddp on: torch.compile then cuts the graph at the borders of DDP's buckets, and each is "
+        "reduced as soon as its part of backward has run; where shapes change, compile each block instead"
     )
     paste = "torch._dynamo.config.optimize_ddp = True  # the default\n# or, of blocks: for block in module.blocks: block.compile()"
     return title, replace(remedy, text=text, paste=paste)

@@ -17,7 +17,7 @@ _TITLE = "Gradients are reduced in the backward of each task"
 
 
 def in_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and remedy: of passes that use unlike parts, of a step that moves its weights between two backwards, or of micro-steps."""
+    """Return title and remedy: of passes of unlike parts, of a step that moves its weights between two backwards, or of micro-steps."""
     settings = settings_of(case.profile)
     wrapper = {} if settings is None else ddp(settings) or {}
     # Without the search a part that a pass does not use is an error.

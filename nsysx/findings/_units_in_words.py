@@ -46,7 +46,9 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
         return title, remedy
     if settings.wrappers("FSDP"):
         return title, replace(remedy, paste=_by_policy(settings, named, kept=remedy.name == "sharded-blocks"))
-    return title, replace(remedy, paste=remedy.paste.replace("model.blocks", f"model.{named.path}")) if named else remedy
+    return title, replace(
+        remedy, paste=remedy.paste.replace("model.blocks", f"model.{named.path}")
+    ) if named else remedy
 
 
 def _by_policy(settings: RecordedSettings, named: Blocks | None, *, kept: bool) -> str:

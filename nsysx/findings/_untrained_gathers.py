@@ -121,8 +121,12 @@ def base_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str,
     settings = settings_of(case.profile)
     if settings is None or not parted_by_zero(settings):
         return title, remedy
-    text = remedy.text.replace("with DistributedDataParallel in place of FSDP", "with stage 1 of ZeRO in place of stage 3")
-    return title, replace(remedy, text=text, paste='"zero_optimization": {"stage": 1},  # in the configuration of DeepSpeed')
+    text = remedy.text.replace(
+        "with DistributedDataParallel in place of FSDP", "with stage 1 of ZeRO in place of stage 3"
+    )
+    return title, replace(
+        remedy, text=text, paste='"zero_optimization": {"stage": 1},  # in the configuration of DeepSpeed'
+    )
 
 
 # ---- all --------------------------------------------------------------------------------------------------------------
@@ -190,7 +194,11 @@ def _base(case: Case) -> UntrainedGathers | None:
     return frozen_base(case.profile)
 
 
-gathered_once, kept_whole, base_kept = _without("gathered-once", _loop), _without("whole-network", _network), _without("whole-base", _base)
+gathered_once, kept_whole, base_kept = (
+    _without("gathered-once", _loop),
+    _without("whole-network", _network),
+    _without("whole-base", _base),
+)
 of_loop, of_network, of_base = _takes(_loop), _takes(_network), _takes(_base)
 place_of_loop, place_of_network = _place(_loop), _place(_network)
 

@@ -69,7 +69,9 @@ def of_early(case: Case) -> Takes:
 def _reductions(case: Case) -> pl.DataFrame:
     """Return the reductions that backward launches, and those behind it and before the optimizer: GPU ops."""
     comm = communication(case)
-    comm = comm.filter(pl.Series(lookup.matching(comm["name"], _REDUCES), dtype=pl.Boolean) & comm["call_start_ns"].is_not_null())
+    comm = comm.filter(
+        pl.Series(lookup.matching(comm["name"], _REDUCES), dtype=pl.Boolean) & comm["call_start_ns"].is_not_null()
+    )
     back, behind = comm["phase"].cast(pl.String) == "backward", comm["phase"].is_null()
     ops = case.ops.filter(case.ops["call_start_ns"].is_not_null())
     return comm.filter(back.fill_null(value=False) | (behind & pl.Series(behind_backward(ops, comm), dtype=pl.Boolean)))
@@ -78,7 +80,11 @@ def _reductions(case: Case) -> pl.DataFrame:
 def in_line(case: Case, settings: RecordedSettings) -> str:
     """Return that backward waits for the reduction of each bucket of ZeRO, because the option to overlap them is off."""
     engine, reductions = _engine(settings), _reductions(case)
-    if engine.get("stage") not in (1, 2) or engine.get("overlap_comm") is not False or reductions.height < 2 * case.steps:
+    if (
+        engine.get("stage") not in (1, 2)
+        or engine.get("overlap_comm") is not False
+        or reductions.height < 2 * case.steps
+    ):
         return ""
     if not case.notable(_exposed_ns(case)):
         return ""

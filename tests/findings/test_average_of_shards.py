@@ -12,7 +12,11 @@ from tests.findings.lined import Lined
 from tests.findings.test_untrained_gathers import GATHER, SCATTER, SOURCE, UNITS, ordered, settings, unit
 
 PAIRS = "for pe, p in zip(net_ema.parameters(), net.parameters()):"
-FLAT = {40: "with FSDP.summon_full_params(net, writeback=False):", 41: PAIRS, 42: "pe.mul_(d).add_(p.data, alpha=1 - d)"}
+FLAT = {
+    40: "with FSDP.summon_full_params(net, writeback=False):",
+    41: PAIRS,
+    42: "pe.mul_(d).add_(p.data, alpha=1 - d)",
+}
 PARTS = {41: PAIRS, 42: "pe.lerp_(p.full_tensor(), 0.001)  # each"}
 
 

@@ -13,7 +13,9 @@ from tests.findings.test_micro_step_gathers import SOURCE, about, step
 BASE, ADAPTERS = 8 << 30, 7 << 20
 
 
-def settings(*, trained: int = ADAPTERS, free: float = 0.8, kind: str = "fully_shard", ranks: int = 2) -> dict[str, Any]:
+def settings(
+    *, trained: int = ADAPTERS, free: float = 0.8, kind: str = "fully_shard", ranks: int = 2
+) -> dict[str, Any]:
     """What the probe notes of a base in bfloat16 with adapters; of flat parameters each rank has its part."""
     parts = ranks if kind == "FSDP" else 1
     return {
@@ -60,13 +62,22 @@ def test_what_is_trained_or_has_no_room_is_sharded(noted: dict[str, Any], tmp_pa
 
 def test_the_size_of_what_is_kept_for_backward_counts_what_is_frozen(tmp_path: Path) -> None:
     """Of 16 GiB there is no room, of what is trained there would be."""
-    assert told(tmp_path, settings(free=0.15), micro=1).isdisjoint({"reshard_after_forward", "gathers of a frozen base"})
+    assert told(tmp_path, settings(free=0.15), micro=1).isdisjoint(
+        {"reshard_after_forward", "gathers of a frozen base"}
+    )
 
 
 @pytest.mark.parametrize(("trained", "found"), [(ADAPTERS, True), (BASE, False)])
 def test_a_base_whose_parameters_zero_parts_goes_to_stage_1(trained: int, found: bool, tmp_path: Path) -> None:
     """What is parted is empty when the probe looks: the engine counts it."""
-    engine = {"kind": "DeepSpeed", "count": 1, "stage": 3, "micro_steps": 4, "elements": BASE, "trained_elements": trained}
+    engine = {
+        "kind": "DeepSpeed",
+        "count": 1,
+        "stage": 3,
+        "micro_steps": 4,
+        "elements": BASE,
+        "trained_elements": trained,
+    }
     noted = {**settings(), "wrappers": [engine], "networks": [{"class": "DeepSpeedEngine", "dtypes": {"bfloat16": 0}}]}
     findings = Lined(SOURCE, noted).run(step).found(tmp_path, "NSX127")
     of_base = [f for f in findings if f.evidence[0]["setting"] == "gathers of a frozen base"]

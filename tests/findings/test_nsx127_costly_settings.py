@@ -733,6 +733,7 @@ OF_JOBS = {
     "gathers of a frozen base",
     "gathered twice in backward",
     "gradients of one graph",
+    "large root unit",
     "ZeRO stage in micro-steps",
     "ZeRO overlap_comm",
     "exchanges recomputed",

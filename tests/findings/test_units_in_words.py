@@ -12,7 +12,11 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _units_in_words
 from nsysx.findings._case import Case, way
 
-LAYERS = [("model.layers.0", "LlamaDecoderLayer"), ("model.layers.0.mlp.1", "Linear"), ("model.layers.1", "LlamaDecoderLayer")]
+LAYERS = [
+    ("model.layers.0", "LlamaDecoderLayer"),
+    ("model.layers.0.mlp.1", "Linear"),
+    ("model.layers.1", "LlamaDecoderLayer"),
+]
 ADAPTED = {"networks": [{"dtypes": {"bfloat16": 1000}}], "optimizers": [{"elements": 10}]}
 
 
@@ -27,7 +31,12 @@ def pasted(patched: pytest.MonkeyPatch, name: str, modules: list[tuple[str, str]
     ("name", "kind", "more", "told"),
     [
         ("blocks-as-units", "fully_shard", {}, "for block in model.model.layers: fully_shard(block)"),
-        ("sharded-blocks", "fully_shard", {}, "for block in model.model.layers: fully_shard(block, reshard_after_forward=False)"),
+        (
+            "sharded-blocks",
+            "fully_shard",
+            {},
+            "for block in model.model.layers: fully_shard(block, reshard_after_forward=False)",
+        ),
         ("blocks-as-units", "FSDP", {}, "(model, auto_wrap_policy=policy)"),
         ("blocks-as-units", "FSDP", ADAPTED, "(model, auto_wrap_policy=policy, use_orig_params=True)"),
         ("sharded-blocks", "FSDP", {}, "auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"),
@@ -41,7 +50,9 @@ def test_blocks_have_the_names_of_the_program(
 
 
 @pytest.mark.parametrize("modules", [[("embed", "Embedding")], [("head.0", "Linear")]])
-def test_blocks_that_are_not_seen_have_no_names(modules: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_are_not_seen_have_no_names(
+    modules: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     paste = pasted(monkeypatch, "blocks-as-units", modules, wrappers=[{"kind": "fully_shard"}])
     assert "for block in model.blocks" in paste
     assert "({Block})" in pasted(monkeypatch, "blocks-as-units", modules, wrappers=[{"kind": "FSDP"}])

@@ -137,11 +137,12 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
     seen: set[int] = set()
     unlike, dims = [], set()
     convolution = getattr(torch.nn.modules.conv, "_ConvNd", ())
-    convolutions = last = 0
+    convolutions = last = tied = 0
     with torch._C.DisableTorchFunction():
         for module in modules(root):
             convolutions += isinstance(module, convolution)
             for parameter in (held(module).get("_parameters") or {}).values():
+                tied += parameter is not None and id(parameter) in seen
                 if parameter is None or id(parameter) in seen or len(seen) >= MOST_PARAMETERS:
                     continue
                 seen.add(id(parameter))
@@ -158,6 +159,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         "logits_to_keep": asked(lambda: "logits_to_keep" in inspect.signature(type(root).forward).parameters),
         "parameters": len(seen),
         "dtypes": dtypes,
+        "tied": tied > 0,
         "float64_in": sorted(set(unlike))[:MOST_OBJECTS],
         "convolutions": convolutions,
         "channels_last": last if dims else None,
@@ -172,7 +174,7 @@ def class_of(network: Any) -> str:
 
 
 def wrappers(root: Any) -> list[dict[str, Any]]:
-    """Return the options of each wrapper for ranks in a network, of DDP, FSDP and DeepSpeed; wrappers of one kind with the same options are counted."""
+    """Return the options of each wrapper in a network (DDP, FSDP, DeepSpeed); those of one kind with the same options are counted."""
     options: list[dict[str, Any]] = []
     ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
     whole = loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")

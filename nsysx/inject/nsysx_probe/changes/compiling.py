@@ -95,7 +95,7 @@ UNTRIED = (
         "Call the compiled network first through DistributedDataParallel: torch.compile then cuts its graph at the borders of the buckets, "
         "and each is reduced as soon as its part of backward has run",
         "model = torch.compile(DistributedDataParallel(module))  # nothing calls the compiled module before",
-        "What is fused across the cuts now is not then. A graph with checkpoints, or of changing shapes, cannot be cut: compile each block.",
+        "What is fused across the cuts now is not then. A graph with checkpoints or of changing shapes cannot be cut: compile each block.",
         untried="what is wrapped is compiled before the wrapper is made",
     ),
     Remedy(

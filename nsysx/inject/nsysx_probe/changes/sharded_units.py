@@ -62,10 +62,18 @@ UNTRIED = (
         "It must fit on each GPU, and each rank loads all of it.", untried=_SHARDED_SO,
     ),
     Remedy(
+        "root-in-parts",
+        "Make the embedding and the head units of their own, before fully_shard(model): the head's gather and reduction then run beside "
+        "the blocks",
+        "fully_shard(model.embed)  # before fully_shard(model), with the options of the blocks\n"
+        "fully_shard(model.head, reshard_after_forward=False)",
+        "They must not share their weight. What backward needs at once stays gathered behind forward.", untried=_SHARDED_SO,
+    ),
+    Remedy(
         "whole-base",
         "Keep the network whole on each GPU, with DistributedDataParallel in place of FSDP: of the few parameters that are trained there "
         "is little to share out, and as it is each pass gathers the frozen ones",
-        "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # without fully_shard or FSDP; in the type it computes in",
+        "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # not FSDP; in the type it computes in",
         "The whole network must fit on each GPU beside the activations, and each rank loads all of it.", untried=_SHARDED_SO,
     ),
     Remedy(
