@@ -17,6 +17,8 @@ from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.records import whole_number
 
+#: What classes are called that FSDP makes of a network, or puts around it.
+_WRAPPED = ("FSDP", "FullyShardedDataParallel")
 _GATHERS, _COPIES_OUT = r"AllGather", r"split_with_sizes_copy"
 
 
@@ -26,22 +28,27 @@ def frozen_base(profile: Profile) -> UntrainedGathers | None:
 
 
 def parted_by_zero(settings: RecordedSettings) -> Row:
-    """Return the options of an engine of DeepSpeed that parts parameters (stage 3), empty without one."""
-    return next((row for row in settings.wrappers("DeepSpeed") or () if row.get("stage") == 3), {})
+    """Return the options of the one engine of DeepSpeed, if it parts parameters (stage 3); empty where there is none, or several are."""
+    engines = settings.wrappers("DeepSpeed") or ()
+    alone = len(engines) == 1 and engines[0].get("count") == 1 and engines[0].get("stage") == 3
+    return engines[0] if alone else {}
 
 
-def largest_network(settings: RecordedSettings) -> tuple[Row, int]:
-    """Return the network with most numbers in its parameters, and how many: as they are stored, of parts that a rank has its own.
+def sharded_networks(settings: RecordedSettings) -> list[tuple[Row, int]]:
+    """Return the sharded networks, the largest first, and how many numbers each has: as they are stored, of parts that a rank has its own.
 
-    What ZeRO parts is empty between its uses: its engine counts the whole.
+    Where no class tells that its network is sharded, because only its blocks are, all are given. What ZeRO parts is empty between its
+    uses: its engine counts the whole.
     """
+    networks = settings.rows("networks") or ()
     if engine := parted_by_zero(settings):
-        network = next(iter(settings.rows("networks") or ()), {})
+        network = next(iter(networks), {})
         kind = next(iter(network.get("dtypes") or {}), "float32")
         numbers = whole_number(engine.get("elements")) or 0
-        return {**network, "dtypes": {kind: numbers}}, numbers
-    sized = [(row, _numbers(row)) for row in settings.rows("networks") or ()]
-    return max(sized, key=lambda each: each[1], default=({}, 0))
+        return [({**network, "dtypes": {kind: numbers}}, numbers)]
+    wrapped = [row for row in networks if str(row.get("class")).startswith(_WRAPPED)]
+    sized = [(row, numbers) for row in wrapped or networks if (numbers := _numbers(row))]
+    return sorted(sized, key=lambda each: -each[1])
 
 
 def _numbers(row: Row) -> int:
@@ -61,9 +68,11 @@ def _of_base(profile: Profile) -> UntrainedGathers | None:
         return None
     if not (settings.wrappers("fully_shard") or settings.wrappers("FSDP") or parted_by_zero(settings)):
         return None
-    network, numbers = largest_network(settings)
-    if not 0 < trained_numbers(settings) <= MOST_TRAINED_SHARE * numbers:
+    networks = sharded_networks(settings)
+    # Of several, as a student and its teacher, it is not known whose parameters are trained.
+    if len(networks) != 1 or not 0 < trained_numbers(settings) <= MOST_TRAINED_SHARE * networks[0][1]:
         return None
+    network, _ = networks[0]
     ops = profile.steady_ops.select("op", "name", "cls", "module", pl.col("phase").cast(pl.String))
     ops = ops.filter(pl.col("phase").is_in(["forward", "backward"]))
     comm = ops["cls"] == DeviceActivity.COMM.value

@@ -9,7 +9,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.catalogue import StepPart
-from nsysx.events.frozen_base import frozen_base, largest_network, parted_by_zero
+from nsysx.events.frozen_base import frozen_base, parted_by_zero, sharded_networks
 from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
@@ -100,7 +100,7 @@ def gathered_bytes(settings: RecordedSettings) -> int:
     """
     wrappers = sharded(settings)
     kind = next((str(r["parameter_dtype"]) for r in wrappers if r.get("parameter_dtype")), "")
-    network, _ = largest_network(settings)
+    network, _ = next(iter(sharded_networks(settings)), ({}, 0))
     stored = network.get("dtypes") or {}
     whole = sum((whole_number(n) or 0) * BYTES_OF_KIND.get(kind or str(name), 4) for name, n in stored.items())
     ranks = max((len(each) for each in settings.groups_of_ranks()), default=1) if settings.wrappers("FSDP") else 1

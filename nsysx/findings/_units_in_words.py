@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx.advice import Alternative
-from nsysx.events.frozen_base import largest_network, trained_numbers
+from nsysx.events.frozen_base import sharded_networks, trained_numbers
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._costly_jobs import block_of
@@ -54,10 +54,11 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
 def _by_policy(settings: RecordedSettings, named: Blocks | None, *, kept: bool) -> str:
     """Return the lines that give FSDP a policy; ``kept``: gathered until backward."""
     cls = (named.cls if named is not None else "") or "Block"
+    numbers = max((each for _, each in sharded_networks(settings)), default=0)
     options = ["auto_wrap_policy=policy"]
     options += ["sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"] if kept else []
     # A unit of flat parameters takes trained and frozen ones together only as views of them.
-    options += ["use_orig_params=True"] if 0 < trained_numbers(settings) < largest_network(settings)[1] else []
+    options += ["use_orig_params=True"] if 0 < trained_numbers(settings) < numbers else []
     return (
         f"policy = ModuleWrapPolicy({{{cls}}})  # from torch.distributed.fsdp.wrap; the class of the blocks\n"
         f"model = FullyShardedDataParallel(model, {', '.join(options)})  # and the other options as they are"

@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
-from nsysx.events.frozen_base import frozen_base, largest_network, parted_by_zero, trained_numbers
+from nsysx.events.frozen_base import frozen_base, parted_by_zero, sharded_networks, trained_numbers
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
 from nsysx.events.untrained_gathers import UntrainedGathers, gathered_frozen, gathered_in_loop
 from nsysx.findings._case import Case, Saving, calls_of, way
@@ -107,7 +107,7 @@ def gathers_base(case: Case, settings: RecordedSettings) -> str:
     wasted, whole = frozen_base(case.profile), base_fits(case, settings)
     if wasted is None or not whole:
         return ""
-    _, numbers = largest_network(settings)
+    _, numbers = sharded_networks(settings)[0]
     share = units.share(trained_numbers(settings) / numbers, 1)
     return (
         f"{share} of the parameters of {wasted.network.removeprefix('FSDP') or 'the network'} are trained, so there are few gradients and "

@@ -54,6 +54,20 @@ def test_a_base_of_which_adapters_are_trained_stays_whole(kind: str, micro: int,
         settings(trained=0),  # not known
         settings(free=0.15),  # no room
         settings(kind=""),  # what layers exchange
+        {
+            **settings(trained=BASE // 20),
+            "networks": [
+                {"class": "FSDPStudent", "dtypes": {"float32": BASE // 20}},
+                {"class": "FSDPTeacher", "dtypes": {"bfloat16": BASE}},
+            ],
+        },
+        {
+            **settings(trained=BASE // 20),
+            "networks": [
+                {"class": "FSDPStudent", "dtypes": {"float32": BASE // 20}},
+                {"class": "Teacher", "dtypes": {"bfloat16": BASE}},  # whole on each rank
+            ],
+        },
     ],
 )
 def test_what_is_trained_or_has_no_room_is_sharded(noted: dict[str, Any], tmp_path: Path) -> None:

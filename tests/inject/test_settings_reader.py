@@ -1149,6 +1149,8 @@ def test_an_engine_of_deepspeed_tells_its_stage_and_what_is_trained(monkeypatch:
     assert (told["kind"], told["stage"], told["micro_steps"]) == ("DeepSpeed", 2, 16)
     assert (told["overlap_comm"], told["reduce_bucket_size"], told["prefetch_bucket_size"]) == (False, 5_000_000, None)
     assert (told["elements"], told["trained_elements"]) == (1004, 4)
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.pipe.engine", SimpleNamespace(PipelineEngine=Engine))  # type: ignore[misc]
+    assert settings_objects.wrappers(Engine()) == [], "a stage of a pipeline is no copy of a network"
 
 
 def test_a_wrapper_of_ddp_tells_whether_it_wraps_what_is_compiled() -> None:

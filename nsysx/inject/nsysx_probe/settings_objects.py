@@ -179,7 +179,10 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
     ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
     whole = loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
     sharded = loaded("torch.distributed.fsdp", "FSDPModule")
-    engine = loaded("deepspeed.runtime.engine", "DeepSpeedEngine")
+    engine, staged = (
+        loaded("deepspeed.runtime.engine", "DeepSpeedEngine"),
+        loaded("deepspeed.runtime.pipe.engine", "PipelineEngine"),
+    )
     for module in modules(root):
         about = None
         if ddp and isinstance(module, ddp):
@@ -188,7 +191,9 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
             about = asked(_fsdp1, module)
         elif sharded and isinstance(module, sharded):
             about = asked(_fsdp2, module)
-        elif engine and isinstance(module, engine):
+        elif (
+            engine and isinstance(module, engine) and not (staged and isinstance(module, staged))
+        ):  # stages are no copies
             about = asked(deepspeed_engine.options, module, parameters_in(module))
         if about is None:
             continue
