@@ -15,14 +15,14 @@ from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._costly_jobs import block_of
 
 
-class Blocks(NamedTuple):
+class BlocksOfList(NamedTuple):
     """The list of a network that holds most of its blocks (path in the network), and their class, "" where they have several."""
 
     path: str
     cls: str
 
 
-def blocks(case: Case) -> Blocks | None:
+def blocks(case: Case) -> BlocksOfList | None:
     """Return the blocks of the network, None where none are seen."""
     modules = case.profile.attributed.modules.select(pl.col("module").cast(pl.String), pl.col("cls").cast(pl.String))
     whole = {name: cls or "" for name, cls in modules.drop_nulls("module").iter_rows() if block_of(name) == name}
@@ -31,7 +31,7 @@ def blocks(case: Case) -> Blocks | None:
     if not path or lists[path] < 2:
         return None
     kinds = {cls.removeprefix("FSDP") for name, cls in whole.items() if name.rpartition(".")[0] == path}
-    return Blocks(path, kinds.pop() if len(kinds) == 1 else "")
+    return BlocksOfList(path, kinds.pop() if len(kinds) == 1 else "")
 
 
 def in_blocks(case: Case) -> Fix:
@@ -51,7 +51,7 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     ) if named else remedy
 
 
-def _by_policy(settings: RecordedSettings, named: Blocks | None, *, kept: bool) -> str:
+def _by_policy(settings: RecordedSettings, named: BlocksOfList | None, *, kept: bool) -> str:
     """Return the lines that give FSDP a policy; ``kept``: gathered until backward."""
     cls = (named.cls if named is not None else "") or "Block"
     numbers = max((each for _, each in sharded_networks(settings)), default=0)
