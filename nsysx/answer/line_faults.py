@@ -80,6 +80,8 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "cheaper-samples": "samples take the workers long",
     "cropped-first": "the crop comes last",
     "larger-batches": "each call has few inputs",
+    "loaded-by-parts": "each rank of a group loads all of a batch",
+    "loaded-once": "each rank of a group loads all of a batch",
     "loader-once": "each epoch makes a new loader",
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",

@@ -31,6 +31,8 @@ _OWN_NETWORK = re.compile(
 )
 #: What wrappers send in a forward: buffers, and parameters that are divided.
 _SENT_IN_FORWARD = MappingProxyType({"DDP": ("broadcast",), "FSDP": ("allgather",), "fully_shard": ("allgather",)})
+#: Groups that share layers or a sequence, by their name.
+_OF_ONE_SEQUENCE = re.compile(r"(?i)(?<![a-z])(tp|cp|sp|tensor|context|sequence|seq|ulysses)(?![a-z])")
 #: Kinds of collectives that add up; what is gathered is kept apart.
 _ADDS_UP = ("allreduce", "reduce", "reducescatter")
 
@@ -109,6 +111,20 @@ def _kinds_in_forwards(profile: Profile) -> tuple[frozenset[str], frozenset[str]
     messages = nccl_notes.messages(profile.trace, ops, nccl_notes.members(profile.trace).get(profile.process, {}))
     large = (m.kind for m in messages if m.bytes is None or m.bytes > MOST_METRIC_BYTES)
     return frozenset(m.kind for m in messages), frozenset(large)
+
+
+def shares_forwards(case: Case, settings: RecordedSettings) -> bool:
+    """Return whether ranks exchange more in a forward than wrappers send: they compute one together. False where that is not known.
+
+    Ranks that own experts send rows of samples of their own to each other, as those that share heads do with rows of the same samples: the
+    names of their groups tell them apart.
+    """
+    sent = case.profile.once(_exchanged)
+    if sent is None:
+        return False
+    more = sent.kinds_in_forward - {kind for kinds in _SENT_IN_FORWARD.values() for kind in kinds}
+    names = (str(row.get(name) or "") for row in settings.rows("groups") or () for name in ("dimension", "description"))
+    return bool(more) and (not all("alltoall" in kind for kind in more) or any(map(_OF_ONE_SEQUENCE.search, names)))
 
 
 def sends_to_one(case: Case) -> bool:

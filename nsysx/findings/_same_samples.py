@@ -149,7 +149,7 @@ def _alike(
         drawn, held = numbers.get(made, batches.get(made)), batches.get(made) if given is None else given
         if drawn and (held or line):
             return SameSamples(loader, 1 + len(others), line, streamed=made not in numbers)
-    if cut is None or _noted(settings, "drawn") or not cut.loader.get("workers"):
+    if cut is None or checksums_of_loaders(settings, "drawn") or not cut.loader.get("workers"):
         return None
     return SameSamples(cut.loader, 1 + len(others), cut.where)
 
@@ -195,10 +195,10 @@ def _as_large(given: Sequence[int], loaded: Sequence[int]) -> bool:
 
 def _shared(settings: RecordedSettings, others: Sequence[RecordedSettings], noted: str) -> dict[str, bool]:
     """Return whether all ranks have some of these checksums in common, of each loader of which they are known on this rank."""
-    theirs = [_noted(each, noted) for each in others]
+    theirs = [checksums_of_loaders(each, noted) for each in others]
     return {
         made: all(numbers & each.get(made, frozenset()) for each in theirs)
-        for made, numbers in _noted(settings, noted).items()
+        for made, numbers in checksums_of_loaders(settings, noted).items()
     }
 
 
@@ -290,7 +290,7 @@ def settings_of_rank(case: Case, process: int) -> RecordedSettings:
     return RecordedSettings(next((record for record in records if isinstance(record, dict)), {}))
 
 
-def _noted(settings: RecordedSettings, name: str) -> dict[str, frozenset[int]]:
+def checksums_of_loaders(settings: RecordedSettings, name: str) -> dict[str, frozenset[int]]:
     """Return the checksums of each loader under a name, by the line that makes it.
 
     Batches that are all alike on one rank are made up: they tell nothing of what the ranks load.

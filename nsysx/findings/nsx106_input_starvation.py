@@ -14,6 +14,7 @@ In the trace
     Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept, and so is
     the loader, where the program makes a new one for each epoch.
     Ranks of DistributedDataParallel whose batches hold the same samples are told so: each loads what the others load, too.
+    Ranks that compute one forward together (tensor, context parallelism) need the same samples: each can load a part of every batch.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0
@@ -49,6 +50,7 @@ from nsysx.findings._finding_bounds import (
     SLOWER_WORKERS_TIMES,
 )
 from nsysx.findings._found import Found
+from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._work_bounds import FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES, UNHINDERED_WORK_SHARE
@@ -79,6 +81,8 @@ _WORKERS = Fix.by_name(
 
 #: Where a loader is waited for.
 _PLACE: dict[str, object] = {"module": "DataLoader", "phase": "data"}
+#: Advice for ranks that must be given the same samples.
+_OF_GROUPS = ("loaded-by-parts", "loaded-once")
 _OTHERWISE = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
 _HANDED_OVER = Fix.by_name(
     "loader-workers-8",
@@ -118,6 +122,8 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     # Ranks that train on all they load have as much to load for a step with samples of their own.
     if same is not None and same.cut:
         return same.fix()
+    if (whole := loaded_whole(case, settings)) is not None:
+        return replace(whole.fix(), needs=(LOADER,))
     by_line = worker_fix(case, followed) if followed is not None else None
     most_time = f"; most of their time is at {followed.place}" if followed else ""
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
@@ -276,7 +282,7 @@ def _where(case: Case, fix: Fix, busiest: LoaderLineRow | None, followed: Worker
     settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
     if busiest:
         return {**where, "file": busiest["file"], "line": busiest["line"]}
-    if settings and advised in ("own-samples", "loader-workers-8"):
+    if settings and advised in ("own-samples", "loader-workers-8", *_OF_GROUPS):
         return {**where, **settings.place("loader", "loop")}
     if followed:
         return {**where, **place_in_worker(case, followed)}
@@ -347,6 +353,8 @@ def check(case: Case) -> list[Finding]:
     else:
         fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
+        if fix.ways and fix.ways[0].name in _OF_GROUPS and (whole := loaded_whole(case, settings_of(case.profile))):
+            worth = as_parts_can(case, worth, whole)
         where = _where(case, fix, busiest, followed)
         worth = _as_without_waits(case, worth)
     if not case.program.loader and _handed_over(case):

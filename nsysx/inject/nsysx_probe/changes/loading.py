@@ -131,6 +131,29 @@ UNTRIED = (
         untried="what makes a sample is the program's own code",
     ),
     Remedy(
+        "loaded-by-parts", "Let each rank of the group load its part of every batch, and gather the whole on the GPUs",
+        "class OwnPart(BatchSampler):  # all ranks of the group draw alike: each takes its part of every batch\n"
+        "    def __iter__(self):\n"
+        "        rank, ranks = dist.get_rank(group), dist.get_world_size(group)  # group: mesh['tp'].get_group()\n"
+        "        for batch in super().__iter__():\n"
+        "            yield batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]\n"
+        "loader = DataLoader(data, batch_sampler=OwnPart(sampler, batch_size, drop_last=True), num_workers=4, pin_memory=True)\n"
+        "own = x.cuda(non_blocking=True)  # in the loop, for each tensor of the batch, as its loader made it (uint8 for images)\n"
+        "x = own.new_empty(len(own) * dist.get_world_size(group), *own.shape[1:])\n"
+        "dist.all_gather_into_tensor(x, own, group=group)",
+        "The ranks must draw alike, and batch_size be a multiple of them. Not DistributedSampler by the rank among all: ranks that share a "
+        "network need the same samples. Samples of unlike lengths have to be padded to one length first.",
+        untried="what ranks load is a matter of all ranks",
+    ),
+    Remedy(
+        "loaded-once", "Let one rank of the group load each batch, with the workers of all of them, and send its tensors to the others",
+        "x = next(batches).cuda() if dist.get_rank(group) == 0 else torch.empty(shape, dtype=dtype, device='cuda')  # workers for all\n"
+        "dist.broadcast(x, group_src=0, group=group)  # tensors, not Python objects",
+        "The shape must be known to all ranks. Not DistributedSampler by the rank among all: ranks that share a network need the same "
+        "samples.",
+        untried="what ranks load is a matter of all ranks",
+    ),
+    Remedy(
         "cropped-first", "Crop first: what comes before the crop works on all that it throws away",
         untried="what makes a sample is the program's own code",
     ),
