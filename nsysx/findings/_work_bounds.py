@@ -305,3 +305,8 @@ CONSTANTS_OF_LINE_SHARE = 0.6
 # ---- _shards_in_words -------------------------------------------------------------------------------------------
 #: A loop that averages parameters is so many lines from what gathers them. Chosen.
 LINES_AROUND_AVERAGE = 3
+
+# ---- _converted_addends -----------------------------------------------------------------------------------------
+#: What an addition into float32 takes that converts 16 bits by itself, of its time with numbers of float32 (slowest, fastest): it reads 6
+#: bytes and not 8, and writes 4; kernels that convert what they read load it one by one. Estimated.
+CONVERTING_ADDITION_TIMES = (1.25, 0.84)

@@ -17,6 +17,7 @@ What it means
     So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
     So is torch.einsum of three or more tensors whose first two make a large one.
     So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
+    So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -51,6 +52,7 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
+    _converted_addends,
     _copied_rows,
     _einsum_orders,
     _enlarged_logits,
@@ -154,6 +156,7 @@ def check(case: Case) -> list[Finding]:
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
+    grown += _converted_addends.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from nsysx.events.operator_flow import is_view
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
-from tests.findings.lined import Lined
+from tests.findings.lined import FILE, Lined
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
 _OF_PACKAGES = "torch_cluster::"
@@ -52,6 +52,18 @@ class _Recorded(Lined):
         super().__init__(source)
         self.autograd = self.process.thread(150, "pt_autograd_0")
         self.slow = tuple[str, ...]()
+
+    @contextmanager
+    def line(self, number: int, function: str = "step") -> Iterator[None]:
+        """Run a line of the program; that of a hook is noted on autograd's thread."""
+        if self.main is not self.autograd:
+            with super().line(number, function):
+                yield
+            return
+        begin = self.t
+        yield
+        if self.noted is not None:
+            self.main.line(f"{FILE}:{number} {function}", begin, self.t)
 
 
 def from_host(tensor: Any) -> Any:
@@ -171,6 +183,7 @@ def _node_alone(program: _Recorded, each: _Range) -> None:
             if program.noted is not None:
                 label = f"{added.name}, op_id = {added.number}, sizes = [{added.sizes}], input_op_ids = []"
                 program.main.add_range(label, begin + 100, program.t)
+        _emit(program, [made for made in inner.inner if made.name.startswith(_LINE)])  # a hook behind it
         text = f"{name}, op_id = {inner.number}, sizes = [{inner.sizes}]"
     else:
         program.launch(20, "backward")

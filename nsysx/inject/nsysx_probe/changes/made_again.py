@@ -8,6 +8,13 @@ _OWN_CODE = "what the line makes is the program's own code"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "added-as-it-is",
+        "Add these numbers as they are: what writes into a tensor converts what it reads, and a conversion before it writes all of it out "
+        "and reads it back",
+        "total.add_(x)  # not total.add_(x.float()), with total in float32",
+        "total has to be of the wider type, as it is now.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "networks-kept",
         "Keep the networks that are loaded here, each made and read once: here a network is set up with random weights and filled from a "
         "file, and its weights are copied to the GPU, for each use",
