@@ -65,7 +65,9 @@ def converted_addends(profile: Profile) -> pl.DataFrame:
 
 def _outside(rows: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges that lie in none of some others, which may lie in each other."""
-    ended = nodes.sort("thread", "start_ns").select("thread", node_ns="start_ns", until_ns=pl.col("end_ns").cum_max().over("thread"))
+    ended = nodes.sort("thread", "start_ns").select(
+        "thread", node_ns="start_ns", until_ns=pl.col("end_ns").cum_max().over("thread")
+    )
     rows = rows.sort("start_ns").join_asof(
         ended.sort("node_ns"), left_on="start_ns", right_on="node_ns", by="thread", check_sortedness=False
     )

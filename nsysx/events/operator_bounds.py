@@ -77,3 +77,6 @@ MOST_EINSUM_TENSORS = 5
 MOST_TRAINED_SHARE = 0.1
 #: A unit of a sharded network is large beside so many others in a forward if it is so many times as large as the usual one. Chosen.
 FEWEST_UNITS_BESIDE, LARGE_UNIT_TIMES = 5, 4
+# ---- unwritten_keys ------------------------------------------------------------------------------------------------
+#: Decoding attends with so few queries at most (drafts are several), and in so many calls of a step at least. Chosen.
+MOST_DECODED_QUERIES, FEWEST_CACHED_ROUNDS = 16, 4

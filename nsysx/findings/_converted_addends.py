@@ -24,7 +24,9 @@ from nsysx.replay.engine import RemoveOps, ScaleOps
 _CONVERSION = r"\.(?:float\(\)|double\(\)|to\([^()]*\)|type_as\([^()]*\)|type\([^()]*\))"
 #: A line that adds what it converts: by a method, or by an operator of Python.
 _METHOD = re.compile(rf"(?P<into>\.(?:add|sub|mul|div|copy)_\(\s*)(?P<given>[\w.\[\]]+(?:\(\))?){_CONVERSION}")
-_OPERATOR = re.compile(rf"(?P<into>^\s*[\w.\[\]]+\s*[-+*/]=\s*)(?P<given>[\w.\[\]]+(?:\(\))?){_CONVERSION}(?=\s*(?:#|;|$))")
+_OPERATOR = re.compile(
+    rf"(?P<into>^\s*[\w.\[\]]+\s*[-+*/]=\s*)(?P<given>[\w.\[\]]+(?:\(\))?){_CONVERSION}(?=\s*(?:#|;|$))"
+)
 _GRADIENT = re.compile(r"\bgrad\b")
 
 

@@ -310,3 +310,7 @@ LINES_AROUND_AVERAGE = 3
 #: What an addition into float32 takes that converts 16 bits by itself, of its time with numbers of float32 (slowest, fastest): it reads 6
 #: bytes and not 8, and writes 4; kernels that convert what they read load it one by one. Estimated.
 CONVERTING_ADDITION_TIMES = (1.25, 0.84)
+
+# ---- _unwritten_keys --------------------------------------------------------------------------------------------
+#: Keys are cut in steps of so many, so that few lengths come up, and attention over few takes this long at least (ns). Chosen.
+KEYS_IN_STEPS_OF, SHORT_ATTENTION_NS = 512, 10_000

@@ -11,6 +11,7 @@ What it means
     Tensors of which a loop takes pieces one by one (w[e], x[:, t]) are told likewise: backward makes a gradient of the whole for each.
     Attention that a loop calls for each document of a packed sequence is told, too, and a random order of all for few numbers of it.
     So is work on copies of rows, f(x[index]), that the rows need once, f(x)[index]: layers on edges of a graph, on repeated states.
+    So is attention over the whole room of a cache of keys and values, of which few were written.
     So are caches that a beam search puts in another order for each token, though most of their rows are the same in all beams.
     So are networks, heads or experts that each compute all rows, of which a mask keeps those of one group.
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
@@ -74,6 +75,7 @@ from nsysx.findings import (
     _smaller_operators,
     _solved_systems,
     _taken_pieces,
+    _unwritten_keys,
     _written_parts,
 )
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
@@ -156,7 +158,7 @@ def check(case: Case) -> list[Finding]:
     grown += [*_written_parts.findings_of(case, RULE), *_taken_pieces.findings_of(case, RULE)]
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
-    grown += _converted_addends.findings_of(case, RULE)
+    grown += [*_converted_addends.findings_of(case, RULE), *_unwritten_keys.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

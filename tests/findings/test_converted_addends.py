@@ -110,7 +110,9 @@ def _added(program: Lined, around: str) -> None:
         begin = program.t
         program.launch(200, "add")
         if program.noted is not None:
-            given = f"op_id = {number + 1}, sizes = [[64, 64], [64, 64], []], input_op_ids = [(9,0), ({number},0), (0,-1)]"
+            given = (
+                f"op_id = {number + 1}, sizes = [[64, 64], [64, 64], []], input_op_ids = [(9,0), ({number},0), (0,-1)]"
+            )
             program.main.add_range(f"aten::add_, {given}", begin, program.t)
         if around == "optimizer":
             program.main.add_range("optimizer SGD", begin - 100, program.t, domain="nsysx")

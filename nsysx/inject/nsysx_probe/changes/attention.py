@@ -121,6 +121,15 @@ UNTRIED = (
         "Its kernel is compiled for the length of the sequence, and anew for another one.", untried="the documents are the program's own",
     ),
     Remedy(
+        "written-keys",
+        "Give attention the keys and values that are written, in steps of 512, not the whole room of the cache; or a kernel that is told how "
+        "many there are (flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths)). And make the room prompt + max_new_tokens long",
+        "n = min(-(-(position + 1) // 512) * 512, k.size(2))  # position: the loop's own counter, a number of the host, not .item()\n"
+        "y = F.scaled_dot_product_attention(q, k[:, :, :n], v[:, :, :n], attn_mask=mask[..., :n])",
+        "Keys that earlier calls have left in the cache count, too. A compiled program, or a CUDA graph, is one for each n.",
+        untried="which position a call is at, the program says",
+    ),
+    Remedy(
         "is-causal", "Give is_causal=True instead of a causal mask: half of the scores are not computed then. "
         "For another fixed pattern: flex_attention with a block mask",
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",

@@ -1,0 +1,120 @@
+"""NSX131: attention over the whole room of a cache of which little was written, and caches that are read as far as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nsysx.findings._fix import Fix
+from nsysx.model import Finding
+from tests.findings.recorded_programs import from_host, recorded
+
+ROOM, HEADS, KEY_HEADS, SIZE, PROMPT, TOKENS, LAYERS = 2048, 4, 2, 4, 6, 5, 2
+WIDTH = HEADS * SIZE
+
+
+class Attention(nn.Module):
+    """Attention with a cache; ``form``: how it writes into that, and what it reads of it."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.qkv = nn.Linear(WIDTH, (HEADS + 2 * KEY_HEADS) * SIZE)
+        self.make()
+
+    def make(self) -> None:
+        self.k, self.v = (torch.zeros(2, KEY_HEADS, ROOM, SIZE) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, pos: torch.Tensor, mask: torch.Tensor, first: int) -> torch.Tensor:
+        parts = self.qkv(x).split([HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], -1)
+        q, k, v = (part.view(*part.shape[:2], -1, SIZE).transpose(1, 2) for part in parts)
+        k, v = (self.written(cache, pos, new, first) for cache, new in ((self.k, k), (self.v, v)))
+        if self.form == "cut":
+            n = -(-(first + x.size(1)) // 512) * 512
+            k, v, mask = k[:, :, :n], v[:, :, :n], mask[..., :n]
+        elif self.form == "full":
+            k, v, mask = k[:, :, : PROMPT + TOKENS], v[:, :, : PROMPT + TOKENS], mask[..., : PROMPT + TOKENS]
+        if self.form == "repeated":
+            k, v = (t.repeat_interleave(HEADS // KEY_HEADS, 1) for t in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.form != "repeated")
+        return x + y.transpose(1, 2).flatten(2)
+
+    def written(self, cache: torch.Tensor, pos: torch.Tensor, new: torch.Tensor, first: int) -> torch.Tensor:
+        if self.form == "copied":
+            cache.index_copy_(2, pos, new)
+        elif self.form == "slices":
+            cache[:, :, first : first + new.size(2)] = new
+        else:
+            cache[:, :, pos] = new
+        return cache
+
+
+class Net(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Attention(form) for _ in range(LAYERS))
+        self.register_buffer("causal", torch.ones(ROOM, ROOM, dtype=torch.bool).tril())
+
+    def forward(self, x: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
+        mask = self.causal[None, None, pos]
+        for layer in self.layers:
+            x = layer(x, pos, mask, first)
+        return x
+
+
+def found(form: str, folder: Path) -> list[Finding]:
+    net = Net(form)
+
+    @torch.no_grad()
+    def step() -> None:
+        first = 0
+        if form == "slices":  # a cache for each answer
+            for layer in net.layers:
+                layer.make()  # type: ignore[operator]
+        if form != "goes on":
+            x = net(from_host(torch.randn(2, PROMPT, WIDTH)), torch.arange(PROMPT), 0)[:, -1:]
+            first = PROMPT
+        else:
+            x = from_host(torch.randn(2, 1, WIDTH))
+        pos = torch.tensor([first])
+        for n in range(TOKENS):
+            x = net(x, pos, first + n)
+            pos = pos + 1
+
+    attends = "scaled_dot_product_attention"
+    findings = recorded(step, net, __file__, folder, slow=(attends, "repeat_interleave", "linear")).found(
+        folder, "NSX131"
+    )
+    return [each for each in findings if each.remedies and each.remedies[0].name == "written-keys"]
+
+
+@pytest.mark.parametrize("form", ["by number", "repeated", "copied", "slices"])
+def test_attention_over_a_cache_that_is_mostly_empty(form: str, tmp_path: Path) -> None:
+    (finding,) = found(form, tmp_path)
+    assert "12 calls of attention in a step, of few queries each, are given all 2,048 keys" in finding.detail
+    assert "has written 11 of them at most, 0.4 % on average" in finding.detail
+    assert ("enable_gqa=True" in finding.paste) == (form == "repeated")
+    calls = LAYERS * (1 + TOKENS)  # a short prompt is few queries, too
+    attends_us = calls * (60 + (120 if form == "repeated" else 0))
+    # A quarter of the keys stay, in steps of 512; then the host has its say.
+    gone = 0.75 * attends_us * 1000
+    assert 0.75 * gone < (finding.saving_ns_per_step or 0) <= gone and finding.saving.bound
+
+
+@pytest.mark.parametrize("form", ["cut", "full", "goes on"])
+def test_caches_that_are_read_as_far_as_they_are_written(form: str, tmp_path: Path) -> None:
+    """What a step goes on with may be a full cache."""
+    assert not found(form, tmp_path)
+
+
+def test_the_paste_gives_the_same() -> None:
+    q, k, v = (torch.randn(2, 2, n, 8) for n in (1, ROOM, ROOM))
+    mask = (torch.arange(ROOM) <= 700)[None, None, None]
+    given: dict[str, object] = {"F": F, "q": q, "k": k, "v": v, "mask": mask, "position": 700}
+    exec(Fix.by_name("written-keys").paste, given)
+    whole = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert given["n"] == 1024 and torch.allclose(given["y"], whole, atol=1e-6)  # type: ignore[arg-type]
