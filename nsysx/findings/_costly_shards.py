@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.findings import _called_units as called
 from nsysx.findings import _costly_jobs as jobs
+from nsysx.findings import _forwards_first as first
 from nsysx.findings import _forwards_in_turn as in_turn
 from nsysx.findings import _gathered_twice as twice
 from nsysx.findings import _recomputed_exchanges as recomputed
@@ -120,6 +121,17 @@ OF_SHARDS = (
         phase="backward",
         at=twice.place,
         worded=twice.worded,
+    ),
+    Costly(
+        "all forwards first",
+        first.kept_for_all,
+        "All forwards run before the first backward, and are computed again",
+        way("backward-behind-forward"),
+        worth=first.computed_once,
+        takes=first.taken,
+        phase="backward",
+        at=first.place_of_schedule,
+        worded=first.in_its_words,
     ),
     Costly(
         "calls in turn",

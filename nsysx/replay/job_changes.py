@@ -263,6 +263,12 @@ def _gathered_twice(profile: Profile) -> frozenset[int]:
     return frozenset() if gathers is None else gathers.ops
 
 
+def _computed_again(profile: Profile) -> frozenset[int]:
+    """Return all that a backward computes again of the forward."""
+    ops = profile.steady_ops.select("op", "recompute")
+    return frozenset(ops.filter(ops["recompute"].fill_null(value=False))["op"].to_list())
+
+
 #: Remedy -> the GPU work of the shown process that it removes.
 _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "no-sync": _reduced_once,
@@ -278,4 +284,5 @@ _GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
     "unit-of-root": _of_called_unit,
     "exchanges-kept": _exchanged_again,
     "checkpoint-not-reentrant": _gathered_twice,
+    "backward-behind-forward": _computed_again,
 }

@@ -737,6 +737,7 @@ OF_JOBS = {
     "ZeRO stage in micro-steps",
     "ZeRO overlap_comm",
     "exchanges recomputed",
+    "all forwards first",
     "gathers of a frozen network",
     "calls in turn",
     "scales one by one",
