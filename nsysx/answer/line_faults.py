@@ -54,6 +54,7 @@ FAULTS: Mapping[str, str] = {
     "pairs-at-once": "the costs of each sample are copied and matched alone",
     "parsed-once": "files are read or parsed in the loop",
     "picked-on-gpu": "rows are picked on the CPU",
+    "plan-as-tensor": "one rank sends Python objects to the others",
     "preallocated": "torch.cat grows a tensor",
     "ranked-on-gpu": "scores are ranked on the CPU",
     "sample-on-gpu": "tensors are worked on with numpy on the CPU",
@@ -71,6 +72,7 @@ FAULTS: Mapping[str, str] = {
     "tokens-once": "text is tokenized in the loop",
     "values-at-once": "all ranks meet for single values, one by one",
     "weights-on-gpu": "weights are copied to the CPU in each step",
+    "weights-to-generator": "whole weights go to another network through the CPU",
     "wrapped-once": "the network is wrapped anew for the ranks",
 }
 

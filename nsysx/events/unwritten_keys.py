@@ -28,7 +28,7 @@ _COPIES = "aten::copy_"
 
 
 class UnwrittenKeys(NamedTuple):
-    """Attention (row of the flow) over ``keys`` of which ``written`` were; ``passed``: rows of operators that hand keys and values to it."""
+    """Attention (row of the flow) over ``keys`` of which ``written`` were; ``passed``: rows of what hands keys and values to it."""
 
     row: int
     keys: int

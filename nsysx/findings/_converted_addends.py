@@ -89,6 +89,6 @@ def _fix(case: Case, text: str) -> Fix:
     if not _GRADIENT.search(line) or backwards < FEWEST_MICRO_STEPS:
         return fix
     return fix.but(
-        text=f"{fix.text}. The additions stay, once for each of {backwards} backwards: larger micro-batches need fewer of them, and a layer "
-        "that adds its weight's gradient to the sum in the product itself (TransformerEngine: fuse_wgrad_accumulation=True) none"
+        text=f"{fix.text}. The additions stay, once for each of {backwards} backwards: larger micro-batches need fewer of them, and a "
+        "layer that adds its weight's gradient to the sum in the product itself (TransformerEngine: fuse_wgrad_accumulation=True) none"
     )

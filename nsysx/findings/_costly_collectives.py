@@ -198,7 +198,8 @@ def shared_cores(case: Case, settings: RecordedSettings) -> str:
 
 _COLLECTIVE = re.compile(r"\b(all_reduce|reduce|all_gather\w*|gather\w*|broadcast\w*|barrier)\s*\(")
 _READ = re.compile(r"\.(item|tolist|cpu|numpy)\s*\(|\bfloat\s*\(|\bint\s*\(|\bbarrier\s*\(")
-_GRADIENT = re.compile(r"grad|param")
+#: What is no value that a program looks at: gradients, weights, and objects that ranks need.
+_NO_VALUE = re.compile(r"grad|param|broadcast_object_list")
 
 
 class _Lines(NamedTuple):
@@ -231,7 +232,7 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
     meets = [
         n
         for n, count in often.items()
-        if count >= steps and (n in of_sizes or (_COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])))
+        if count >= steps and (n in of_sizes or (_COLLECTIVE.search(text[n]) and not _NO_VALUE.search(text[n])))
     ]
     met = [code.places.row(n) for n in meets]
     met += [code.places.row(n) for n in _callers(code, comm, place_of_op, meets)]

@@ -1,4 +1,4 @@
-"""Stages of a pipeline that run all forwards before the first backward, and recompute activations because those of all micro-batches are kept.
+"""Stages of a pipeline that run all forwards before the first backward, and recompute because activations of all micro-batches are kept.
 
 With a backward behind each forward (1F1B) a stage keeps the activations of as many micro-batches as stages follow it, whatever their
 number, and the bubble is as long. What memory that frees may do without the checkpoints.
@@ -74,9 +74,9 @@ def kept_for_all(case: Case, settings: RecordedSettings) -> str:
     if batches <= max(stages, FEWEST_MICRO_STEPS):
         return ""
     return (
-        f"all {batches} forwards of a step run before its first backward, so that a stage keeps what backward needs of {batches} micro-batches, "
-        f"and checkpoint() recomputes {units.several(calls, 'part')} of the forward to make that fit; with a backward behind each forward it "
-        f"keeps that of {units.several(stages, 'micro-batch', 'micro-batches')} at most"
+        f"all {batches} forwards of a step run before its first backward, so that a stage keeps what backward needs of {batches} "
+        f"micro-batches, and checkpoint() recomputes {units.several(calls, 'part')} of the forward to make that fit; with a backward behind each "
+        f"forward it keeps that of {units.several(stages, 'micro-batch', 'micro-batches')} at most"
     )
 
 

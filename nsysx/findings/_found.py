@@ -18,7 +18,7 @@ from nsysx.findings._long_step_lines import line_of_rare_calls
 from nsysx.findings._names import near
 from nsysx.findings._once import Claim, Takes, calls_that_launch, of_parts
 from nsysx.findings._rule import Rule
-from nsysx.findings._sent_objects import OWN_DATA, SENT, sends_objects, what_is_sent
+from nsysx.findings._sent_objects import OWN_DATA, SENT, as_tensor, sends_objects, what_is_sent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import replayed_scope
 from nsysx.saving import Saving
@@ -113,7 +113,8 @@ def _of_objects(case: Case, where: Row, fix: Fix) -> Fix:
     )
     if not sends_objects(text or ""):
         return fix
-    return OWN_DATA if what_is_sent(case.profile, where["file"], where["line"]) == "batch" else SENT
+    sent = what_is_sent(case.profile, where["file"], where["line"])
+    return {"batch": OWN_DATA, "plan": as_tensor(case.profile, where["file"], where["line"])}.get(sent, SENT)
 
 
 #: What remedies change that are no line of the step: the names under which the settings hold where that is made or set.

@@ -58,8 +58,10 @@ _OF_LINES = (
     "tensors-gathered",
     "tensors-sent",
     "own-part-of-data",
+    "plan-as-tensor",
     "shards-kept",
     "shards-saved",
+    "weights-to-generator",
     "weights-sent-once",
     "weights-in-one",
     "updates-gathered",
@@ -186,7 +188,11 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     fix = values_at_once(case.profile, most) or fix
     if fix is not None:
         fix = of_average(settings_of(case.profile), lines.texts(case.profile), file, line, fix)
-    worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
+    gone = code.made_at(case.calls, [most])
+    # What goes to the CPU is gathered all the same.
+    if fix is not None and fix.ways[:1] == _sent_objects.GENERATOR.ways:
+        gone = gone.filter(~pl.col("call").is_in(communication(case)["call"].drop_nulls().implode()))
+    worth = case.worth(*edits_without(gone, case.ops), bound=True)
     if worth.likely_ns is None and not case.stepless:  # no replay tells more than what is exposed of this line's
         ops = frozenset(comm.filter(pl.Series(line_of_op == most))["op"].to_list())
         exposed_ns = exposed_share(case, ops) * case.taken_by((StepPart.COMM,))

@@ -16,9 +16,9 @@ SOURCE = {20: "out = stage(x)", ASKS: "h = checkpoint(layer, h, use_reentrant=Fa
 
 
 def forward(program: Lined, sent: str) -> None:
-    with program.line(20), program.range("forward Stage"), program.range("net:Stage"):
-        with program.line(ASKS, "forward"), program.range("net.layers.0:Layer"):
-            program.launch(WORK_US)
+    outer = program.line(20), program.range("forward Stage"), program.range("net:Stage")
+    with outer[0], outer[1], outer[2], program.line(ASKS, "forward"), program.range("net.layers.0:Layer"):
+        program.launch(WORK_US)
     program.launch(20, sent)
 
 

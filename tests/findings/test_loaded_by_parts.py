@@ -116,4 +116,5 @@ def test_the_paste_puts_batches_together_again() -> None:
         exec(paste, given)
         sampler = torch.utils.data.SequentialSampler(range(16))  # type: ignore[arg-type]
         parts.append(list(given["OwnPart"](sampler, 8, drop_last=True)))
-    assert [sum((part[n] for part in parts), []) for n in range(2)] == [list(range(8)), list(range(8, 16))]
+    batches = [[row for part in parts for row in part[n]] for n in range(2)]
+    assert batches == [list(range(8)), list(range(8, 16))]

@@ -122,8 +122,8 @@ UNTRIED = (
     ),
     Remedy(
         "written-keys",
-        "Give attention the keys and values that are written, in steps of 512, not the whole room of the cache; or a kernel that is told how "
-        "many there are (flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths)). And make the room prompt + max_new_tokens long",
+        "Give attention the keys and values that are written, in steps of 512, not the whole room of the cache; or a kernel that is told "
+        "how many there are (flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths)). And make the room prompt + max_new_tokens long",
         "n = min(-(-(position + 1) // 512) * 512, k.size(2))  # position: the loop's own counter, a number of the host, not .item()\n"
         "y = F.scaled_dot_product_attention(q, k[:, :, :n], v[:, :, :n], attn_mask=mask[..., :n])",
         "Keys that earlier calls have left in the cache count, too. A compiled program, or a CUDA graph, is one for each n.",

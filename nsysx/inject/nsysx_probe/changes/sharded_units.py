@@ -115,4 +115,16 @@ UNTRIED = (
         "average.lerp_(weight.to_local(), 0.01)",
         "What is computed must go part by part, as averages and sums do.", untried=_SHARDED_SO,
     ),
+    Remedy(
+        "weights-to-generator",
+        "Hand weights on to the other network on the GPU, on all ranks at once: here whole ones are gathered one by one, and copied to the "
+        "CPU and back. Cast them before the gather, which then moves half of the bytes, and copy them in place",
+        "with torch.no_grad():\n"
+        "    for name, p in model.named_parameters():  # all ranks, in the same order\n"
+        "        whole = p.detach().to(torch.bfloat16).full_tensor()  # FSDP2; cast before the gather\n"
+        "        generator_params[name].copy_(whole)",
+        "A generator in other processes is sent flat buckets of such weights over a group of its own; one that is split over ranks takes its "
+        "part. Of adapters (LoRA) only these need go.",
+        untried=_SHARDED_SO,
+    ),
 )  # fmt: skip

@@ -47,8 +47,8 @@ UNTRIED = (
     ),
     Remedy(
         "backward-behind-forward",
-        "Run a backward behind each forward (1F1B) in place of all forwards first (GPipe): a stage then keeps what backward needs of as many "
-        "micro-batches as stages follow it, not of all. Then do without the checkpoints, as far as memory allows",
+        "Run a backward behind each forward (1F1B) in place of all forwards first (GPipe): a stage then keeps what backward needs of as "
+        "many micro-batches as stages follow it, not of all. Then do without the checkpoints, as far as memory allows",
         "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss_fn)  # not ScheduleGPipe; its bubble is as long\n"
         "checkpointed = stage.stage_index == 0  # first on none; where memory does not do, on the first stages: they keep most",
         "With GPipe the checkpoints are needed: change the schedule first. Fewer micro-batches would only lengthen the bubble.",
