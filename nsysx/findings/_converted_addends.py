@@ -19,7 +19,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import CONVERTING_ADDITION_TIMES
 from nsysx.model import Finding
-from nsysx.replay.engine import RemoveOps, ScaleOps
+from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 
 _CONVERSION = r"\.(?:float\(\)|double\(\)|to\([^()]*\)|type_as\([^()]*\)|type\([^()]*\))"
 #: A line that adds what it converts: by a method, or by an operator of Python.
@@ -48,7 +48,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     # An addition that gets slower leaves as much of the conversions.
     left = min(1.0, (slower - 1) * stays_ns / gone_ns)
     least = [ScaleOps(ops_of(gone), left, less_work=True)]
-    most = [RemoveOps(ops_of(gone)), ScaleOps(ops_of(stays), faster, less_work=True)]
+    most: list[Edit] = [RemoveOps(ops_of(gone)), ScaleOps(ops_of(stays), faster, less_work=True)]
     why = "the additions take from five sixths of their time, as bytes say, to a quarter more, as kernels that convert may"
     worth = case.worth_between(least, [RemoveOps(ops_of(gone))], most, why, cause=(StepPart.WORK,))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):

@@ -75,8 +75,8 @@ def kept_for_all(case: Case, settings: RecordedSettings) -> str:
         return ""
     return (
         f"all {batches} forwards of a step run before its first backward, so that a stage keeps what backward needs of {batches} "
-        f"micro-batches, and checkpoint() recomputes {units.several(calls, 'part')} of the forward to make that fit; with a backward behind each "
-        f"forward it keeps that of {units.several(stages, 'micro-batch', 'micro-batches')} at most"
+        f"micro-batches; checkpoint() recomputes {units.several(calls, 'part')} of the forward to make that fit; with a backward behind "
+        f"each forward it keeps that of {units.several(stages, 'micro-batch', 'micro-batches')} at most"
     )
 
 

@@ -59,9 +59,9 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, unwritten: Sequence[Unwri
     there = f"{in_short(where)}: " if where else ""
     detail = (
         f"{units.count(len(unwritten))} calls of attention in a step, of few queries each, are given all {units.count(keys)} keys that a "
-        f"cache has room for, and a mask. From the prompt on the step has written {units.count(written)} of them at most, {units.share(mean, 1)} "
-        f"on average. With what hands keys on to it that takes {units.duration(cost)} {case.per}, {case.share(cost)} of the step, as long for "
-        "the first token as for the last."
+        f"cache has room for, and a mask. From the prompt on the step has written {units.count(written)} of them at most, "
+        f"{units.share(mean, 1)} on average. With what hands keys on to it that takes {units.duration(cost)} {case.per}, {case.share(cost)} "
+        "of the step, as long for the first token as for the last."
     )
     return Found(
         rule,

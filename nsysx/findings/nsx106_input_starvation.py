@@ -353,8 +353,8 @@ def check(case: Case) -> list[Finding]:
     else:
         fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
-        if fix.ways and fix.ways[0].name in _OF_GROUPS and (whole := loaded_whole(case, settings_of(case.profile))):
-            worth = as_parts_can(case, worth, whole)
+        if fix.ways and fix.ways[0].name in _OF_GROUPS and (loaded := loaded_whole(case, settings_of(case.profile))):
+            worth = as_parts_can(case, worth, loaded)
         where = _where(case, fix, busiest, followed)
         worth = _as_without_waits(case, worth)
     if not case.program.loader and _handed_over(case):

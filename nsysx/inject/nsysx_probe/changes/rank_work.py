@@ -320,9 +320,9 @@ UNTRIED = (
     ),
     Remedy(
         "plan-as-tensor",
-        "Send what ranks that share a network need for the next call as one tensor of numbers on the GPU, of a fixed size: here an object is "
-        "pickled, its size and its bytes are sent apart, and each rank waits to read both back. Ranks that run the same scheduler, and sample "
-        "from the same logits with the same seed, need nothing sent at all",
+        "Send what ranks that share a network need for the next call as one tensor of numbers on the GPU, of a fixed size: here an object "
+        "is pickled, its size and its bytes are sent apart, and each rank waits to read both back. Ranks that run the same scheduler, and "
+        "sample from the same logits with the same seed, need nothing sent at all",
         "plan = torch.zeros(room, dtype=torch.int64, device='cuda')  # once: tokens, positions, block tables, each at its place\n"
         "if dist.get_rank() == 0: plan[: len(numbers)].copy_(torch.tensor(numbers).pin_memory(), non_blocking=True)\n"
         "dist.broadcast(plan, src=0, group=group)  # nothing is read back: the network takes its tokens and positions from plan",

@@ -123,8 +123,8 @@ UNTRIED = (
         "    for name, p in model.named_parameters():  # all ranks, in the same order\n"
         "        whole = p.detach().to(torch.bfloat16).full_tensor()  # FSDP2; cast before the gather\n"
         "        generator_params[name].copy_(whole)",
-        "A generator in other processes is sent flat buckets of such weights over a group of its own; one that is split over ranks takes its "
-        "part. Of adapters (LoRA) only these need go.",
+        "A generator in other processes is sent flat buckets of such weights over a group of its own; one that is split over ranks takes "
+        "its part. Of adapters (LoRA) only these need go.",
         untried=_SHARDED_SO,
     ),
 )  # fmt: skip
