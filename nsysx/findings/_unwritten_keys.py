@@ -60,8 +60,8 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, unwritten: Sequence[Unwri
     detail = (
         f"{units.count(len(unwritten))} calls of attention in a step, of few queries each, are given all {units.count(keys)} keys that a "
         f"cache has room for, and a mask. From the prompt on the step has written {units.count(written)} of them at most, "
-        f"{units.share(mean, 1)} on average. With what hands keys on to it that takes {units.duration(cost)} {case.per}, {case.share(cost)} "
-        "of the step, as long for the first token as for the last."
+        f"{units.share(mean, 1)} on average. With what hands keys on to it that takes {units.duration(cost)} {case.per}, "
+        f"{case.share(cost)} of the step, as long for the first token as for the last."
     )
     return Found(
         rule,

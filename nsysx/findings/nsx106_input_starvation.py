@@ -353,10 +353,10 @@ def check(case: Case) -> list[Finding]:
     else:
         fix = _fix(case, worth)
         worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
-        if fix.ways and fix.ways[0].name in _OF_GROUPS and (loaded := loaded_whole(case, settings_of(case.profile))):
-            worth = as_parts_can(case, worth, loaded)
         where = _where(case, fix, busiest, followed)
         worth = _as_without_waits(case, worth)
+        if fix.ways and fix.ways[0].name in _OF_GROUPS and (loaded := loaded_whole(case, settings_of(case.profile))):
+            worth = as_parts_can(case, worth, loaded)
     if not case.program.loader and _handed_over(case):
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."

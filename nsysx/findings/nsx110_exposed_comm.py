@@ -73,6 +73,7 @@ from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._units_in_words import in_blocks, in_its_words
+from nsysx.findings._short_reductions import in_one_shot
 from nsysx.findings._unlike_steps import in_unlike_steps
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
@@ -92,7 +93,6 @@ RULE = Rule(
     tries=("ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets"),
 )
 REQUIRES = ("gpu",)
-
 _DDP = "DistributedDataParallel"
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
@@ -216,7 +216,7 @@ def _unless_needed(case: Case, finding: Finding) -> list[Finding]:
     """Return the finding with what its wrapper asks for, and nothing where that is to begin earlier what the next layer needs at once."""
     earlier = finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and not gathers_outputs(case)
     if earlier and (why := needed_at_once(case)):
-        return case.clear(RULE, why)
+        return in_one_shot(case, finding) or case.clear(RULE, why)
     return [_of_its_wrapper(case, finding)]
 
 

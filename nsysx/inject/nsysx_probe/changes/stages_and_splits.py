@@ -46,6 +46,17 @@ UNTRIED = (
         "Activations of larger micro-batches must fit.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "one-shot-sums",
+        "Sum these short messages by one kernel each, through symmetric memory (in vLLM: the custom all-reduce, where it is switched off), "
+        "and replay the call of a token with its sums as a CUDA graph on all ranks: NCCL's latency is what they cost, and the hosts' launches",
+        "import torch.distributed._symmetric_memory as symm_mem\n"
+        "buf = symm_mem.empty(*o.shape, dtype=o.dtype, device=o.device)  # once for each size, before the loop\n"
+        "symm_mem.rendezvous(buf, group)  # once\n"
+        "buf.copy_(o)  # or let the product write it: torch.mm(h, weight.t(), out=buf)\n"
+        "o = torch.ops.symm_mem.one_shot_all_reduce(buf, 'sum', group.group_name)",
+        "All ranks of the group must be GPUs of one host that reach each other's memory (NVLink).", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "backward-behind-forward",
         "Run a backward behind each forward (1F1B) in place of all forwards first (GPipe): a stage then keeps what backward needs of as "
         "many micro-batches as stages follow it, not of all. Then do without the checkpoints, as far as memory allows",
