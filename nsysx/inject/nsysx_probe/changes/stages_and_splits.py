@@ -48,7 +48,7 @@ UNTRIED = (
     Remedy(
         "one-shot-sums",
         "Sum these short messages by one kernel each, through symmetric memory (in vLLM: the custom all-reduce, where it is switched off), "
-        "and replay the call of a token with its sums as a CUDA graph on all ranks: NCCL's latency is what they cost, and the hosts' launches",
+        "and replay the call of a token with its sums as a CUDA graph on all ranks: they cost NCCL's latency, and the hosts' launches",
         "import torch.distributed._symmetric_memory as symm_mem\n"
         "buf = symm_mem.empty(*o.shape, dtype=o.dtype, device=o.device)  # once for each size, before the loop\n"
         "symm_mem.rendezvous(buf, group)  # once\n"
