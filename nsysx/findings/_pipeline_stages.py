@@ -273,6 +273,12 @@ def one_at_a_time(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
     return fix.into(replace(finding, detail=f"{finding.detail} {turns}", where=where, saving=saving))
 
 
+def in_turn_or_uneven(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
+    """Return the finding about stages that work in turn, else about those whose layers are dealt unevenly, or that hosts hold up."""
+    alone = one_at_a_time(case, finding, kernels)
+    return alone or in_whole_layers(case, finding, kernels) or held_by_hosts(case, finding, kernels)
+
+
 def as_its_schedule(case: Case, kernels: pl.DataFrame) -> str:
     """Return that a schedule of so many micro-batches leaves hardly any bubble, "" where they are few; ``kernels``: name, count, ns."""
     stages, count = stages_of(case), least_micro_batches(case, kernels)

@@ -319,3 +319,8 @@ KEYS_IN_STEPS_OF, SHORT_ATTENTION_NS = 512, 10_000
 #: Sums of so many bytes at most are made by one kernel on each rank of a host, which takes so long (slowest, likely, fastest). Estimated
 #: for 4 to 8 H200; one in four sums waits for nobody (chosen).
 ONE_SHOT_BYTES, ONE_SHOT_NS, UNDELAYED_QUANTILE = 1 << 20, (15_000, 11_000, 7_000), 0.25
+
+# ---- _unlike_micro_batches --------------------------------------------------------------------------------------
+#: Work between two messages is unlike that at the same place of other steps by so many times, in this share of the places or more, while
+#: steps are as long by so many times; of so many steps and places at least. Chosen: 3 of 16 micro-batches with twice the work are a sixth.
+UNLIKE_MICRO_BATCH_TIMES, UNLIKE_PIECES_SHARE, EVEN_STEPS_TIMES, FEWEST_COMPARED_STEPS = 1.4, 0.1, 1.3, 4

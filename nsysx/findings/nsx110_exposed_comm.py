@@ -60,12 +60,10 @@ from nsysx.findings._pipeline_stages import (
     bubble_of_schedule,
     cut_evenly,
     fewer_micro_batches,
-    held_by_hosts,
     hosts_set_pace,
-    in_whole_layers,
+    in_turn_or_uneven,
     no_shorter_than_work,
     of_schedule,
-    one_at_a_time,
     smaller_bubble,
     uneven,
 )
@@ -74,6 +72,7 @@ from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._units_in_words import in_blocks, in_its_words
 from nsysx.findings._short_reductions import in_one_shot
+from nsysx.findings._unlike_micro_batches import unlike_micro_batches
 from nsysx.findings._unlike_steps import in_unlike_steps
 from nsysx.findings._worker_lines import worker_batch
 from nsysx.findings._worker_remedies import place_in_worker
@@ -233,16 +232,16 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     told = of_ranks(exposed, case.ranks, rank_shown(case), recorded_ns=recorded_ns)
     if (stages := uneven(case)) is not None and (even := cut_evenly(case, told, stages, kernels)) is not None:
         return [even]
+    if stages_late and (unlike := unlike_micro_batches(case, told, cost - bubble)) is not None:
+        return [unlike]
     waits = rank_verdict.stages_wait_for_hosts(case.ranks.rows or ())
     if stages_late and (waits or hosts_set_pace(case, kernels)):
         told = fewer_micro_batches(case, told, kernels) or _fewer_launches(case, told, recorded_ns)
         told = no_shorter_than_work(case, told, kernels)
         # Stages that wait for each other in turn hide what is left of that.
         return [_of_its_wrapper(case, replace(told, saving=replace(told.saving, bound=True)))]
-    if (alone := one_at_a_time(case, told, kernels)) is not None:
-        return [alone]
-    if (cut := in_whole_layers(case, told, kernels) or held_by_hosts(case, told, kernels)) is not None:
-        return [cut]
+    if (otherwise := in_turn_or_uneven(case, told, kernels)) is not None:
+        return [otherwise]
     if not stages_late and (enough := as_its_schedule(case, kernels)):
         return case.clear(RULE, enough)
     return [_of_its_wrapper(case, told)]

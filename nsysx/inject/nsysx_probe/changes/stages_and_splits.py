@@ -57,6 +57,17 @@ UNTRIED = (
         "All ranks of the group must be GPUs of one host that reach each other's memory (NVLink).", untried=_ALL_RANKS,
     ),
     Remedy(
+        "even-micro-batches",
+        "Form micro-batches of as much work, over all samples of a step: by what documents cost, attention by the square of their lengths, "
+        "and not by tokens alone; or sort samples by length, so that neighbours are alike",
+        "cost = lambda n: n + n * n / 24_000  # tokens, and their squares: fit the number to two lengths that were timed\n"
+        "parts = [[] for _ in range(micro_batches)]\n"
+        "for document in sorted(documents, key=len, reverse=True):  # those of a step\n"
+        "    min(parts, key=lambda part: sum(cost(len(d)) for d in part)).append(document)",
+        "Divide the sum of losses by the tokens of the step: a mean of means weighs micro-batches alike. A document that is longer than a "
+        "part by itself stays so: split it over ranks (context parallelism).", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "backward-behind-forward",
         "Run a backward behind each forward (1F1B) in place of all forwards first (GPipe): a stage then keeps what backward needs of as "
         "many micro-batches as stages follow it, not of all. Then do without the checkpoints, as far as memory allows",
