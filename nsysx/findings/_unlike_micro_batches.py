@@ -39,9 +39,9 @@ def _pieces(profile: Profile) -> F64:
     rows = list[F64]()
     for number in np.unique(step):
         messages = np.sort(called[sends & (step == number)])
-        own = computes & (step == number)
-        piece = np.searchsorted(messages, called[own])
-        rows.append(np.bincount(piece, ns[own], minlength=len(messages) + 1).astype(np.float64))
+        work = computes & (step == number)
+        piece = np.searchsorted(messages, called[work])
+        rows.append(np.bincount(piece, ns[work], minlength=len(messages) + 1).astype(np.float64))
     length = [len(row) for row in rows]
     usual = max(set(length), key=length.count, default=0)
     return np.array([row for row in rows if len(row) == usual]).reshape(-1, usual)
