@@ -70,8 +70,8 @@ from nsysx.findings._pipeline_stages import (
 from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
-from nsysx.findings._units_in_words import in_blocks, in_its_words
 from nsysx.findings._short_reductions import in_one_shot
+from nsysx.findings._units_in_words import in_blocks, in_its_words
 from nsysx.findings._unlike_micro_batches import unlike_micro_batches
 from nsysx.findings._unlike_steps import in_unlike_steps
 from nsysx.findings._worker_lines import worker_batch
