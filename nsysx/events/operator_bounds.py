@@ -80,3 +80,6 @@ FEWEST_UNITS_BESIDE, LARGE_UNIT_TIMES = 5, 4
 # ---- unwritten_keys ------------------------------------------------------------------------------------------------
 #: Decoding attends with so few queries at most (drafts are several), and in so many calls of a step at least. Chosen.
 MOST_DECODED_QUERIES, FEWEST_CACHED_ROUNDS = 16, 4
+# ---- nearest_pairs --------------------------------------------------------------------------------------------------
+#: Points have no more coordinates, with a colour or a normal: what has more numbers is made by a network, and compared by products.
+MOST_COORDINATES = 9

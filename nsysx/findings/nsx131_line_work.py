@@ -19,6 +19,7 @@ What it means
     So is torch.einsum of three or more tensors whose first two make a large one.
     So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
     So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
+    So are losses of the nearest points whose gradients go through the distances of all pairs.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -65,6 +66,7 @@ from nsysx.findings import (
     _kept_by_masks,
     _lighter_operators,
     _low_rank_weights,
+    _nearest_pairs,
     _neighbour_orders,
     _neighbour_searches,
     _pooled_rows,
@@ -159,6 +161,7 @@ def check(case: Case) -> list[Finding]:
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
     grown += [*_converted_addends.findings_of(case, RULE), *_unwritten_keys.findings_of(case, RULE)]
+    grown += _nearest_pairs.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]

@@ -25,6 +25,19 @@ UNTRIED = (
         "No point may move by more than half of the room until the next search: choose the rounds by that.", untried=_OWN_CODE,
     ),
     Remedy(
+        "nearest-without-gradients",
+        "Search the nearest points without gradients, and take the gradient of the distances to these alone: that of all other pairs is zero, "
+        "and backward makes it for each of them",
+        "with torch.no_grad():\n"
+        "    d = torch.cdist(a, b)\n"
+        "    i, j = d.argmin(-1), d.argmin(-2)\n"
+        "near = lambda points, k: points.gather(-2, k[..., None].expand(*k.shape, points.size(-1)))\n"
+        "to_b = (a - near(b, i)).norm(dim=-1)  # in place of d.min(-1).values\n"
+        "to_a = (near(a, j) - b).norm(dim=-1)  # in place of d.min(-2).values",
+        "The same loss and gradient, but where two points are as near. pytorch3d.ops.knn_points writes no distances at all.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "labels-made-smaller",
         "Compare the auxiliary logits at their own size with labels that are made smaller: what is enlarged is computed, and "
         "differentiated, for each class",
