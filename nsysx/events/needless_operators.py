@@ -117,15 +117,20 @@ def before(makers: Sequence[Sequence[int]], begun: Flags) -> Flags:
 
 
 def unread_operators(
-    flow: OperatorFlow, trained: Sequence[bool], to_host: Sequence[bool], elsewhere: Collection[int] = ()
+    flow: OperatorFlow,
+    trained: Sequence[bool],
+    to_host: Sequence[bool],
+    elsewhere: Collection[int] = (),
+    *,
+    unfollowed: bool = False,
 ) -> tuple[list[int], list[int]]:
     """Return the outermost operators (rows) of whose results nothing is made that a gradient, the host or a later step reads, and
     those that only the host reads number by number, of what is trained.
 
     ``to_host``: operators that copy more than a number to the host; ``elsewhere``: numbers of operators whose results others are given
-    that are not of the flow. Both are empty where no later step was recorded.
+    that are not of the flow. Both are empty where no later step was recorded that reads anything, but for ``unfollowed``.
     """
-    if not flow.read_later:
+    if not (flow.read_later or unfollowed):
         return [], []
     outer, size = outer_operators(flow), len(flow.names)
     learns = outer.within(trained, size)

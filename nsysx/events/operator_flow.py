@@ -67,7 +67,8 @@ class OperatorFlow:
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
     ``operators``: the pattern of the names of its operators.
     ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
-    thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too.
+    thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too; ``precedes``:
+    those of the step behind it were.
     """
 
     names: Sequence[str]
@@ -81,6 +82,7 @@ class OperatorFlow:
     sequence: Sequence[int] = ()
     read_later: frozenset[int] = frozenset()
     follows: bool = False
+    precedes: bool = False
     which: Sequence[tuple[int, ...]] = ()
     operators: str = _TORCHS
 
@@ -179,7 +181,7 @@ def flows_of(profile: Profile, operators: str = _TORCHS) -> Iterator[OperatorFlo
             return
         before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
         later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
-        yield replace(flow, read_later=later, follows=before, operators=operators)
+        yield replace(flow, read_later=later, follows=before, precedes=behind, operators=operators)
 
 
 def operators_before(profile: Profile) -> OperatorFlow | None:

@@ -70,6 +70,7 @@ from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
+from nsysx.findings._unread_tails import tails_of_networks
 from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.findings._zeroed_results import zeroed_results
@@ -355,13 +356,15 @@ def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlo
 
 
 def _logged(case: Case, code: CodeLines, *, unseen: bool) -> Iterator[tuple[_Needless, OperatorFlow, OperatorOfCalls]]:
-    """Yield what each step computes for a log that few steps write, by place; collectives may be all that is ``unseen`` among operators."""
+    """Yield what each step computes for a log that few steps write, by place, and networks behind what is read of them; collectives may be
+    all that is ``unseen`` among operators.
+    """
     flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
     if unseen:
         flow, of_calls = flow_with_collectives(case.profile), calls_of_flow_with_collectives(case.profile)
     if flow is None or of_calls is None or (unseen and _unseen(case, flow, of_calls)):
         return
-    for each in logged_statistics(case, flow, code):
+    for each in (*logged_statistics(case, flow, code), *tails_of_networks(case, flow, code)):
         yield _Needless(*each), flow, of_calls
 
 

@@ -361,4 +361,13 @@ UNTRIED = (
         "The activations of the whole batch must fit; what normalizes over a batch sees it whole.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "cut-behind-feature",
+        "Cut the network off behind the last layer that something reads: a hook, or one of hidden_states, needs the layers before it alone",
+        "teacher.layers = teacher.layers[:12]  # once, behind loading\n"
+        "teacher.head = torch.nn.Identity()",
+        "Cut a copy where something else, such as an evaluation, needs the whole network. transformers: the last of hidden_states is behind "
+        "the final norm, so this goes, too, where an inner one is meant.",
+        untried=_OWN_CODE,
+    ),
 )  # fmt: skip
