@@ -17,6 +17,7 @@ FAULTS: Mapping[str, str] = {
     "counted-apart": "what metrics are made of is gathered on every rank",
     "decoded-in-workers": "samples are decoded or augmented in the loop",
     "delivered-sooner": "it waits for what something else delivers",
+    "drawn-by-noise": "each draw waits for a check of its probabilities",
     "drawn-by-weight": "weighted draws are made on the CPU",
     "drawn-on-gpu": "samples are drawn on the CPU",
     "drawn-rarely": "pictures are drawn in the loop",
@@ -74,6 +75,7 @@ FAULTS: Mapping[str, str] = {
     "weights-on-gpu": "weights are copied to the CPU in each step",
     "weights-to-generator": "whole weights go to another network through the CPU",
     "wrapped-once": "the network is wrapped anew for the ranks",
+    "validate-args-off": "distributions check their arguments, and wait",
 }
 
 #: Remedy of a loader, or of calls with few inputs -> what is wrong there: the cause of the whole limit, told behind it with its line.

@@ -88,7 +88,7 @@ def _of_pairs(readers: ResultReaders, number: int) -> NearestPairs | None:
         flow.names[row] == "aten::mul" and len(set(flow.made[row][:2])) == 1 and readers.sizes[row][0] for row in made
     )
     rooted = any(map(_ROOTS.match, names)) and not (
-        "aten::cdist" in names and any(map(_SQUARES.match, names)) or times_itself
+        ("aten::cdist" in names and any(map(_SQUARES.match, names))) or times_itself
     )
     return NearestPairs(sorted(made), sorted(takes), size, over, squared=not rooted)
 

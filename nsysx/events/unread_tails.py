@@ -31,7 +31,9 @@ def unread_tails(flow: OperatorFlow, unread: Collection[int]) -> Iterator[Unread
         calls = tuple(call for call in flow.calls if call.path == path)
         if any(call.first in told for call in calls) or not all(call.first < cut[call] < call.last for call in calls):
             continue
-        inner = [each for each in flow.calls if any(call.first <= each.first and each.last <= call.last for call in calls)]
+        inner = [
+            each for each in flow.calls if any(call.first <= each.first and each.last <= call.last for call in calls)
+        ]
         inner = [each for each in inner if each.path != path]
         needed = {each.path for each in inner if any(each.first < cut[c] for c in calls if _is_in(each, c))}
         behind = tuple(dict.fromkeys(each.path for each in inner if each.path not in needed))

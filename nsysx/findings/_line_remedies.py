@@ -55,6 +55,12 @@ _WEIGHTED = (
     r"(choice\(.*\bp\s*=(?!\s*None)|choices\(.*\b(cum_)?weights\s*=(?!\s*None)|choices\([^,()]*(\([^()]*\))?,(?!\s*\w+\s*=)|"
     r"multinomial\([^,]*,)"
 )
+#: Distributions whose arguments, and whose values, torch checks when they are made and asked, and how they are asked.
+ARGUMENTS_CHECKED = (
+    r"\.(log_prob|cdf|icdf)\(|\b(Categorical|OneHotCategorical\w*|Normal|LogNormal|MultivariateNormal|LowRankMultivariateNormal|Bernoulli|"
+    r"Beta|Gamma|Dirichlet|Uniform|Laplace|Cauchy|StudentT|Poisson|Exponential|Gumbel|RelaxedBernoulli|RelaxedOneHotCategorical|Independent|"
+    r"MixtureSameFamily|TransformedDistribution|VonMises|Weibull|Binomial|Multinomial|NegativeBinomial|Geometric|HalfNormal)\("
+)
 _KINDS = tuple(
     _Kind(*row)
     for row in (
@@ -153,6 +159,8 @@ _KINDS = tuple(
         ("ranked-on-gpu", r"\b(np|numpy)\.(arg)?(sort|partition)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|exp)\b|\brng\."),
         ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
+        ("validate-args-off", ARGUMENTS_CHECKED, False, False, True),
+        ("drawn-by-noise", r"\bmultinomial\([^,]*,\s*(num_samples\s*=\s*)?1\b|\b\w*(dist|policy|pi)\w*\.sample\(\s*\)", False, False, True),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\.to\(\s*[\"']cpu|\b(float|int|bool)\(\w+"),
         (
             "fixed-shape",
@@ -173,7 +181,7 @@ _KINDS = tuple(
         ("filled-by-mask", _FILLS, False, True),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("kept-constant", r"\b(tril|triu|arange|linspace|meshgrid|eye|ones|zeros|full)\(.*\.(to|cuda)\("),
-        ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
+        ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\((?!\s*\))"),
         (
             "numpy-on-gpu",
             r"\b(np|numpy|scipy|pd|sklearn|ndimage)\.|\bc?KDTree\(|\btree\.query\w*\(|\.kneighbors\(|\b(NearestNeighbors|KMeans)\(",

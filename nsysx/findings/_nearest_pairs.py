@@ -1,4 +1,4 @@
-"""Losses of the nearest points (Chamfer, Hausdorff) that are differentiated through the distances of all pairs (``events.nearest_pairs``)."""
+"""Losses of nearest points (Chamfer, Hausdorff) that are differentiated through the distances of all pairs (``events.nearest_pairs``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
 
 #: A line that makes the distances of two sets of points, by their names.
-_CDIST = re.compile(r"^(?P<made>[A-Za-z_]\w*)\s*=\s*(?:torch\.)?cdist\(\s*(?P<first>[\w.]+)\s*,\s*(?P<second>[\w.]+)\s*[,)]")
+_CDIST = re.compile(
+    r"^(?P<made>[A-Za-z_]\w*)\s*=\s*(?:torch\.)?cdist\(\s*(?P<first>[\w.]+)\s*,\s*(?P<second>[\w.]+)\s*[,)]"
+)
 _OF_SUMS = re.compile(r"\bp\s*=\s*1(\.0?)?\s*[,)]")
 
 

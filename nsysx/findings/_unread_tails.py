@@ -1,4 +1,4 @@
-"""Networks that run on behind the last layer that something reads (``events.unread_tails``): a teacher's hidden state, a perceptual loss."""
+"""Networks that run on behind the last layer that something reads (``events.unread_tails``): a hidden state, a perceptual loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flows_of
 from nsysx.events.trained_operators import trained_in
-from nsysx.events.unread_tails import UnreadTail, unread_tails
+from nsysx.events.unread_tails import unread_tails
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._flow_work import NeedlessOperators, copied, in_short, place_of_operator
 from nsysx.findings._work_bounds import MOST_PASTED_LINES
@@ -31,8 +31,13 @@ def tails_of_networks(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
     if not tails:
         return
     # What the step behind may read is known of a step that is no last one: rows are the same where operators are.
-    followed = flow if flow.precedes else next(
-        (each for each in flows_of(case.profile, flow.operators) if each.precedes and each.names == flow.names), None
+    followed = (
+        flow
+        if flow.precedes
+        else next(
+            (each for each in flows_of(case.profile, flow.operators) if each.precedes and each.names == flow.names),
+            None,
+        )
     )
     unread = frozenset(_unread(case, followed) if followed is not None else ())
     for tail in tails:
@@ -44,10 +49,12 @@ def tails_of_networks(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
             continue
         path, cls = tail.calls[0].path, tail.calls[0].cls
         last = _within(tail.last, path)
-        title = f"{in_short(where) or 'The step'} runs {cls or path} to its end, and nothing reads what comes behind {last}"
+        title = (
+            f"{in_short(where) or 'The step'} runs {cls or path} to its end, and nothing reads what comes behind {last}"
+        )
         why = (
-            f"No operator, gradient, copy to the host or later step takes what {units.several(len(tail.behind), 'module')} behind it make, in "
-            f"{'the call' if len(tail.calls) == 1 else f'any of {len(tail.calls)} calls'} of a step."
+            f"No operator, gradient, copy to the host or later step takes what {units.several(len(tail.behind), 'module')} behind it make, "
+            f"in {'the call' if len(tail.calls) == 1 else f'any of {len(tail.calls)} calls'} of a step."
         )
         paste = paste_of(_name(text, path), last, [_within(each, path) for each in tail.behind])
         yield NeedlessOperators(tail.rows, title, why, Fix.by_name("cut-behind-feature", paste=paste), where)
@@ -82,7 +89,9 @@ def paste_of(name: str, last: str, behind: Sequence[str]) -> str | None:
         is_cut = layers and each.startswith(f"{layers}.")
         if not is_cut and not any(each.startswith(f"{before}.") for before in outer):
             outer.append(each)
-    lines += [f"{name}.{each} = torch.nn.Identity()" for each in outer if not any(p.isdecimal() for p in each.split("."))]
+    lines += [
+        f"{name}.{each} = torch.nn.Identity()" for each in outer if not any(p.isdecimal() for p in each.split("."))
+    ]
     return "\n".join(lines[:MOST_PASTED_LINES]) or None
 
 

@@ -34,6 +34,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.frozen_parameters import reads_of_map
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._checked_arguments import checked_arguments, finding_of
 from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
@@ -104,10 +105,15 @@ def check(case: Case) -> list[Finding]:
     calls, places = case.profile.once(waiting.waits)
     findings: list[Finding] = []
     unknown: list[Row] = []
+    checked = checked_arguments(case)
+    of_checks = finding_of(case, RULE, checked)
+    findings += [of_checks] if of_checks is not None else []
     for row in places.to_dicts():
         if is_check(case.profile, row):  # asked in some rounds, it is still read: NSX126
             continue
         at_site = waiting.at(calls, row)
+        if of_checks is not None and 2 * len(at_site & checked.calls) > len(at_site):
+            continue
         if reads := reads_by_parameter(case, at_site):
             if not any(
                 f.fix == fix_of_rates(case, reads).text for f in findings

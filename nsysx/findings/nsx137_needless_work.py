@@ -70,8 +70,8 @@ from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
-from nsysx.findings._unread_tails import tails_of_networks
 from nsysx.findings._unread_results import logged_statistics, unread_results
+from nsysx.findings._unread_tails import tails_of_networks
 from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
 from nsysx.findings._zeroed_results import zeroed_results
 from nsysx.frames import lookup

@@ -366,8 +366,8 @@ UNTRIED = (
         "Cut the network off behind the last layer that something reads: a hook, or one of hidden_states, needs the layers before it alone",
         "teacher.layers = teacher.layers[:12]  # once, behind loading\n"
         "teacher.head = torch.nn.Identity()",
-        "Cut a copy where something else, such as an evaluation, needs the whole network. transformers: the last of hidden_states is behind "
-        "the final norm, so this goes, too, where an inner one is meant.",
+        "Cut a copy where something else, such as an evaluation, needs the whole network. transformers: the last of hidden_states is "
+        "behind the final norm, so this goes, too, where an inner one is meant.",
         untried=_OWN_CODE,
     ),
 )  # fmt: skip

@@ -26,8 +26,8 @@ UNTRIED = (
     ),
     Remedy(
         "nearest-without-gradients",
-        "Search the nearest points without gradients, and take the gradient of the distances to these alone: that of all other pairs is zero, "
-        "and backward makes it for each of them",
+        "Search the nearest points without gradients, and take the gradient of the distances to these alone: all others are zero, and "
+        "backward makes it for each of them",
         "with torch.no_grad():\n"
         "    d = torch.cdist(a, b)\n"
         "    i, j = d.argmin(-1), d.argmin(-2)\n"

@@ -137,6 +137,19 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "validate-args-off",
+        "Switch the checks of torch.distributions off, once at the start: each of them reads back whether all of its numbers are valid",
+        "torch.distributions.Distribution.set_default_validate_args(False)  # or Categorical(logits=logits, validate_args=False)",
+        "Numbers that are not valid (NaN) then go on unseen: look for them now and then.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "drawn-by-noise",
+        "Draw one of each row by noise: torch.multinomial, and Categorical.sample, read back whether the probabilities are valid",
+        "noise = torch.empty_like(logits).exponential_().log()\n"
+        "drawn = (logits - noise).argmax(-1)  # in place of torch.multinomial(logits.softmax(-1), 1)",
+        "The draws are as likely, and others for the same seed. Numbers that are not valid go on unseen.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "inputs-at-once",
         "Collect the inputs of all rounds first, ask the network once for all of them, and copy its answers to the host once: here it is "
         "called with a batch of one in each round, and read back", "answers = net(torch.stack(inputs).to(device)).cpu()",
