@@ -83,3 +83,6 @@ MOST_DECODED_QUERIES, FEWEST_CACHED_ROUNDS = 16, 4
 # ---- nearest_pairs --------------------------------------------------------------------------------------------------
 #: Points have no more coordinates, with a colour or a normal: what has more numbers is made by a network, and compared by products.
 MOST_COORDINATES = 9
+# ---- sampled_layers -------------------------------------------------------------------------------------------------
+#: Sampled nodes are so many times the seeds at least. Chosen: of fewer hops little can be left out.
+FEWEST_SAMPLED_TIMES = 4

@@ -19,6 +19,7 @@ What it means
     So is torch.einsum of three or more tensors whose first two make a large one.
     So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
     So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
+    So are layers of a graph network that compute all nodes of a sampled subgraph, of which the seeds are read.
     So are losses of the nearest points whose gradients go through the distances of all pairs.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
@@ -73,6 +74,7 @@ from nsysx.findings import (
     _product_forms,
     _reordered_rows,
     _row_matrices,
+    _sampled_layers,
     _shared_factors,
     _smaller_operators,
     _solved_systems,
@@ -164,7 +166,12 @@ def check(case: Case) -> list[Finding]:
     grown += _nearest_pairs.findings_of(case, RULE)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
-    findings += [*_smaller_operators.findings_of(case, RULE), *_neighbour_orders.findings_of(case, RULE)]
+    sampled, seeds = _sampled_layers.findings_of(case, RULE)
+    findings += [
+        *sampled,
+        *_smaller_operators.findings_of(case, RULE, seeds),
+        *_neighbour_orders.findings_of(case, RULE),
+    ]
     findings += [*_copied_rows.findings_of(case, RULE), *_row_matrices.findings_of(case, RULE)]
     findings += [*_joined_parts.findings_of(case, RULE), *_einsum_orders.findings_of(case, RULE)]
     factorized = _shared_factors.findings_of(case, RULE)

@@ -370,4 +370,14 @@ UNTRIED = (
         "behind the final norm, so this goes, too, where an inner one is meant.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "trimmed-to-layer",
+        "Leave out before each layer the nodes and edges that can no longer reach the seeds (torch_geometric.utils.trim_to_layer; in DGL "
+        "the loader's blocks instead of one subgraph)",
+        "x, edge_index, _ = trim_to_layer(i, nodes_per_hop, edges_per_hop, x, edge_index)  # i: the layer's number\n"
+        "x = conv(x, edge_index)",
+        "Hand batch.num_sampled_nodes and batch.num_sampled_edges of the loader into forward as nodes_per_hop and edges_per_hop; weights "
+        "of edges are trimmed with them. Batch norm then counts fewer nodes.",
+        untried=_OWN_CODE,
+    ),
 )  # fmt: skip
