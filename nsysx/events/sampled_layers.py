@@ -20,7 +20,7 @@ _CUTS = re.compile(r"^aten::(slice|narrow)$")
 
 
 class SampledLayers(NamedTuple):
-    """Calls of layers in their order, how many nodes each computes, how many are read at the end, and the operator (row) that takes them."""
+    """Calls of layers in their order, how many nodes each computes, how many are read at the end, and which operator takes them."""
 
     calls: tuple[ModuleCall, ...]
     nodes: int

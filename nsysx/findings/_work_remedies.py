@@ -38,6 +38,9 @@ _SOFTMAX = ("softmax and loss",)
 #: Sums over the last dimensions that keep them, which a layer's normalization and a softmax are made of.
 _KEPT = r"keepdims?\s*=\s*True"
 KINDS = (
+    # The comparison stays for what sums over pixels or voxels: those sums are of classes that lie apart.
+    WorkKind("classes-compared", r"\bone_hot\(.*\)\s*\.(permute|movedim|moveaxis|transpose)\(", stays=(*_SOFTMAX, "reduction"),
+             outside=True, needs=r"\.(sum|mean)\(|\beinsum\("),
     WorkKind("classes-as-numbers", r"\bone_hot\(", stays=_SOFTMAX),
     WorkKind("weights-converted-once", r"(?i)weight\w*(\(\))?\.(float|half|bfloat16|double|to|type)\(|\b(dequantize|unpack)\w*\(.*weight",
              unchanging=True),

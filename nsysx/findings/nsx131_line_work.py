@@ -83,6 +83,7 @@ from nsysx.findings import (
     _written_parts,
 )
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._class_pastes import compared_classes
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead, instead
@@ -337,6 +338,8 @@ def _fix_of(group: _Group) -> Fix:
     fix, called = Fix.by_name(group.kind.remedy), group.function
     if group.kind.remedy == "fused-loss" and (picked := picked_of_logits(group.texts)):
         return fix.but(text=_PICKED, paste=picked)
+    if group.kind.remedy == "classes-compared":
+        return fix.but(paste=compared_classes(group.texts[0], called))
     named = re.fullmatch(r"(?!main$)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", called)
     if group.kind.remedy != "compile-function" or named is None:
         return fix

@@ -122,6 +122,14 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "classes-compared",
+        "Compare the labels with the numbers of the classes in a compiled function: no one-hot rows are written for each pixel, in int64 "
+        "and again as float32",
+        "onehot = target[:, None] == torch.arange(classes, device=target.device).view(-1, 1, 1)\n"
+        "dice_loss = torch.compile(dice_loss)  # the function of this line: fused, nothing of this is written",
+        "Sums and products with it stay as they are.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "added-by-number", "Add the rows up by their number, without a one-hot matrix: index_add_",
         "sums = x.new_zeros(n, x.size(-1)).index_add(0, index, x)  # not F.one_hot(index, n).to(x.dtype).T @ x",
         "On a GPU it adds in no fixed order, rounds each sum to the format of x (x.float() for 16 bits), and waits where most rows have "
