@@ -68,6 +68,7 @@ FAULTS: Mapping[str, str] = {
     "statistics-averaged": "statistics of batch norm are estimated anew for averaged weights",
     "symmetric-eigenvalues": "eigenvalues are computed as of any matrix",
     "table-once": "pandas looks up each row by its label",
+    "table-on-gpu": "rows of a table are gathered by the CPU",
     "tensors-gathered": "ranks exchange Python objects",
     "tensors-sent": "one rank sends Python objects to the others",
     "tokens-once": "text is tokenized in the loop",

@@ -35,7 +35,7 @@ def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     if moves_all(function_of(case, copies)):  # all of an object goes, as of a batch that has a method for that
         return None
     sizes = case.ops.filter(case.ops["op"].is_in(copies["op"].implode())).group_by("bytes").len()
-    if not sizes.height or (sizes["len"] % case.steps != 0).any() or _is_written(source, moved[1]):
+    if not sizes.height or (sizes["len"] % case.steps != 0).any() or is_written(source, moved[1]):
         return None
     name = moved[1].rpartition(".")[2].lower()
     paste = f'self.register_buffer("{name}", {name}, persistent=False)  # once, in __init__; model.to(device) moves it'
@@ -43,7 +43,7 @@ def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     return Fix.by_name(way("kept-constant", text, paste, _SAME_BYTES))
 
 
-def _is_written(source: object, name: str) -> bool:
+def is_written(source: object, name: str) -> bool:
     """Return whether a line of the steps assigns a tensor of this name, or writes into it."""
     writes = re.compile(rf"{re.escape(name)}(?:\[[^\]]*\])?\s*(?:[-+*/@|&]?=(?!=)|\.\w+_\()")
     lines = source.values() if isinstance(source, dict) else ()

@@ -39,6 +39,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._picked_tables import picked_on_gpu
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._sent_objects import of_objects
@@ -150,6 +151,7 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     file, line = row["file"], row["line"]
     fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
+    fix = fix or picked_on_gpu(case, {"file": file, "line": line})
     fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):

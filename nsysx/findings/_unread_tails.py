@@ -73,8 +73,8 @@ def _within(path: str, outer: str) -> str:
 def _name(text: str, path: str) -> str:
     """Return the name by which a line calls a module."""
     names = _CALLED.findall(text)
-    own = path.rpartition(".")[2]
-    return next((name for name in names if own and name.rpartition(".")[2] == own), own or "model")
+    last = path.rpartition(".")[2]
+    return next((name for name in names if last and name.rpartition(".")[2] == last), last or "model")
 
 
 def paste_of(name: str, last: str, behind: Sequence[str]) -> str | None:

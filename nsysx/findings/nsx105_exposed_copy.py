@@ -36,7 +36,7 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _unpinned_batches
+from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _picked_tables, _unpinned_batches
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._finding_bounds import (
@@ -153,14 +153,15 @@ def check(case: Case) -> list[Finding]:
         rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
         weights = _of_weights(case, row)
         kept = None if weights else _copied_tables.kept_on_gpu(case, row, at_site)
-        fix = _copied_weights.ON_GPU if weights else kept or _fix(case, row, at_site)
+        picked = None if weights or kept else _picked(case, row)
+        fix = _copied_weights.ON_GPU if weights else kept or picked or _fix(case, row, at_site)
         edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
-        if weights or kept is not None or fix is _MAKE or fix.text.startswith(_SELECT):
+        if weights or kept is not None or picked is not None or fix is _MAKE or fix.text.startswith(_SELECT):
             # No copy is left, nor what the CPU does to make the data, or with all that it gets.
             edits = (
                 RemoveOps(ops_of(at_site)),
                 edits[1],
-                RemoveHost(_calls_beside_copies(case, at_site, made=fix is _MAKE)),
+                RemoveHost(_calls_beside_copies(case, at_site, made=fix is _MAKE or picked is not None)),
             )
         grown = None if weights else _grown_copies.only_new(case, row, at_site)
         if grown is not None:
@@ -197,6 +198,12 @@ def check(case: Case) -> list[Finding]:
             RULE, "copies keep the link between host and GPU busy all the time: only fewer bytes would help"
         )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _picked(case: Case, row: Row) -> Fix | None:
+    """Return the advice about copies of rows that a line picks from a table on the host."""
+    to_gpu = row["direction"] == "HtoD" and row["obstacle"] == "pageable"
+    return _picked_tables.picked_on_gpu(case, row, (row["bytes"] or 0) // max(row["count"], 1)) if to_gpu else None
 
 
 def _of_weights(case: Case, row: Row) -> bool:

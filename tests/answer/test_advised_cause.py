@@ -10,15 +10,7 @@ from nsysx.advice import Alternative
 from nsysx.answer import advised_cause
 from nsysx.answer.line_faults import FAULTS
 from nsysx.catalogue import StepLimit
-from nsysx.findings import (
-    _copied_weights,
-    _decoded_text,
-    _found,
-    _line_remedies,
-    _rounds_by_group,
-    _sent_objects,
-    _values_of_ranks,
-)
+from nsysx.findings import (_copied_weights, _decoded_text, _found, _line_remedies, _picked_tables, _rounds_by_group, _sent_objects, _values_of_ranks)
 from nsysx.model import Row, Summary
 from nsysx.render import answer_words
 from tests.render import factory
@@ -168,7 +160,7 @@ def test_a_change_for_all_of_the_limit_says_what_is_wrong_at_its_line(remedy: st
 
 def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None:
     of_lines = {kind.remedy for kind in _line_remedies._KINDS} | {name for name, _ in _line_remedies._BY_PACKAGE}
-    by_their_copies = {way.name for way in _copied_weights.ON_GPU.ways}
+    by_their_copies = {way.name for way in _copied_weights.ON_GPU.ways} | {_picked_tables.REMEDY}
     by_what_they_send = {
         way.name for fix in (_found.SENT, _sent_objects.PLAN, _sent_objects.GENERATOR) for way in fix.ways
     }

@@ -130,4 +130,12 @@ UNTRIED = (
         "A seed gives other numbers there than on the CPU.",
         untried="what makes the data is the program's own code",
     ),
+    Remedy(
+        "table-on-gpu",
+        "Keep the table on the GPU, and copy the numbers of the rows alone: the CPU gathers rows in each step, and copies them",
+        "x = x.to(dev)  # once, before the loop\n"
+        "rows = x[n_id.to(dev, non_blocking=True)]  # not x[n_id].to(dev)",
+        "All of it must fit; nothing may write into it on the host. Where it does not fit, pin it and gather from the GPU (UVA).",
+        untried="what changes the table, the program says",
+    ),
 )  # fmt: skip

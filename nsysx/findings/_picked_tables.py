@@ -1,0 +1,98 @@
+"""Rows that a step picks from a table on the host and copies to the GPU, where all of the table would fit: features of nodes, of items.
+
+An X-ray notes the pick with the size of the table. Such a pick calls nothing of CUDA: the CPU gathers rows from all over its memory, and
+what it made is pageable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.lines import text_of, texts
+from nsysx.events.narrowed_operators import sizes_of
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, way
+from nsysx.findings._copied_tables import is_written
+from nsysx.findings._sharded_models import spare_bytes
+from nsysx.model import Row
+
+_NAME = r"(?:self\.)?[A-Za-z_][\w.]*(?:\[['\"]\w+['\"]\])?"
+#: x[n_id].to(dev), feat.index_select(0, ids).cuda()
+_PICKED = re.compile(
+    rf"(?P<table>{_NAME})(?:\[(?P<by>[A-Za-z_][\w.]*)\]|\.index_select\(0,\s*(?P<numbers>[A-Za-z_][\w.]*)\))\s*"
+    r"\.(?:to\(\s*(?P<device>[^,()]+(?:\([^()]*\))?)[^()]*\)|cuda\([^()]*\))"
+)
+#: What is said about such a line.
+REMEDY = "table-on-gpu"
+_PICKS = re.compile(r"^aten::(index|index_select)$")
+#: Numbers of a table, of 4 bytes where its copies do not tell.
+_FLOAT_BYTES = 4
+
+
+class _Pick(NamedTuple):
+    """A pick on the host, of a place: numbers of the table, its rows, and those that are picked."""
+
+    file: str
+    line: int
+    table: int
+    rows: int
+    picked: int
+
+
+def _picks(profile: Profile) -> list[_Pick]:
+    """Return the picks of a step that call nothing of CUDA."""
+    flow, code = flow_of(profile), profile.code()
+    if flow is None or code is None:
+        return []
+    calls = profile.attributed.api_calls.filter(pl.col("thread") == flow.thread)["start_ns"].to_numpy()
+    rows = [row for row in flow.outermost if _PICKS.match(flow.names[row])]
+    calling = np.searchsorted(calls, flow.end_ns[rows]) > np.searchsorted(calls, flow.start_ns[rows])
+    picks = list[_Pick]()
+    for row, calls_cuda in zip(rows, calling.tolist(), strict=True):
+        where, sizes = code.where_of(int(code.at(flow.thread, flow.start_ns[[row]])[0])), sizes_of(flow.size[row])
+        numbers = next((size for size in sizes[1:] if size), ())
+        if where and not calls_cuda and sizes and len(sizes[0]) > 1 and numbers:
+            file, line = str(where["file"]), int(where["line"])
+            picks.append(_Pick(file, line, math.prod(sizes[0]), sizes[0][0], math.prod(numbers)))
+    return picks
+
+
+def picked_on_gpu(case: Case, row: Row, copied_bytes: int = 0) -> Fix | None:
+    """Return the advice to keep on the GPU the table from which the line of a place (``row``) picks on the host; None for others.
+
+    ``copied_bytes``: of one of its copies.
+    """
+    file, line, settings = row.get("file"), row.get("line"), settings_of(case.profile)
+    if settings is None or not file or not isinstance(line, int):
+        return None
+    source = texts(case.profile)
+    text = _PICKED.search(text_of(source, str(file), line) or "")
+    pick = max((each for each in case.profile.once(_picks) if each[:2] == (file, line)), default=None)
+    if text is None or pick is None or pick.picked > pick.rows or is_written(source, text["table"]):
+        return None
+    each = copied_bytes * pick.rows // (pick.picked * pick.table) or _FLOAT_BYTES
+    whole = each * pick.table
+    if spare_bytes(settings, whole) is None:
+        return None
+    table, numbers, device = text["table"], text["by"] or text["numbers"], (text["device"] or "'cuda'").strip()
+    paste = (
+        f"{table} = {table}.to({device})  # once, before the loop: {units.size(whole)}\n"
+        f"{table}[{numbers}.to({device}, non_blocking=True)]  # in place of {text[0].strip()}"
+    )
+    return Fix.by_name(
+        way(
+            REMEDY,
+            f"Keep {table} on the GPU, all of it ({units.size(whole)} fit), and copy the numbers of the rows alone: the CPU gathers "
+            f"{units.count(pick.picked)} of {units.count(pick.rows)} rows in each step and copies them from pageable memory",
+            paste,
+            f"{table} must stay as it is; each rank keeps one of its own.",
+        )
+    )

@@ -1,0 +1,85 @@
+"""NSX105 and NSX123: rows that a step picks from a table on the host, and rows that come from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined, forward
+
+PICK, OTHER = 15, 16
+ROWS, WIDTH, PICKED = 2_000_000, 128, 100_000
+TEXT = "out = net(x[n_id].to(dev), adjs)"
+CARD = {"memory": {"total_bytes": 140 << 30, "reserved_peak_bytes": 20 << 30}}
+
+
+def picking(program: Lined, number: int, *, on_gpu: bool = False, rows: int = ROWS) -> None:
+    """10 ms of a gather on the CPU, a copy of what it made (6 ms) from pageable memory, then a network."""
+    with program.line(OTHER):
+        program.host(5)
+    with program.line(PICK):
+        begin = program.t
+        program.host(10_000)
+        if on_gpu:
+            program.launch(20, "index_kernel")
+        if program.noted is not None:
+            label = (
+                f"aten::index, op_id = {100 + number}, sizes = [[{rows}, {WIDTH}], [{PICKED}]], "
+                f"input_op_ids = [(0,-1), ({90 + number},0)]"
+            )
+            program.main.add_range(label, begin, program.t)
+        program.copy(6_000, "HtoD", bytes=4 * PICKED * WIDTH)
+    forward(program)
+    program.sync()
+
+
+def findings(folder: Path, text: str, other: str = "calls += 1", card: object = None, **kind: object) -> list[Finding]:
+    settings = card if isinstance(card, dict) else CARD
+    program = Lined({PICK: text, OTHER: other}, settings).run(lambda program, number: picking(program, number, **kind))  # type: ignore[arg-type]
+    return [f for f in program.summary(folder).findings or () if f.verdict == "found"]
+
+
+def told(every: list[Finding]) -> dict[str, Finding]:
+    return {f.code: f for f in every if f.remedies and f.remedies[0].name == "table-on-gpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "paste"),
+    [
+        (
+            TEXT,
+            "x = x.to(dev)  # once, before the loop: 976.6 MiB\nx[n_id.to(dev, non_blocking=True)]  # in place of x[n_id].to(dev)",
+        ),
+        ("h = g.ndata['feat'][nodes].cuda()", "g.ndata['feat'] = g.ndata['feat'].to('cuda')  # once"),
+        ("rows = self.feats.index_select(0, ids).to(dev)", "self.feats[ids.to(dev, non_blocking=True)]"),
+    ],
+)
+def test_a_table_of_which_rows_are_picked(text: str, paste: str, tmp_path: Path) -> None:
+    every = findings(tmp_path, text)
+    found = told(every)["NSX105"]
+    assert paste in found.paste and "Keep" in found.fix
+    # The copy goes, and the gather before it.
+    assert (found.saving_ns_per_step or 0) == pytest.approx(16_000_000, rel=0.1)
+    for each in every:
+        if each.code in ("NSX105", "NSX123") and each.where and each.where.get("line") == PICK and each.remedies:
+            assert each.remedies[0].name == "table-on-gpu", each.title
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "card", "kind"),
+    [
+        (TEXT, "x[seen] = state", None, {}),
+        (TEXT, "x = load(number)", None, {}),
+        (TEXT, "pass", {}, {}),
+        (TEXT, "pass", {"memory": {"total_bytes": 141 << 30, "reserved_peak_bytes": 140 << 30}}, {}),
+        (TEXT, "pass", None, {"on_gpu": True}),
+        (TEXT, "pass", None, {"rows": PICKED // 2}),
+        ("out = net(batch.x.to(dev), adjs)", "pass", None, {}),
+    ],
+)
+def test_what_cannot_stay_on_the_gpu(
+    text: str, other: str, card: object, kind: dict[str, object], tmp_path: Path
+) -> None:
+    assert not told(findings(tmp_path, text, other, card, **kind))
