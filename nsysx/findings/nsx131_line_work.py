@@ -20,6 +20,7 @@ What it means
     So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
     So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
     So are layers of a graph network that compute all nodes of a sampled subgraph, of which the seeds are read.
+    So is deformable attention in operators of torch, where a library's kernel was not built.
     So are losses of the nearest points whose gradients go through the distances of all pairs.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
@@ -75,6 +76,7 @@ from nsysx.findings import (
     _reordered_rows,
     _row_matrices,
     _sampled_layers,
+    _sampled_levels,
     _shared_factors,
     _smaller_operators,
     _solved_systems,
@@ -164,7 +166,7 @@ def check(case: Case) -> list[Finding]:
     grown += [*_neighbour_searches.findings_of(case, RULE), *_lighter_operators.findings_of(case, RULE)]
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
     grown += [*_converted_addends.findings_of(case, RULE), *_unwritten_keys.findings_of(case, RULE)]
-    grown += _nearest_pairs.findings_of(case, RULE)
+    grown += [*_nearest_pairs.findings_of(case, RULE), *_sampled_levels.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     sampled, seeds = _sampled_layers.findings_of(case, RULE)

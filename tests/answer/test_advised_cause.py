@@ -10,7 +10,16 @@ from nsysx.advice import Alternative
 from nsysx.answer import advised_cause
 from nsysx.answer.line_faults import FAULTS
 from nsysx.catalogue import StepLimit
-from nsysx.findings import (_copied_weights, _decoded_text, _found, _line_remedies, _picked_tables, _rounds_by_group, _sent_objects, _values_of_ranks)
+from nsysx.findings import (
+    _copied_weights,
+    _decoded_text,
+    _found,
+    _line_remedies,
+    _picked_tables,
+    _rounds_by_group,
+    _sent_objects,
+    _values_of_ranks,
+)
 from nsysx.model import Row, Summary
 from nsysx.render import answer_words
 from tests.render import factory

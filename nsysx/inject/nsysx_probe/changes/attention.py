@@ -143,4 +143,13 @@ UNTRIED = (
         "nn.MultiheadAttention makes a mask, of attention_mask transformers.",
         untried="which batches need the mask, the program says",
     ),
+    Remedy(
+        "built-deformable-kernel",
+        "Build the kernel for multi-scale deformable attention into the image, and stop at the start where it is not there, rather than "
+        "fall back to torch's operators (disable_custom_kernels=False in transformers; mmcv in full, not mmcv-lite)",
+        "from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction  # built with nvcc, TORCH_CUDA_ARCH_LIST=9.0\n"
+        "y = MultiScaleDeformableAttnFunction.apply(value, shapes, level_start, locations, weights, 64)",
+        "value: batch, places, heads, width; locations as given here, from 0 to 1; shapes and level_start are tensors on the GPU.",
+        untried="which library the program can build, is not known",
+    ),
 )  # fmt: skip
