@@ -39,9 +39,9 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         "deformable attention"
     )
     detail = (
-        f"{units.several(len(levels), 'call')} {case.per} take {units.duration(taken)}, {case.share(taken)} of the step. A library's "
-        "kernel samples, weighs and sums in one pass; torch's operators write the samples of all levels, put them together and read them twice, "
-        "and their gradients do. Such libraries fall back to this with a warning alone where their kernel was not built. What sampling "
+        f"{units.several(len(levels), 'call')} {case.per} take {units.duration(taken)}, {case.share(taken)} of the step. One kernel "
+        "samples, weighs and sums in one pass; torch's operators write the samples of all levels, put them together and read them twice, "
+        "and their gradients do. Libraries fall back to this with no more than a warning where their kernel was not built. What sampling "
         "itself takes is left out of the saving."
     )
     return [

@@ -324,3 +324,7 @@ ONE_SHOT_BYTES, ONE_SHOT_NS, UNDELAYED_QUANTILE = 1 << 20, (15_000, 11_000, 7_00
 #: Work between two messages is unlike that at the same place of other steps by so many times, in this share of the places or more, while
 #: steps are as long by so many times; of so many steps and places at least. Chosen: 3 of 16 micro-batches with twice the work are a sixth.
 UNLIKE_MICRO_BATCH_TIMES, UNLIKE_PIECES_SHARE, EVEN_STEPS_TIMES, FEWEST_COMPARED_STEPS = 1.4, 0.1, 1.3, 4
+
+# ---- _gradient_penalties ----------------------------------------------------------------------------------------
+#: Steps from one penalty on the gradient of a discriminator to the next (Karras et al., StyleGAN2: lazy regularization).
+PENALTY_EVERY = 16

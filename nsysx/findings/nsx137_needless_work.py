@@ -65,6 +65,7 @@ from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
+from nsysx.findings._gradient_penalties import lazy_penalties
 from nsysx.findings._layer_masks import masks_of_layers
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
@@ -126,6 +127,10 @@ def check(case: Case) -> list[Finding]:
     needless, fixed = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]](), list(_fixed(case, code))
     unseen = _unseen(case, flow, of_calls)
     if not unseen:
+        gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
+        # First, as its score may be one that is computed again.
+        for each, kept, shared in lazy_penalties(case.profile, flow, code):
+            needless.append((_Needless(*each, kept=kept), flow, gradients if shared else of_calls))
         kernels = _kernels(case, of_calls)
         of_line = (
             *(_Needless(*each) for each in called_again(case.profile, flow, code)),
@@ -136,7 +141,6 @@ def check(case: Case) -> list[Finding]:
             *_converted(case, flow, code, kernels),
         )
         needless += [(each, flow, of_calls) for each in (*of_line, *_on_every_rank(case, flow, code))]
-        gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
         again = (_Needless(*each, kept=kept) for each, kept in repeated_backwards(case.profile, flow, code))
         needless += [(each, flow, gradients) for each in again]
     needless += fixed

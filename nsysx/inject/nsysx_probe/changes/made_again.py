@@ -40,4 +40,14 @@ UNTRIED = (
         "out = other(input_ids=ids, attention_mask=(ids != tok.pad_token_id).long())",
         "Both tokenizers must be alike, and the text must go on as it was decoded; some text has several encodings.", untried=_OWN_CODE,
     ),
+    Remedy(
+        "penalty-at-times",
+        "Take this penalty in every 16th step alone, weighed 16 times more (lazy regularization, StyleGAN2), and reuse the score of the "
+        "loss where it is due",
+        "if it % 16 == 0:\n"
+        "    loss = loss + 16 * penalty(D, real)  # not in each step\n"
+        "# Adam of D: lr * 16 / 17 and betas ** (16 / 17)",
+        "Training then gives other numbers, though published ones for R1 and path lengths. Steps with it are longer by design.",
+        untried=_OWN_CODE,
+    ),
 )  # fmt: skip
