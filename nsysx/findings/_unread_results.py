@@ -45,7 +45,7 @@ def logged_statistics(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
     if not trained.any():
         return
     to_host = copied(profile, flow, "DtoH")
-    unread, _ = unread_operators(flow, trained.tolist(), to_host, _read_elsewhere(profile, flow))
+    unread, _ = unread_operators(flow, trained.tolist(), to_host, read_elsewhere(profile, flow))
     outer = outer_operators(flow)
     of_trained = behind(outer.sources, outer.within(trained, len(flow.names)))
     inside = np.zeros(len(flow.names), np.bool_)
@@ -97,7 +97,7 @@ def _by_line(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Iterat
     yield from lines.values()
 
 
-def _read_elsewhere(profile: Profile, flow: OperatorFlow) -> frozenset[int]:
+def read_elsewhere(profile: Profile, flow: OperatorFlow) -> frozenset[int]:
     """Return the operators (their numbers) whose results others are given that are not of the flow: nodes, operators of packages."""
     name = pl.col("name").cast(pl.String)
     others = profile.ranges.ranges.filter(

@@ -16,6 +16,7 @@ from nsysx.events.trained_operators import trained_in
 from nsysx.events.unread_tails import unread_tails
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._flow_work import NeedlessOperators, copied, in_short, place_of_operator
+from nsysx.findings._unread_results import read_elsewhere
 from nsysx.findings._work_bounds import MOST_PASTED_LINES
 
 _CALLED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\(")
@@ -63,7 +64,8 @@ def tails_of_networks(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
 def _unread(case: Case, flow: OperatorFlow) -> list[int]:
     """Return the outermost operators of whose results nothing of their step, nor of the next one if it was recorded, takes anything."""
     to_host = copied(case.profile, flow, "DtoH", many=True)
-    return unread_operators(flow, trained_in(case.profile, flow).tolist(), to_host, unfollowed=True)[0]
+    elsewhere, trained = read_elsewhere(case.profile, flow), trained_in(case.profile, flow)
+    return unread_operators(flow, trained.tolist(), to_host, elsewhere, unfollowed=True)[0]
 
 
 def _within(path: str, outer: str) -> str:

@@ -7,6 +7,7 @@ What it means
     CPU merely waits here instead of later, and removing the wait moves it to the next such call.
     What counts is the saving, from a replay of the step without this wait; below 1 % of the step, leave it.
     The cost shown is the time the GPU has no work because of the wait, never the length of the wait.
+    Distributions of torch that check their arguments wait for each answer (validate_args): all of these are one finding.
     Places that differ only by a number (blocks.0 and blocks.1, token_7 and token_8) are one finding.
 
 In the trace

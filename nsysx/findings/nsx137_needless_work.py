@@ -12,7 +12,8 @@ What it means
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
     statistics for a log in the steps that write it. Heads whose results are multiplied by zero run for their parameters' sake alone.
-    A graph is run backward for each of several losses whose gradients add up, or for norms of gradients.
+    A graph is run backward for each of several losses whose gradients add up, or for norms of gradients, or in each step for a penalty.
+    A network runs to its end although only what an inner layer makes is read (a hook, one of ``hidden_states``).
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
 In the trace
