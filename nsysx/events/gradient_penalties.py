@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from nsysx.events.backward_passes import BackwardPass
 from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.operator_bounds import FEWEST_IMAGE_DIMENSIONS
 from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.events.result_readers import ResultReaders
 
@@ -19,8 +20,6 @@ _OF_NORMS = re.compile(
     r"^aten::(square|pow|mul|sum|mean|sqrt|norm|linalg_vector_norm|view|reshape|flatten|add|sub|rsub|clamp\w*|relu|to)_?$"
 )
 _LESS_ONE = re.compile(r"^aten::(sub|rsub)_?$")
-#: A batch of images has this many dimensions.
-_IMAGE_DIMENSIONS = 4
 
 
 class GradientPenalty(NamedTuple):
@@ -40,7 +39,9 @@ def gradient_penalty(flow: OperatorFlow, asked: BackwardPass, end_ns: int) -> Gr
     before = max(flow.number[row] for row in asked.rows)
     behind = [row for row in flow.outermost if asked.end_ns <= flow.start_ns[row] < end_ns]
     made = {number for row in behind for number in flow.made[row] if number > before and number not in flow.row_of}
-    inputs = {size for row in asked.rows for size in sizes_of(flow.size[row])[:1] if len(size) >= _IMAGE_DIMENSIONS}
+    inputs = {
+        size for row in asked.rows for size in sizes_of(flow.size[row])[:1] if len(size) >= FEWEST_IMAGE_DIMENSIONS
+    }
     norms = set[int]()
     for number in made:
         size = readers.results.get(number, ())

@@ -86,3 +86,9 @@ MOST_COORDINATES = 9
 # ---- sampled_layers -------------------------------------------------------------------------------------------------
 #: Sampled nodes are so many times the seeds at least. Chosen: of fewer hops little can be left out.
 FEWEST_SAMPLED_TIMES = 4
+# ---- sampled_levels -------------------------------------------------------------------------------------------------
+#: So many levels or more are sampled one by one. Chosen: of one level nothing is put together.
+FEWEST_SAMPLED_LEVELS = 2
+# ---- gradient_penalties ---------------------------------------------------------------------------------------------
+#: A batch of images has so many dimensions; points of physics, by which energies are differentiated, have fewer.
+FEWEST_IMAGE_DIMENSIONS = 4

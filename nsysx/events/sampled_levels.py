@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nsysx.events.operator_bounds import FEWEST_SAMPLED_LEVELS
 from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.events.result_readers import ResultReaders
 
@@ -13,7 +14,6 @@ _SAMPLES, _JOINS = re.compile(r"^aten::grid_sampler$"), re.compile(r"^aten::(sta
 _TIMES, _SUMS = re.compile(r"^aten::mul_?$"), re.compile(r"^aten::sum$")
 #: What brings values and places into the layout that sampling takes.
 _LAYS_OUT = re.compile(r"^aten::(contiguous|clone|reshape|flatten)$")
-_FEWEST_LEVELS = 2
 
 
 class SampledLevels(NamedTuple):
@@ -33,7 +33,7 @@ def sampled_levels(flow: OperatorFlow) -> list[SampledLevels]:
     levels = list[SampledLevels]()
     for join, samples in samples_of.items():
         times = readers.only_reader(join)
-        if len(samples) < _FEWEST_LEVELS or times is None or not _TIMES.match(flow.names[times[0]]):
+        if len(samples) < FEWEST_SAMPLED_LEVELS or times is None or not _TIMES.match(flow.names[times[0]]):
             continue
         added = readers.only_reader(times[0])
         if added is None or not _SUMS.match(flow.names[added[0]]):

@@ -18,7 +18,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import settings_of
+from nsysx.events.recorded_settings import BYTES_OF_KIND, settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._copied_tables import is_written
 from nsysx.findings._sharded_models import spare_bytes
@@ -33,8 +33,6 @@ _PICKED = re.compile(
 #: What is said about such a line.
 REMEDY = "table-on-gpu"
 _PICKS = re.compile(r"^aten::(index|index_select)$")
-#: Numbers of a table, of 4 bytes where its copies do not tell.
-_FLOAT_BYTES = 4
 
 
 class _Pick(NamedTuple):
@@ -78,7 +76,7 @@ def picked_on_gpu(case: Case, row: Row, copied_bytes: int = 0) -> Fix | None:
     pick = max((each for each in case.profile.once(_picks) if each[:2] == (file, line)), default=None)
     if text is None or pick is None or pick.picked > pick.rows or is_written(source, text["table"]):
         return None
-    each = copied_bytes * pick.rows // (pick.picked * pick.table) or _FLOAT_BYTES
+    each = copied_bytes * pick.rows // (pick.picked * pick.table) or BYTES_OF_KIND["float32"]
     whole = each * pick.table
     if spare_bytes(settings, whole) is None:
         return None

@@ -130,8 +130,8 @@ def check(case: Case) -> list[Finding]:
     if not unseen:
         gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
         # First, as its score may be one that is computed again.
-        for each, kept, shared in lazy_penalties(case.profile, flow, code):
-            needless.append((_Needless(*each, kept=kept), flow, gradients if shared else of_calls))
+        for penalty, kept, shared in lazy_penalties(case.profile, flow, code):
+            needless.append((_Needless(*penalty, kept=kept), flow, gradients if shared else of_calls))
         kernels = _kernels(case, of_calls)
         of_line = (
             *(_Needless(*each) for each in called_again(case.profile, flow, code)),
