@@ -38,7 +38,11 @@ def gradient_penalty(flow: OperatorFlow, asked: BackwardPass, end_ns: int) -> Gr
     readers = ResultReaders(flow)
     before = max(flow.number[row] for row in asked.rows)
     behind = [row for row in flow.outermost if asked.end_ns <= flow.start_ns[row] < end_ns]
-    made = {number for row in behind for number in flow.made[row] if number > before and number not in flow.row_of}
+    # Numbers of Python, without dimensions, may bear the name of older memory.
+    arrays = (
+        number for row in behind for number, size in zip(flow.made[row], readers.sizes[row], strict=False) if size
+    )
+    made = {number for number in arrays if number > before and number not in flow.row_of}
     inputs = {
         size for row in asked.rows for size in sizes_of(flow.size[row])[:1] if len(size) >= FEWEST_IMAGE_DIMENSIONS
     }
@@ -48,7 +52,7 @@ def gradient_penalty(flow: OperatorFlow, asked: BackwardPass, end_ns: int) -> Gr
         if size not in inputs:
             return None
     for row in behind:  # in order: what is made of the gradient, up to single numbers
-        given = [(n, s) for n, s in zip(flow.made[row], readers.sizes[row], strict=False) if n in made]
+        given = [(n, s) for n, s in zip(flow.made[row], readers.sizes[row], strict=False) if s and n in made]
         if not given:
             continue
         if not all(_OF_NORMS.match(flow.names[row]) for _ in given):
