@@ -328,3 +328,14 @@ UNLIKE_MICRO_BATCH_TIMES, UNLIKE_PIECES_SHARE, EVEN_STEPS_TIMES, FEWEST_COMPARED
 # ---- _gradient_penalties ----------------------------------------------------------------------------------------
 #: Steps from one penalty on the gradient of a discriminator to the next (Karras et al., StyleGAN2: lazy regularization).
 PENALTY_EVERY = 16
+# ---- _whole_samples -------------------------------------------------------------------------------------------------
+#: A line that takes one row of what lies in memory needs microseconds; what makes all rows first, this long (ns) or more. Chosen.
+LONG_ROW_NS = 1_000_000
+#: Such a line reads files if the worker has read so many bytes in each ns of it: unpacking gives 0.1 to 0.5, a column in memory 0.
+STORED_BYTES_PER_NS = 0.01
+#: Of files that are read as a whole so many times the bytes of a batch are read, packed as they are. Chosen: pieces of half of them are one
+#: piece, and float32 is twice as long as 16 bits.
+PART_READ_TIMES = 2
+#: A picture that takes so long (ns) to decode is large: 1 megapixel of a JPEG takes some 10 ms, of a PNG 20 to 30. It has so many bytes for
+#: each ns at least, and so many times as many as are handed over: draft() halves each side up to three times. Chosen.
+LONG_DECODE_NS, DECODED_BYTES_PER_NS, DECODED_FOR_LITTLE_TIMES = 30_000_000, 0.1, 8

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from nsysx import ids, units
 from nsysx.analyses import lines
-from nsysx.findings._case import Case
+from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_SHARE, OWN_REMEDY_SHARE, WORKING_SHARE
 from nsysx.records import whole_number
 
@@ -43,7 +45,8 @@ class Transform(NamedTuple):
 
 
 class WorkerBatch(NamedTuple):
-    """One batch of a worker. ``samples``: those handed out; ``wall_ns``: the batch, counting included; ``ns``: its line that takes longest.
+    """One batch of a worker. ``samples``: those handed out; ``batch_ns``: the batch, counting included; ``wall_ns``: what of that was
+    counted, less where counting stopped within it; ``ns``: its line that takes longest.
 
     ``again``: how often the function of that line begins for each sample, 0 where that is once, or where it has not most of the time.
     ``busy``: share of the time that the worker was on a CPU. ``lines``: all that it ran, the longest first. ``began``: file and function
@@ -63,6 +66,7 @@ class WorkerBatch(NamedTuple):
     began: tuple[tuple[str, str], ...] = ()
     read_bytes: int = 0
     transforms: tuple[Transform, ...] = ()
+    batch_ns: int = 0
 
     @property
     def where(self) -> dict[str, object]:
@@ -99,6 +103,29 @@ def place_of(line: WorkerBatch | WorkerLine) -> str:
     return f"{PurePath(line.file).name}:{line.line} {line.function}"
 
 
+class WorkerFix(NamedTuple):
+    """What is to be changed, and the line that it is about."""
+
+    fix: Fix
+    line: WorkerLine
+
+    @property
+    def where(self) -> dict[str, object]:
+        """The place of the line."""
+        return {"file": self.line.file, "line": self.line.line}
+
+
+def share_of_batch(ns: float, followed: WorkerBatch) -> str:
+    """Return the share of a batch that some of its time is, for a sentence."""
+    return f"{units.share(ns, followed.wall_ns)} of a worker's time for a batch"
+
+
+def handed_bytes(case: Case) -> float:
+    """Return how many bytes go to the GPU in a step."""
+    to_gpu = case.ops.filter((pl.col("op_kind") == "memcpy") & (pl.col("name") == "HtoD"))
+    return int(to_gpu["bytes"].sum()) / max(case.steps, 1)
+
+
 def worker_batch(case: Case) -> WorkerBatch | None:
     """Return what a worker of the shown process did for one batch, None where none was followed."""
     for record in ids.records_of(case.profile.trace.capture.probe, case.process):
@@ -110,9 +137,10 @@ def worker_batch(case: Case) -> WorkerBatch | None:
 
 
 def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch | None:
-    samples, wall_ns, cpu_ns = (whole_number(counted.get(name)) for name in ("samples", "wall_ns", "cpu_ns"))
+    samples, batch_ns, cpu_ns = (whole_number(counted.get(name)) for name in ("samples", "wall_ns", "cpu_ns"))
+    wall_ns = whole_number(counted.get("counted_ns")) or batch_ns
     rows, calls = (_rows(counted.get(name), width, 0, 2) for name, width in (("lines", 5), ("calls", 4)))
-    if not samples or not wall_ns or not rows:
+    if not samples or not batch_ns or not wall_ns or not rows:
         return None
     of_function: dict[tuple[str, str], int] = {}
     for file, _, function, _, ns in rows:
@@ -131,7 +159,7 @@ def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch |
     return WorkerBatch(
         samples,
         wall_ns,
-        min((cpu_ns or 0) / wall_ns, 1.0),
+        min((cpu_ns or 0) / batch_ns, 1.0),
         file,
         line,
         function,
@@ -142,6 +170,7 @@ def _read(counted: Mapping[str, Any], texts: Mapping[str, Any]) -> WorkerBatch |
         began,
         whole_number(counted.get("read_bytes")) or 0,
         tuple(Transform(*row) for row in _rows(counted.get("transforms"), len(Transform._fields), 1, 4)),
+        batch_ns,
     )
 
 

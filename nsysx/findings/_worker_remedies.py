@@ -8,29 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import NamedTuple
-
-import polars as pl
 
 from nsysx import units
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._finding_bounds import LOOPED_FOR_A_SAMPLE, LOOPED_LINE_NS, MOST_SHARE, READ_FOR_LITTLE_TIMES
 from nsysx.findings._skipped_samples import skipped_samples
-from nsysx.findings._worker_lines import WorkerBatch, WorkerLine, place_of
-
-
-class WorkerFix(NamedTuple):
-    """What is to be changed, and the line that it is about."""
-
-    fix: Fix
-    line: WorkerLine
-
-    @property
-    def where(self) -> dict[str, object]:
-        """The place of the line."""
-        return {"file": self.line.file, "line": self.line.line}
-
+from nsysx.findings._whole_samples import whole_for_a_part
+from nsysx.findings._worker_lines import WorkerBatch, WorkerFix, WorkerLine, handed_bytes, place_of, share_of_batch
 
 #: Lines that read or decode what a crop is taken from: they come before it in any case.
 _READS = re.compile(r"\b\w*(open|load|read|decode|decompress|frombuffer|fromfile|unpack\w*)\(")
@@ -90,6 +75,7 @@ def worker_fix(case: Case, followed: WorkerBatch) -> WorkerFix | None:
     return (
         skipped_behind(followed)
         or _read_for_little(case, followed)
+        or whole_for_a_part(case, followed)
         or _crop_behind(followed)
         or _crop_composed_last(followed)
         or _loops(followed)
@@ -106,8 +92,8 @@ def skipped_behind(followed: WorkerBatch) -> WorkerFix | None:
     remedy = way("own-samples-first")
     text = (
         f"{remedy.text}: {place_of(skipped.dealing)} leaves samples to the others behind {place_of(skipped.line)}, which takes "
-        f"{_share(skipped.line.ns, followed)} and runs {skipped.made} times for {units.several(skipped.samples, 'sample')}; more workers "
-        "only leave more of them to others"
+        f"{share_of_batch(skipped.line.ns, followed)} and runs {skipped.made} times for "
+        f"{units.several(skipped.samples, 'sample')}; more workers only leave more of them to others"
     )
     return WorkerFix(Fix.by_name(way(remedy.name, text)), skipped.line)
 
@@ -117,16 +103,10 @@ def works_in_lines(followed: WorkerBatch) -> bool:
     return sum(each.ns for each in followed.lines) >= MOST_SHARE * followed.wall_ns
 
 
-def _share(ns: float, followed: WorkerBatch) -> str:
-    return f"{units.share(ns, followed.wall_ns)} of a worker's time for a batch"
-
-
 def _read_for_little(case: Case, followed: WorkerBatch) -> WorkerFix | None:
     """Return that far more is read from files than is handed over, at a line that takes most of the time."""
-    to_gpu = case.ops.filter((pl.col("op_kind") == "memcpy") & (pl.col("name") == "HtoD"))
-    handed_bytes = int(to_gpu["bytes"].sum()) / max(case.steps, 1)
-    longest = followed.lines[0]
-    if not handed_bytes or followed.read_bytes < READ_FOR_LITTLE_TIMES * handed_bytes:
+    handed, longest = handed_bytes(case), followed.lines[0]
+    if not handed or followed.read_bytes < READ_FOR_LITTLE_TIMES * handed:
         return None
     of_function = [each for each in followed.lines if (each.file, each.function) == (longest.file, longest.function)]
     if sum(each.ns for each in of_function) < MOST_SHARE * followed.wall_ns:
@@ -134,8 +114,8 @@ def _read_for_little(case: Case, followed: WorkerBatch) -> WorkerFix | None:
     archive = any(re.search(r"\bnp\.load\(", each.text) for each in followed.lines) and "][" in longest.text
     why = ": each index into an .npz archive unpacks the whole array" if archive else ""
     text = (
-        f"Read only what is used, or keep what is read{why}. {place_of(longest)} takes {_share(longest.ns, followed)}, which reads "
-        f"{units.size(followed.read_bytes)}, and {units.size(handed_bytes)} of a batch go to the GPU"
+        f"Read only what is used, or keep what is read{why}. {place_of(longest)} takes {share_of_batch(longest.ns, followed)}, which reads "
+        f"{units.size(followed.read_bytes)}, and {units.size(handed)} of a batch go to the GPU"
     )
     paste = "arrays = dict(np.load(path))  # once for each file: all of its arrays, unpacked\n" if archive else ""
     paste += 'array = np.load(path, mmap_mode="r")  # of an .npy: array[row] reads this row alone'
@@ -158,7 +138,9 @@ def _crop_behind(followed: WorkerBatch) -> WorkerFix | None:
         ]
         ns = sum(each.ns for each in wasted)
         if not _CALLERS.search(crop.function) and ns >= MOST_SHARE * followed.wall_ns:
-            fix = _cropped_first(place_of(crop), f"functions that take {_share(ns, followed)}", place_of(wasted[0]))
+            fix = _cropped_first(
+                place_of(crop), f"functions that take {share_of_batch(ns, followed)}", place_of(wasted[0])
+            )
             return WorkerFix(fix, _in_turn(followed) or wasted[0])
     return None
 
@@ -180,7 +162,7 @@ def _crop_composed_last(followed: WorkerBatch) -> WorkerFix | None:
         if any("crop" in each.name.lower() for each in before):
             continue  # what the first crop keeps may be little
         longest = max(wasted, key=lambda each: each.ns)
-        fix = _cropped_first(crop.place, f"transforms that take {_share(ns, followed)}", longest.place)
+        fix = _cropped_first(crop.place, f"transforms that take {share_of_batch(ns, followed)}", longest.place)
         line = WorkerLine(crop.file, crop.line, "", crop.runs, ns, "") if crop.file else _in_turn(followed)
         return WorkerFix(fix, line or followed.lines[0])
     return None
@@ -208,7 +190,7 @@ def _loops(followed: WorkerBatch) -> WorkerFix | None:
         return None
     longest, name = looped[0], "vectorized"
     beside = f" and {units.several(len(looped) - 1, 'other line')}" if looped[1:] else ""
-    text = f"{way(name).text}. {place_of(longest)}{beside} run for single items and take {_share(ns, followed)}"
+    text = f"{way(name).text}. {place_of(longest)}{beside} run for single items and take {share_of_batch(ns, followed)}"
     drawn = next((each for each in looped if _DRAWS.search(each.text)), None)
     paste = None
     if drawn is not None:
@@ -224,7 +206,7 @@ def _by_text(followed: WorkerBatch) -> WorkerFix | None:
     longest = followed.lines[0]
     if longest.ns < MOST_SHARE * followed.wall_ns:
         return None
-    takes = f"{place_of(longest)} takes {_share(longest.ns, followed)}"
+    takes = f"{place_of(longest)} takes {share_of_batch(longest.ns, followed)}"
     named = _line_remedies.fix_of(_line_remedies.Seen(longest.text.partition("  #")[0]))
     name = named.ways[0].name if named is not None else ""
     if name in _IN_WORKER and not (name == "arrays-once" and _STACKS.search(longest.text)):
@@ -256,7 +238,7 @@ def _more_than_used(followed: WorkerBatch) -> WorkerFix | None:
         return None
     longest = of_function[max(took, key=lambda key: took[key])][0]
     beside = f" and {units.several(len(of_function) - 1, 'other function')} take" if len(of_function) > 1 else " takes"
-    text = f"Make samples cheaper: {place_of(longest)}{beside} {_share(ns, followed)}"
+    text = f"Make samples cheaper: {place_of(longest)}{beside} {share_of_batch(ns, followed)}"
     text += (
         f", and {PurePath(part.file).name}:{part.line} uses only a part of what they make. Compute it once, before the loop, and take the "
         "part from that, or compute that part alone"

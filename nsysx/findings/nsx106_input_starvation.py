@@ -239,7 +239,7 @@ def _rate_of_workers(case: Case) -> _Rate | None:
         return None
     stock = workers * (ahead if isinstance(ahead, int) else 1)
     seen = max(len(case.typed_rows(data_loader.ROWS)), len(bare.of_process(case.profile.trace.capture, case.process)))
-    return _Rate(followed.wall_ns / workers, workers, stock, followed) if seen <= stock else None
+    return _Rate(followed.batch_ns / workers, workers, stock, followed) if seen <= stock else None
 
 
 def _of_stock(case: Case, rate: _Rate) -> Found:
@@ -253,7 +253,7 @@ def _of_stock(case: Case, rate: _Rate) -> Found:
         f"with a loader that keeps up: about {rate.ns / case.step_ns:.1f}x"
     )
     detail = (
-        f"One batch took a worker {units.duration(rate.followed.wall_ns)}, so {rate.workers} workers give one every {every}. "
+        f"One batch took a worker {units.duration(rate.followed.batch_ns)}, so {rate.workers} workers give one every {every}. "
         f"The steps take {units.duration(case.step_ns)}: up to {rate.stock} batches are made ahead, and no more steps were seen."
         f"{rate.followed.sentence()}"
     )

@@ -35,11 +35,15 @@ def found(
     copies: bool = True,
     transforms: tuple[tuple[str, int, float, int], ...] = (),
     loader: Mapping[str, object] = FOUR_WORKERS,
+    samples: int = 16,
+    wall_ms: int = 100,
+    counted_ms: int | None = None,
 ) -> Finding:
     """Return the finding about a loader of four workers, of which one ran these lines for a batch."""
     source = {FILE: {str(10 * i): text for i, (*_, text) in enumerate(lines, 1)}}
     counted = {
-        "samples": 16, "wall_ns": 100_000_000, "cpu_ns": 100_000_000, "read_bytes": read_bytes,
+        "samples": samples, "wall_ns": wall_ms * 1_000_000, "cpu_ns": wall_ms * 1_000_000, "read_bytes": read_bytes,
+        "counted_ns": (wall_ms if counted_ms is None else counted_ms) * 1_000_000,
         "lines": [[FILE, 10 * i, where, runs, round(ms * 1e6)] for i, (where, runs, ms, _) in enumerate(lines, 1)],
         "calls": [[FILE, 1, name, 16] for name in begins],
         "transforms": [

@@ -8,7 +8,7 @@ in a file beside its own. A worker that is started anew (``spawn``, ``forkserver
 looks for that when its first batch begins.
 
 The worker draws no number more or less, and makes the same batch. Where a tracer is at work already, nothing is counted. After
-``WORKER_MOST_NS`` or ``WORKER_MOST_EVENTS`` counting stops within the batch, and says so.
+``WORKER_MOST_NS`` or ``WORKER_MOST_EVENTS`` counting stops within the batch, and says so, with the time of what was counted.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ class _Counting:
         self.patches: list[patch.Patch] = []
         self.batches = self.events = 0
         self.stopped: str | None = None
+        self.counted_ns: int | None = None  # of the batch, where counting stopped within it
         self._lines: dict[tuple[CodeType, int], list[int]] = {}  # runs, time (ns)
         self._calls: dict[CodeType, int] = {}
         self._open: list[tuple[CodeType, int]] = []
@@ -161,7 +162,14 @@ class _Counting:
                 for name, n in _used().items()
             }
             self._write(
-                {"batch": WORKER_BATCH, "samples": samples, "wall_ns": wall_ns, **used, "stopped": self.stopped}
+                {
+                    "batch": WORKER_BATCH,
+                    "samples": samples,
+                    "wall_ns": wall_ns,
+                    **used,
+                    "stopped": self.stopped,
+                    "counted_ns": wall_ns if self.counted_ns is None else self.counted_ns,
+                }
             )
         if self.batches > WORKER_BATCH:
             for each in self.patches:
@@ -215,6 +223,7 @@ class _Counting:
         self.events += 1
         if self.stopped is None and (self.events >= WORKER_MOST_EVENTS or now - self._begin_ns > WORKER_MOST_NS):
             self.stopped = f"after {self.events:,} lines and returns"
+            self.counted_ns = now - self._begin_ns
             sys.settrace(None)
         return None if self.stopped is not None else self._within
 

@@ -157,4 +157,31 @@ UNTRIED = (
         "cropped-first", "Crop first: what comes before the crop works on all that it throws away",
         untried="what makes a sample is the program's own code",
     ),
+    Remedy(
+        "row-first", "Take the row first, then its column: the column is made as a whole, for one row of it",
+        'row = data[i]\nids = row["input_ids"]',
+        "data[i] must be one row of all columns, as of a Dataset of the library datasets.",
+        untried="what makes a sample is the program's own code",
+    ),
+    Remedy(
+        "part-read", "Read only the part that is used, and work on that: choose where it begins before the file is read",
+        "wav, rate = torchaudio.load(path, frame_offset=first, num_frames=long)",
+        "Resampling, filters and codecs need a little more than the part: read that much on both sides, and cut it off.",
+        untried="what makes a sample is the program's own code",
+    ),
+    Remedy(
+        "decoded-smaller", "Decode the picture at about the size that is used, or keep a copy of the data of that size",
+        'image = Image.open(path)\nimage.draft("RGB", (512, 512))  # of a JPEG: decodes a half, a quarter or an eighth of each side\n'
+        'image = image.convert("RGB")',
+        "A crop of a small part of the picture becomes coarser: the size has to fit the smallest crop.",
+        untried="what makes a sample is the program's own code",
+    ),
+    Remedy(
+        "made-from-few",
+        "Hand over what this is made of (numbers of documents, lengths, classes), and make it on the GPU for the whole batch, or let "
+        "attention and loss take it as it is: what is large is made, handed over and copied for few numbers",
+        "same = (doc[:, :, None] == doc[:, None, :]).tril()[:, None]  # on the GPU, of doc alone; flex_attention, or "
+        "flash_attn_varlen_func,\n# takes the borders of documents and computes no masked block",
+        untried="what makes a batch is the program's own code",
+    ),
 )  # fmt: skip
