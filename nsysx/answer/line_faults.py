@@ -92,8 +92,10 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",
     "made-from-few": "workers make large masks or labels of few numbers",
+    "more-shards": "few workers have a part of the stream",
     "part-read": "files are read as a whole for a part",
     "persistent-workers": "each epoch starts new workers",
     "row-first": "a whole column is made for one row",
+    "samples-on-cpu": "the dataset works on the GPU sample by sample",
     "vectorized": "a loop of Python over single items",
 }

@@ -1,7 +1,8 @@
 """Batches that a loader with pin_memory=True leaves in pageable memory, because their class is none that torch pins.
 
 torch pins tensors, their containers, and what has a method pin_memory; an object of any other class it hands on as it is, without a word.
-A copy of what the CPU has made in the step is none of these, whatever the loader pins.
+A copy of what the CPU has made in the step is none of these, whatever the loader pins, and neither is what a dataset copies
+before there is a batch.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def function_of(case: Case, copies: pl.DataFrame) -> str:
 
 def that_pins(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     """Return the advice to give the class of the batch a method that pins it, None where these pageable copies are none of a batch."""
-    if row["bytes"] < MUCH_READ_BACK_BYTES * case.steps or not _pins(case):
+    if row["phase"] == "data" or row["bytes"] < MUCH_READ_BACK_BYTES * case.steps or not _pins(case):
         return None
     text = text_of(texts(case.profile), row["file"], row["line"]) or ""
     if _MAKES.search(text) or _pinned_beside(case) or _made_in_step(case, copies):

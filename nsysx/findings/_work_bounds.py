@@ -339,3 +339,10 @@ PART_READ_TIMES = 2
 #: A picture that takes so long (ns) to decode is large: 1 megapixel of a JPEG takes some 10 ms, of a PNG 20 to 30. It has so many bytes for
 #: each ns at least, and so many times as many as are handed over: draft() halves each side up to three times. Chosen.
 LONG_DECODE_NS, DECODED_BYTES_PER_NS, DECODED_FOR_LITTLE_TIMES = 30_000_000, 0.1, 8
+# ---- _stopped_workers -----------------------------------------------------------------------------------------------
+#: Where no more than this share of a loader's workers gives batches, the others have nothing to make. Chosen.
+STOPPED_WORKERS_SHARE = 0.5
+# ---- _samples_on_gpu ------------------------------------------------------------------------------------------------
+#: A dataset works on samples one by one where it launches a kernel or more for each of so many, or more. Chosen: what puts a batch together
+#: on the GPU is one kernel.
+FEWEST_SAMPLES_ON_GPU = 4

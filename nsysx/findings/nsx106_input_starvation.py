@@ -53,6 +53,8 @@ from nsysx.findings._found import Found
 from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
+from nsysx.findings._samples_on_gpu import ON_CPU, samples_on_gpu, where_on_gpu
+from nsysx.findings._stopped_workers import as_all_workers_can, few_at_work, is_of_few
 from nsysx.findings._work_bounds import FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES, UNHINDERED_WORK_SHARE
 from nsysx.findings._worker_lines import WorkerBatch, worker_batch
 from nsysx.findings._worker_remedies import place_in_worker, skipped_behind, worker_fix, works_in_lines
@@ -116,6 +118,9 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     followed = worker_batch(case)
     if followed is not None and (left := skipped_behind(followed)) is not None:
         return replace(left.fix, needs=(LOADER,))
+    at_source = few_at_work(case, most) or samples_on_gpu(case, most)
+    if at_source is not None:
+        return at_source
     if followed is not None and followed.again:
         return _done_again(followed, most.get("workers"))
     same = same_samples(case, settings)
@@ -280,9 +285,11 @@ def _where(case: Case, fix: Fix, busiest: LoaderLineRow | None, followed: Worker
     """Return the place of what the advice changes: the sampled line, where the loader is made, or where its samples are."""
     where: dict[str, object] = {**_PLACE, "module": _PLACE["module"] if case.program.loader else None}
     settings, advised = settings_of(case.profile), fix.ways[0].name if fix.ways else ""
-    if busiest:
+    if advised == ON_CPU and (launching := where_on_gpu(case)):
+        return {**where, **launching}
+    if busiest and advised != "more-shards":
         return {**where, "file": busiest["file"], "line": busiest["line"]}
-    if settings and advised in ("own-samples", "loader-workers-8", *_OF_GROUPS):
+    if settings and advised in ("own-samples", "loader-workers-8", "more-shards", *_OF_GROUPS):
         return {**where, **settings.place("loader", "loop")}
     if followed:
         return {**where, **place_in_worker(case, followed)}
@@ -352,7 +359,9 @@ def check(case: Case) -> list[Finding]:
         fix, where = _new_workers.kept(restarted), {**_PLACE, **file_and_line(restarted["made"])}
     else:
         fix = _fix(case, worth)
-        worth = _as_workers_can(case, worth, wait) if fix is _WORKERS else worth
+        new = fix is _WORKERS or ON_CPU in [remedy.name for remedy in fix.ways]
+        worth = _as_workers_can(case, worth, wait) if new else worth
+        worth = as_all_workers_can(case, _main_loader(case), worth) if is_of_few(fix) else worth
         where = _where(case, fix, busiest, followed)
         worth = _as_without_waits(case, worth)
         if fix.ways and fix.ways[0].name in _OF_GROUPS and (loaded := loaded_whole(case, settings_of(case.profile))):

@@ -119,6 +119,8 @@ class LoaderSettings:
         """An iterator has made a batch."""
         torch = self.torch
         about = self._of_sampler.get(id(iterator._index_sampler))
+        if about is not None:
+            about["at_work"] = asked(workers_at_work, iterator)
         if about is not None and len(about["batches"]) < MOST_DRAWS:
             number = asked(checksum, torch, batch)
             if number is not None:
@@ -161,6 +163,17 @@ def sampler_rank(loader: Any) -> int | None:
         if isinstance(rank, int):
             return rank
     return None
+
+
+def workers_at_work(iterator: Any) -> int | None:
+    """Return how many workers of an iterator still give batches; None without workers, and until each was asked for one.
+
+    A worker whose part of a stream has ended stops, or never gives a batch, and its loader goes on with the others.
+    """
+    going_on = getattr(iterator, "_workers_status", None)
+    if not going_on or iterator._rcvd_idx < len(going_on):
+        return None
+    return sum(map(bool, going_on))
 
 
 def checksum(torch: Any, batch: Any) -> int | None:

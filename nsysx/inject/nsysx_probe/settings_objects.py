@@ -311,6 +311,7 @@ def loader(each: Any) -> dict[str, Any]:
         "batch_size": asked(lambda: _plain(each.batch_size)),
         "dataset": asked(lambda: type(each.dataset).__name__),
         "samples": asked(lambda: _samples(each.dataset)),
+        "stream": asked(lambda: _stream(each.dataset)),
         "sampler": asked(lambda: type(each.sampler).__name__),
         "shares": asked(lambda: _shares(each)),
         "collate": asked(lambda: _plain(each.collate_fn)),
@@ -327,6 +328,28 @@ def _samples(dataset: Any) -> str | None:
             line = line_of(getattr(type(dataset), name, None))
             if line is not None:
                 return line
+        dataset = held(dataset).get("dataset")
+    return None
+
+
+def _stream(dataset: Any) -> dict[str, Any] | None:
+    """Return into how many ``shards`` a stream of the library datasets is cut for this rank; None of others.
+
+    ``total``: for all ranks together, ``split``: for how many, each None where that is not known.
+    """
+    for _ in range(MOST_OBJECTS):
+        if dataset is None:
+            return None
+        if type(dataset).__name__ == "IterableDataset" and type(dataset).__module__.startswith("datasets."):
+            split, inner = (held(dataset).get(name) for name in ("_distributed", "_ex_iterable"))
+            shards, total = (
+                getattr(each, "num_shards", None) or getattr(each, "n_shards", None) for each in (dataset, inner)
+            )
+            return {
+                "shards": _plain(shards),
+                "total": _plain(total),
+                "split": _plain(getattr(split, "world_size", None)),
+            }
         dataset = held(dataset).get("dataset")
     return None
 

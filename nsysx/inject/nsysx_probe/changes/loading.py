@@ -184,4 +184,17 @@ UNTRIED = (
         "flash_attn_varlen_func,\n# takes the borders of documents and computes no masked block",
         untried="what makes a batch is the program's own code",
     ),
+    Remedy(
+        "more-shards", "Cut the stream into as many shards as ranks have workers together",
+        'data = data.to_iterable_dataset(num_shards=64)  # of a Dataset; a stream of files: as many files',
+        "Samples come in another order.", untried="how the data are stored is the program's own",
+    ),
+    Remedy(
+        "samples-on-cpu",
+        "Let the dataset return tensors of the CPU, from workers, and do on the GPU what it does there once for the whole batch, in the "
+        "loop (workers cannot use the GPU as it is)",
+        "loader = DataLoader(data, num_workers=8, pin_memory=True)\nbatch = transform(batch.to(device, non_blocking=True))  # in the loop",
+        "What is taken over a sample (mean, maximum, length) must be taken over its dimensions of the batch.",
+        untried="what makes a sample is the program's own code",
+    ),
 )  # fmt: skip
