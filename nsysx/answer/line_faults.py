@@ -88,6 +88,7 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "larger-batches": "each call has few inputs",
     "loaded-by-parts": "each rank of a group loads all of a batch",
     "loaded-once": "each rank of a group loads all of a batch",
+    "late-samples": "one slow sample holds back the batches behind it",
     "loader-once": "each epoch makes a new loader",
     "loader-workers": "too few workers",
     "loader-workers-8": "no workers",

@@ -14,6 +14,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dealt_at_times import dealt_at_times
 from nsysx.findings._finding_bounds import MOST_SHARE, SLOW_STEP_SHARE
 from nsysx.findings._found import Found
+from nsysx.findings._late_samples import LATE
 from nsysx.findings._long_step_lines import line_of_long_steps
 from nsysx.findings._rank_rows import rank_rows, straggler_of
 from nsysx.frames.intervals import I64
@@ -64,6 +65,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
             worth = line.saving(cost, int(bare.long_steps(timed).sum()) if more_ns else at_times["late_steps"])
             detail += f" The probe saw {line.in_words} run in {units.share(line.share, 1)} of the time of long steps."
         fix, where = (_find(who, each), {}) if line is None else (line.fix("run-rarely"), line.where)
+        if line is None and at_times["cause"] == Late.INPUT and at_times["every"] is None and case.program.loader:
+            fix = Fix.by_name(LATE)
     return [
         Found(
             rule,

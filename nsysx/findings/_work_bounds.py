@@ -346,3 +346,12 @@ STOPPED_WORKERS_SHARE = 0.5
 #: A dataset works on samples one by one where it launches a kernel or more for each of so many, or more. Chosen: what puts a batch together
 #: on the GPU is one kernel.
 FEWEST_SAMPLES_ON_GPU = 4
+# ---- _late_samples --------------------------------------------------------------------------------------------------
+#: Of so many steps or more, so many or more wait longer than this share of a step without waiting. Chosen.
+FEWEST_TIMED_BATCHES, FEWEST_LATE_BATCHES, LATE_WAIT_SHARE = 10, 2, 0.2
+#: They are no more than this share of the steps and hold this much of all waits. Chosen: every step waits for workers that are too slow.
+FEW_LATE_SHARE, MOST_OF_WAITS_SHARE = 0.35, 0.8
+#: Workers are fast enough that make a batch in this share of a step or less: of those too slow, too, some steps wait and others do not.
+READY_SHARE = 0.7
+#: The queue of each worker that is advised, or as long as the longest wait needs. Chosen: four times torch's own.
+LONGER_QUEUE = 8

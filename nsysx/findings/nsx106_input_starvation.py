@@ -13,6 +13,7 @@ In the trace
     values, a crop that comes last, loops over single items. More workers would only share that work.
     Where nearly all waits are in the steps in which short epochs begin, the workers start anew each time: they are to be kept, and so is
     the loader, where the program makes a new one for each epoch.
+    Where few steps wait, and workers make batches faster than steps take them, single slow samples hold back all batches behind them.
     Ranks of DistributedDataParallel whose batches hold the same samples are told so: each loads what the others load, too.
     Ranks that compute one forward together (tensor, context parallelism) need the same samples: each can load a part of every batch.
 
@@ -51,6 +52,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
+from nsysx.findings._late_samples import as_queue_hides, late_samples
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._samples_on_gpu import ON_CPU, samples_on_gpu, where_on_gpu
@@ -359,6 +361,8 @@ def check(case: Case) -> list[Finding]:
         fix, where = _new_workers.kept(restarted), {**_PLACE, **file_and_line(restarted["made"])}
     else:
         fix = _fix(case, worth)
+        if followed is not None and (late := late_samples(case, _main_loader(case), followed, rows)) is not None:
+            fix, worth = late, as_queue_hides(worth)
         new = fix is _WORKERS or ON_CPU in [remedy.name for remedy in fix.ways]
         worth = _as_workers_can(case, worth, wait) if new else worth
         worth = as_all_workers_can(case, _main_loader(case), worth) if is_of_few(fix) else worth

@@ -197,4 +197,12 @@ UNTRIED = (
         "What is taken over a sample (mean, maximum, length) must be taken over its dimensions of the batch.",
         untried="what makes a sample is the program's own code",
     ),
+    Remedy(
+        "late-samples",
+        "Let the steps go on while one sample is slow: a longer queue, batches in the order in which they are ready, and a bound on what "
+        "a sample may take (skip it, or prepare such samples once)",
+        "loader = DataLoader(data, num_workers=8, prefetch_factor=8, in_order=False)",
+        "Batches come in another order from run to run with in_order=False, and a longer queue takes memory of the host.",
+        untried="which samples are slow is the program's own",
+    ),
 )  # fmt: skip
