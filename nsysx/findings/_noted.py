@@ -26,6 +26,8 @@ from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._decoded_text import decoded_again
 from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._exposed_transfer import communication, longer_wait_ns
+from nsysx.findings._fields_at_once import NAME as FIELDS
+from nsysx.findings._fields_at_once import fields_at_once, left_of
 from nsysx.findings._finding_bounds import (
     LINE_MAY_STAY_SHARE,
     LOOP_LAUNCHES,
@@ -152,6 +154,7 @@ def _remedy(
     file, line = row["file"], row["line"]
     fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
     fix = fix or picked_on_gpu(case, {"file": file, "line": line})
+    fix = fix or fields_at_once(case, seen.text, _calls_at(case, line_row))
     fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
@@ -161,6 +164,12 @@ def _remedy(
     if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
         return _copied_weights.drawn(case, file, line) or fix
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
+
+
+def _calls_at(case: Case, line_row: int) -> pl.Series:
+    """Return the calls that a line (row of places) makes."""
+    code = case.profile.code()
+    return case.calls["call"].clear() if code is None else code.made_at(case.calls, [line_row])["call"]
 
 
 def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], caller: int | None) -> Finding | None:
@@ -264,6 +273,10 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
     if not calls and group[0].fix == _line_remedies.PLAIN:
         return _without_interception(case, code, group, alone)
+    if not calls and FIELDS in [way.name for way in group[0].fix.ways]:
+        goes = round(alone * (1 - left_of(case, _calls_at(case, group[0].place))))
+        why = "the time the GPU idles while this line runs, less what a copy for each field leaves of it"
+        return Saving(goes, why, error_ns=round(LINE_MAY_STAY_SHARE * goes), most_ns=alone, source="time")
     if not calls:
         why = "the time the GPU idles while this line runs"
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")

@@ -355,3 +355,7 @@ FEW_LATE_SHARE, MOST_OF_WAITS_SHARE = 0.35, 0.8
 READY_SHARE = 0.7
 #: The queue of each worker that is advised, or as long as the longest wait needs. Chosen: four times torch's own.
 LONGER_QUEUE = 8
+# ---- _fields_at_once ------------------------------------------------------------------------------------------------
+#: So many copies of a line in a step, half of them no larger than this, are fields of samples; put together they are about so many. Chosen:
+#: 16 samples with two fields; larger ones take as long as their bytes.
+MANY_FIELD_COPIES, SMALL_FIELD_BYTES, FIELDS_OF_BATCH = 32, 1 << 18, 8

@@ -39,6 +39,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _picked_tables, _unpinned_batches
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._checked_rounds import is_check
+from nsysx.findings._fields_at_once import fields_at_once
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
     HIDING_KERNELS_SHARE,
@@ -300,6 +301,9 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
         return Fix(f"Copy {how}on a separate stream, while kernels run")
     if (once := numbers_copied(case, [row])) is not None:
         return Fix.by_name(once)
+    text = text_of(texts(case.profile), row["file"], row["line"]) or ""
+    if (fields := fields_at_once(case, text, copies["call"])) is not None:
+        return fields
     module, phase = str(row["module"] or ""), row["phase"]
     if re.search(_FSDP, module):
         return Fix(

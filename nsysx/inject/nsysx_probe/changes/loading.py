@@ -205,4 +205,14 @@ UNTRIED = (
         "Batches come in another order from run to run with in_order=False, and a longer queue takes memory of the host.",
         untried="which samples are slow is the program's own",
     ),
+    Remedy(
+        "fields-at-once",
+        "Put each field of all samples into one tensor in collate_fn, with the number of rows of each, copy these few, and split them on "
+        "the GPU: parts of a tensor are views and launch nothing",
+        'counts = [len(each["boxes"]) for each in targets]  # in collate_fn, which returns both\n'
+        "fields = {name: torch.cat([each[name] for each in targets]) for name in names}\n"
+        "fields = {name: each.to(device, non_blocking=True).split(counts) for name, each in fields.items()}  # in the loop",
+        "Each field needs counts of its own where it has other numbers of rows (one for each sample: torch.stack).",
+        untried="what makes a batch is the program's own code",
+    ),
 )  # fmt: skip
