@@ -24,6 +24,7 @@ FAULTS: Mapping[str, str] = {
     "drawn-without-permutation": "every index is shuffled to draw a few",
     "features-on-gpu": "features are extracted on the CPU",
     "fields-at-once": "each field of each sample is copied by itself",
+    "flag-ahead": "each step waits for a flag of all ranks",
     "filled-by-mask": "parts of a tensor are filled one at a time",
     "fixed-shape": "the host waits for a size (nonzero, x[mask])",
     "foreach-parameters": "parameters are handled one at a time",

@@ -34,6 +34,7 @@ from nsysx.findings._finding_bounds import (
     MOST_SHARE,
     WAITS_FOR_CORES_SHARE,
 )
+from nsysx.findings._flags_of_ranks import flag_ahead
 from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._rank_rows import rank_rows
@@ -299,6 +300,8 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
     made = [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.collectives]
     if all(map(RECEIVES.search, made)):
         return "Sizes are sent before each message, and read on the host", way("sizes-agreed-once")
+    if ahead := flag_ahead(made, [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.reads]):
+        return "A flag of all ranks is asked for in each step, and waited for", ahead
     fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
     return (
         (title, remedy)

@@ -109,7 +109,7 @@ _KINDS = tuple(
             r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\(|"
             r"\bbroadcast\(\s*(tensor\s*=\s*)?\w*(batch|image|input|sample|clip|video|frames|audio|wave)(?!_?(size|stats?|norm|mean))",
         ),
-        ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
+        ("collective-rarely", r"\b\w*barrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
         ("features-on-gpu", r"(?i)extractor\(|\b(\w*_)?processor\(|spectrogram\(|\bmfcc\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
         (

@@ -37,6 +37,7 @@ from nsysx.findings._finding_bounds import (
     STALL_NS,
 )
 from nsysx.findings._fix import for_anything
+from nsysx.findings._flags_of_ranks import flag_ahead
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
@@ -223,6 +224,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         )
     if fix is not None:
         fix = _line_remedies.counted_only(fix, text, str(first.below))
+    if first.meets and (ahead := flag_ahead([text], [line.seen.text for line in group])) is not None:
+        fix = Fix.by_name(ahead)
     loops = list(dict.fromkeys(line.cause.looped for line in group if line.cause is not None and line.cause.looped))
     if fix is not None and loops[1:]:
         fix = fix.but(text=f"{fix.text}. The same for {' and '.join(loops[1:])}")
