@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ US = 1000
 STEPS, KERNELS, KERNEL = 8, 50, 40 * US
 
 
-def two_gpus(path: Path, *, turns: bool) -> Summary:
+def two_gpus(path: Path, *, turns: bool, settings: dict[str, object] | None = None) -> Summary:
     """Steps of 50 kernels on each of two GPUs; ``turns``: the second begins when the first is done, and a synchronize ends both."""
     report = Report()
     process = report.process(100)
@@ -32,6 +34,8 @@ def two_gpus(path: Path, *, turns: bool) -> Summary:
         main.sync(at=at, dur=free + US - at)
         at = free + 2 * US
         main.add_range(f"step {number}", begin, at, domain="nsysx")
+    if settings is not None:
+        (path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100, "settings": settings}]}))
     return summarize([report.write(path / "r.sqlite")])
 
 
@@ -52,3 +56,29 @@ def test_gpus_that_work_at_the_same_time_are_as_they_should_be(tmp_path: Path) -
     summary = two_gpus(tmp_path, turns=False)
     assert told(summary).verdict == "clear"
     assert "another GPU" not in summary.verdict.sentence
+
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("others", "optimizers", "remedy"),
+    [
+        (30 * GB, [{"class": "AdamW"}], "whole-on-each-gpu"),
+        (30 * GB, [], "whole-on-each-gpu"),
+        (60 * GB, [{"class": "AdamW"}], "sharded-over-gpus"),
+        (60 * GB, [], "tensor-parallel"),
+        (None, [{"class": "AdamW"}], "tensor-parallel"),  # not read
+    ],
+)
+@pytest.mark.parametrize("mapped", [2, None])
+def test_a_model_that_one_gpu_holds_is_given_to_each(
+    others: int | None, optimizers: list[Any], remedy: str, mapped: int | None, tmp_path: Path
+) -> None:
+    memory = {"total_bytes": 80 * GB, "reserved_peak_bytes": 20 * GB, "other_devices_peak_bytes": others}
+    settings = {"memory": memory, "optimizers": optimizers, "networks": [{"mapped_devices": mapped}]}
+    finding = told(two_gpus(tmp_path, turns=True, settings=settings))
+    assert [way.name for way in finding.remedies] == [remedy]
+    if remedy == "whole-on-each-gpu":
+        assert "hold 50.0 GiB together, and one has 80.0 GiB" in finding.fix
+        assert ("device_map={" in finding.paste) is (mapped is not None)

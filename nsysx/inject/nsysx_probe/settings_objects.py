@@ -135,11 +135,12 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
     """Return what kinds of numbers the parameters of a network are, and which kinds of layers it has."""
     dtypes: dict[str, int] = {}
     seen: set[int] = set()
-    unlike, dims = [], set()
+    unlike, dims, device_map = [], set(), None
     convolution = getattr(torch.nn.modules.conv, "_ConvNd", ())
     convolutions = last = tied = 0
     with torch._C.DisableTorchFunction():
         for module in modules(root):
+            device_map = device_map or held(module).get("hf_device_map")
             convolutions += isinstance(module, convolution)
             for parameter in (held(module).get("_parameters") or {}).values():
                 tied += parameter is not None and id(parameter) in seen
@@ -164,6 +165,8 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         "convolutions": convolutions,
         "channels_last": last if dims else None,
         "training": held(root).get("training"),
+        # By accelerate: on so many devices parts of it lie.
+        "mapped_devices": asked(lambda: len(set(map(str, device_map.values()))) if device_map else None),
     }
 
 

@@ -187,6 +187,15 @@ def _quota() -> float | None:
     return None if limit == "max" else int(limit) / int(period)
 
 
+def _of_other_devices(torch: Any, device: int) -> int:
+    """Return the most that this process has reserved on each of its other devices, together; 0 where it has used one alone."""
+    others = (n for n in range(torch.cuda.device_count()) if n != device)
+    return sum(
+        int(torch.cuda.memory_stats_as_nested_dict(n).get("reserved_bytes", {}).get("all", {}).get("peak", 0))
+        for n in others
+    )
+
+
 def memory(torch: Any) -> dict[str, Any] | None:
     """Return the memory of the current device by what torch itself counts; None before the program has started CUDA."""
     if not torch.cuda.is_initialized():
@@ -199,5 +208,6 @@ def memory(torch: Any) -> dict[str, Any] | None:
         "allocated_peak_bytes": int(stats["allocated_bytes"]["all"]["peak"]),
         "reserved_peak_bytes": int(stats["reserved_bytes"]["all"]["peak"]),
         "retries": int(stats["num_alloc_retries"]),
+        "other_devices_peak_bytes": asked(lambda: _of_other_devices(torch, device)),
         "share": asked(lambda: float(torch.cuda.get_per_process_memory_fraction(device))),
     }

@@ -368,6 +368,22 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "whole-on-each-gpu",
+        "Give each GPU the whole model and batches of its own, a process each (torchrun), and reduce gradients with "
+        "DistributedDataParallel: split by layers, one GPU works at a time",
+        'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun --nproc-per-node=gpu train.py\n'
+        "model = DistributedDataParallel(model.to(device))",
+        "Batches of all GPUs together are as many times as large: fit the learning rate to that, or divide the batch size.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "sharded-over-gpus",
+        "Shard the parameters of each layer over the GPUs (fully_shard), a process each (torchrun) with batches of its own: split by "
+        "layers, one GPU works at a time",
+        "for layer in model.model.layers: fully_shard(layer)  # torchrun --nproc-per-node=gpu train.py\nfully_shard(model)",
+        "The layers stand in a list of the network; batches of all GPUs together are as many times as large.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensor-parallel",
         "Let the GPUs work at the same time: split each layer over them (tensor parallel), feed micro-batches through a pipeline, or, "
         "if the model fits on one GPU, give each GPU a copy of it and batches of its own",
