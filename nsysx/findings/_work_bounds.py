@@ -359,3 +359,6 @@ LONGER_QUEUE = 8
 #: So many copies of a line in a step, half of them no larger than this, are fields of samples; put together they are about so many. Chosen:
 #: 16 samples with two fields; larger ones take as long as their bytes.
 MANY_FIELD_COPIES, SMALL_FIELD_BYTES, FIELDS_OF_BATCH = 32, 1 << 18, 8
+# ---- _copied_of_few -------------------------------------------------------------------------------------------------
+#: A mask or one-hot labels of so many bytes take the link a notable time, and the host more. Chosen: 0.3 ms at 50 GB/s.
+LARGE_OF_FEW_BYTES = 1 << 24

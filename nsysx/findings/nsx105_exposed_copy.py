@@ -39,6 +39,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _copied_tables, _copied_weights, _grown_copies, _picked_tables, _unpinned_batches
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, ops_of, way
 from nsysx.findings._checked_rounds import is_check
+from nsysx.findings._copied_of_few import told_by_few
 from nsysx.findings._fields_at_once import fields_at_once
 from nsysx.findings._finding_bounds import (
     ALL_COPIES_SHARE,
@@ -167,6 +168,8 @@ def check(case: Case) -> list[Finding]:
         grown = None if weights else _grown_copies.only_new(case, row, at_site)
         if grown is not None:
             fix, edits = grown[0], grown[1:]
+        elif not weights and (of_few := told_by_few(case, row, at_site)) is not None:
+            fix, edits = of_few[0], (of_few[1], RemoveWaits(calls_of(syncs)))
         worth = case.worth(*edits, cause=cause, bound=True)
         if weights:
             worth = _less_update(case, worth, row["bytes"])

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -71,20 +72,23 @@ def _staging(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
 def _usual_latency(window: ReplayedWindow) -> int:
     """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known.
 
-    What a call copies itself tells nothing about it, unless there is nothing else.
+    What a call copies itself tells nothing about it, unless there is nothing else: a kernel behind it has waited for it.
     """
     launched = window.ops.select("call", "stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
-    others = launched.join(window.calls.filter(pl.col("kind") == Call.COPY).select("call"), on="call", how="anti")
-    return _median_latency(others) or _median_latency(launched)
+    copies = window.calls.filter(pl.col("kind") == Call.COPY)["call"].implode()
+    others = ~launched["call"].is_in(copies).fill_null(value=False).to_numpy()
+    return _median_latency(launched, others) or _median_latency(launched, np.full(len(others), True))
 
 
-def _median_latency(launched: pl.DataFrame) -> int:
+def _median_latency(launched: pl.DataFrame, chosen: Flags) -> int:
+    """Return the median latency (ns) of the chosen ops that found their stream free of all that was launched on it; 0 for none."""
     called, end, latency = (launched[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
     for stream in launched["stream"].unique().to_list():
         on_stream = np.flatnonzero((launched["stream"] == stream).to_numpy())  # sorted by start
         reach = np.maximum.accumulate(end[on_stream])[:-1]
-        free.append(latency[on_stream[np.append(True, called[on_stream[1:]] >= reach)]])
+        alone = on_stream[np.append(True, called[on_stream[1:]] >= reach)]
+        free.append(latency[alone[chosen[alone]]])
     latencies: I64 = np.concatenate(free)
     return int(np.median(latencies)) if len(latencies) else 0
 

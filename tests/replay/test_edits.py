@@ -13,6 +13,7 @@ from nsysx.replay import edits
 from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, ChainItem
 from nsysx.replay.chain_columns import columns
 from nsysx.replay.replay_bounds import GRAPH_GAP_NS, GRAPH_NODE_NS, NOT_AWAITED
+from tests.findings.lined import Lined
 from tests.replay.test_simulate import SEEDS
 from tests.replay.test_simulate import chain as any_chain
 
@@ -161,3 +162,18 @@ def test_columns_and_calls_are_edited_alike(seed: int, case: str) -> None:
     wanted = columns(made)
     for column in fields(wanted):
         assert np.array_equal(getattr(changed, column.name), getattr(wanted, column.name)), column.name
+
+
+def test_a_kernel_behind_a_copy_does_not_show_its_latency(tmp_path: Path) -> None:
+    """Each step waits at its end and begins with a copy of 2 ms: its first kernel has waited for that, and goes up without it."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(12):
+            program.copy(2_000, pageable=False, bytes=1 << 26)
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(100):
+                program.launch(100)
+        program.sync()
+
+    (copied,) = Lined({12: "x = x.cuda(non_blocking=True)", 20: "y = net(x)"}).run(body).found(tmp_path, "NSX105")
+    assert copied.saving_ns_per_step == pytest.approx(2_000_000, rel=0.01)
