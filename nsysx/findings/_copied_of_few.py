@@ -60,8 +60,8 @@ def _of_two_values(case: Case) -> Iterator[tuple[int, str]]:
         ]
         if not batches:
             continue
-        for place, part in enumerate(batches[0]):
-            alike = [batch[place] for batch in batches if place < len(batch)]
+        for number, part in enumerate(batches[0]):
+            alike = [batch[number] for batch in batches if number < len(batch)]
             if len(alike) == len(batches) and all(map(_has_two_values, alike)):
                 for each in alike:
                     yield _bytes(each), f"a tensor of {' x '.join(map(str, part['shape']))} {part['dtype']}"

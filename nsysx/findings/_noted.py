@@ -276,10 +276,10 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], cal
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
     if not calls and group[0].fix == _line_remedies.PLAIN:
         return _without_interception(case, code, group, alone)
-    if not calls and FIELDS in [way.name for way in group[0].fix.ways]:
-        goes = round(alone * (1 - left_of(case, _calls_at(case, group[0].place))))
+    if not calls and group[0].fix is not None and FIELDS in [way.name for way in group[0].fix.ways]:
+        less_ns = round(alone * (1 - left_of(case, _calls_at(case, group[0].place))))
         why = "the time the GPU idles while this line runs, less what a copy for each field leaves of it"
-        return Saving(goes, why, error_ns=round(LINE_MAY_STAY_SHARE * goes), most_ns=alone, source="time")
+        return Saving(less_ns, why, error_ns=round(LINE_MAY_STAY_SHARE * less_ns), most_ns=alone, source="time")
     if not calls:
         why = "the time the GPU idles while this line runs"
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")

@@ -36,10 +36,11 @@ def samples_on_gpu(case: Case, loader: Row) -> Fix | None:
     if kernels < batch:
         return None
     remedy = way(ON_CPU)
-    place = longest_place(work)
-    at = f", {PurePath(place[0]).name}:{place[1]} above all" if place else ""
+    most = longest_place(work)
+    above_all = f", {PurePath(most[0]).name}:{most[1]} above all" if most else ""
     copied = f" and {copies:.0f} copies" if copies >= batch else ""
-    text = f"{remedy.text}: here {kernels:.0f} kernels{copied} {case.per} are launched for {units.several(batch, 'sample')}, one by one{at}"
+    launched = f"here {kernels:.0f} kernels{copied} {case.per} are launched for {units.several(batch, 'sample')}"
+    text = f"{remedy.text}: {launched}, one by one{above_all}"
     return Fix.by_name(way(ON_CPU, text, _paste(case, work, batch)), needs=(LOADER,))
 
 
@@ -55,8 +56,8 @@ def longest_place(work: pl.DataFrame) -> tuple[str, int] | None:
 
 def where_on_gpu(case: Case) -> dict[str, object]:
     """Return the place that launches most for the samples, empty where no line is known."""
-    place = longest_place(_work_of_samples(case))
-    return {} if place is None else {"file": place[0], "line": place[1]}
+    most = longest_place(_work_of_samples(case))
+    return {} if most is None else {"file": most[0], "line": most[1]}
 
 
 def _work_of_samples(case: Case) -> pl.DataFrame:
@@ -74,8 +75,8 @@ def _work_of_samples(case: Case) -> pl.DataFrame:
 
 def _paste(case: Case, work: pl.DataFrame, batch: int) -> str:
     """Return what is to be pasted: with the line that works on each sample, where it is known."""
-    place = longest_place(work.filter(pl.col("op_kind") == "kernel"))
-    text = (text_of(texts(case.profile), *place) or "").strip() if place else ""
+    most = longest_place(work.filter(pl.col("op_kind") == "kernel"))
+    text = (text_of(texts(case.profile), *most) or "").strip() if most else ""
     done = (
         f"# here, for all samples at once: {_line_remedies.quoted(text)}" if text and not _MOVES.search(text) else "..."
     )

@@ -51,8 +51,8 @@ from nsysx.findings._finding_bounds import (
     SLOWER_WORKERS_TIMES,
 )
 from nsysx.findings._found import Found
-from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
 from nsysx.findings._late_samples import as_queue_hides, late_samples
+from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._samples_on_gpu import ON_CPU, samples_on_gpu, where_on_gpu
