@@ -397,3 +397,6 @@ FEWEST_LOOPED_UPDATES = 20
 FEWEST_NODES_OF_PASS = 3
 #: recomputed_gathers: backward gathers each unit twice if it gathers so many times as often as forward, of so many gathers in a step.
 GATHERED_TWICE_TIMES, FEWEST_GATHERED_TWICE = 1.5, 4
+# ---- whole_tokens ------------------------------------------------------------------------------------------------
+#: Fewer outputs of layers that a step adds up over the ranks are no network of split layers.
+FEWEST_SUMS_OF_LAYERS = 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
+
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
@@ -26,3 +29,20 @@ def with_messages(profile: Profile) -> pl.DataFrame:
         bytes=pl.Series([m.bytes for m in noted], dtype=pl.Int64),
         root=pl.Series([m.root for m in noted], dtype=pl.Int64),
     )
+
+
+def group_sizes(profile: Profile, thread: int) -> Callable[[int, int], int | None]:
+    """Return what says among how many ranks the first message is that a thread launches in a span of time (ns); None where no note says."""
+    sent = profile.once(with_messages)
+    sent = sent.filter(sent["thread"] == thread).sort("call_start_ns")
+    starts, communicators = sent["call_start_ns"].to_list(), sent["communicator"].to_list()
+    members = nccl_notes.members(profile.trace).get(profile.process, {})
+
+    def size_of(start_ns: int, end_ns: int) -> int | None:
+        first = bisect_left(starts, start_ns)
+        if first == len(starts) or starts[first] > end_ns:
+            return None
+        member = members.get(communicators[first] or "")
+        return None if member is None else member.size
+
+    return size_of

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from nsysx.events.copied_rows import CopyingOf, copies_by_number
 from nsysx.events.flow_messages import FlowMessage, messages_in, place_of_sent
-from nsysx.events.message_calls import with_messages
+from nsysx.events.message_calls import group_sizes
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_bounds import FEWEST_COPIES
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
-from nsysx.reading import nccl_notes
 
 #: Collectives after which each rank can copy what came as the sender did before: those that scatter cut what they are given by place.
 _SENDS = re.compile(r"all_?gather|all_?reduce|broadcast|all_?to_?all|::send$")
@@ -126,18 +124,11 @@ class _SentRows(ResultReaders):
 
     def _ranks(self, each: FlowMessage) -> int | None:
         """Return among how many ranks a message goes, None where no note says that."""
-        starts, communicators = self._noted
-        first = bisect_left(starts, each.start_ns)
-        if first == len(starts) or starts[first] > each.end_ns:
-            return None
-        member = nccl_notes.members(self._profile.trace).get(self._profile.process, {}).get(communicators[first] or "")
-        return None if member is None else member.size
+        return self._size_of_group(each.start_ns, each.end_ns)
 
     @cached_property
-    def _noted(self) -> tuple[list[int], list[str | None]]:
-        sent = self._profile.once(with_messages)
-        sent = sent.filter(sent["thread"] == self.flow.thread).sort("call_start_ns")
-        return sent["call_start_ns"].to_list(), sent["communicator"].to_list()
+    def _size_of_group(self) -> Callable[[int, int], int | None]:
+        return group_sizes(self._profile, self.flow.thread)
 
 
 def _size(each: FlowMessage) -> Size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.findings import _gathered_losses as gathered_losses
 from nsysx.findings import _whole_batches as whole_batches
+from nsysx.findings import _whole_tokens as whole_tokens
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
 
@@ -30,5 +31,16 @@ REPEATED_BY_RANKS = (
         oversight=True,
         at=whole_batches.place_of_call,
         worded=whole_batches.in_its_words,
+    ),
+    Costly(
+        "tokens of all ranks",
+        whole_tokens.worked_on_whole,
+        "Every rank works on all tokens between split layers",
+        way("tokens-shared-out"),
+        worth=whole_tokens.shared_out,
+        seen=whole_tokens.worked_on_whole,
+        takes=whole_tokens.taken,
+        at=whole_tokens.place_of_sum,
+        worded=whole_tokens.in_its_words,
     ),
 )

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from torch.profiler import record_function
 
+from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import is_view
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
-from tests.findings.lined import FILE, Lined
+from tests.findings.lined import (FILE, Lined)
+from tests.ranks.test_rank_table import (KERNELS, noted)
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
 _OF_PACKAGES = "torch_cluster::"
 #: What is one kernel on a GPU, and those of it that copy from and to lists besides.
 _ONE_KERNEL, _COPY_LISTS = (_OF_PACKAGES, "c10d::"), ("c10d::allgather_", "c10d::reduce_scatter_")
+_FUNCTIONAL = "_c10d_functional::"
 _OPERATORS = ("aten::", "c10d::", _OF_PACKAGES)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: What NCCL calls collectives: that of an operator's name.
+_OF_NCCL = {
+    "allreduce": "ncclAllReduce", "_allgather": "ncclAllGather", "allgather": "ncclAllGather", "broadcast": "ncclBroadcast",
+    "alltoall": "ncclAlltoAll", "send": "ncclSend", "recv": "ncclSend",
+}  # fmt: skip
+_ELEMENT_BYTES = 4
 #: What sorts on a GPU, whatever it calls on the CPU.
 _SORTS = ("randperm",)
 #: Operators that launch nothing, and those that read a number back on a GPU.
@@ -52,6 +62,8 @@ class _Recorded(Lined):
         super().__init__(source)
         self.autograd = self.process.thread(150, "pt_autograd_0")
         self.slow = tuple[str, ...]()
+        self.ranks = 0
+        self.in_module = False
 
     @contextmanager
     def line(self, number: int, function: str = "step") -> Iterator[None]:
@@ -73,17 +85,26 @@ def from_host(tensor: Any) -> Any:
 
 
 def recorded(
-    step: Callable[[], object], model: Any, file: str, folder: Path, first: int = 3, slow: tuple[str, ...] = ()
+    step: Callable[[], object],
+    model: Any,
+    file: str,
+    folder: Path,
+    first: int = 3,
+    slow: tuple[str, ...] = (),
+    ranks: int = 0,
 ) -> Lined:
     """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default.
 
-    ``slow``: operators that are one kernel on a GPU which takes long, whatever they call on the CPU.
+    ``slow``: operators that are one kernel on a GPU which takes long, whatever they call on the CPU. ``ranks``: collectives are those of
+    NCCL among so many, with its notes, and a network's calls are forwards.
     """
     ranges = _ranges_of(_with_lines(step, file), folder, model)
     trees = [each for each in ranges if each.name.startswith(_STEP)]
     text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
     program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
-    program.slow = slow
+    program.slow, program.ranks = slow, ranks
+    if ranks:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=ranks, Rank=0)
 
     def body(program: Lined, number: int) -> None:
         assert isinstance(program, _Recorded)
@@ -131,8 +152,11 @@ def _around(program: Lined, each: _Range) -> Iterator[None]:
             yield
     elif each.name.startswith(_MODULE):
         path, cls = each.name.removeprefix(_MODULE).rsplit(":", 1)
-        with program.range("net" + (f".{path}" if path else "") + f":{cls}"):
+        outermost, program.in_module = program.ranks and not program.in_module, True
+        name = "net" + (f".{path}" if path else "") + f":{cls}"
+        with program.range("forward") if outermost else nullcontext(), program.range(name):
             yield
+        program.in_module = not outermost
     elif each.name.startswith("Optimizer.step"):
         with program.range("optimizer"):
             yield
@@ -160,7 +184,8 @@ def _emit(program: _Recorded, several: Sequence[_Range], *, host: bool = False) 
                 _emit(program, each.inner, host=host or each.name == _HOST)
             if each.name.startswith(_OPERATORS):
                 _launch(program, each, host)
-        if program.noted is not None and each.name.startswith(_OPERATORS):
+        functional = program.ranks and each.name.startswith(_FUNCTIONAL)
+        if program.noted is not None and (functional or each.name.startswith(_OPERATORS)):
             makers = ", ".join(f"({number if which >= 0 else 0},{which})" for number, which in each.made)
             seq = f"seq = {each.sequence}, " if each.sequence >= 0 else ""
             text = f"{each.name}, {seq}op_id = {each.number}, sizes = [{each.sizes}], input_op_ids = [{makers}]"
@@ -187,10 +212,21 @@ def _node_alone(program: _Recorded, each: _Range) -> None:
         text = f"{name}, op_id = {inner.number}, sizes = [{inner.sizes}]"
     else:
         program.launch(20, "backward")
+        for sends in (inner for inner in each.inner if program.ranks and inner.name.startswith("c10d::")):
+            _send_in_node(program, sends)
         number = next((inner.sequence for inner in each.inner if inner.sequence >= 0), each.sequence)
         text = f"{name}, seq = {number}"
     program.host(1)
     if program.noted is not None:
+        program.main.add_range(text, begin, program.t)
+
+
+def _send_in_node(program: _Recorded, each: _Range) -> None:
+    begin = program.t
+    _send(program, each)
+    if program.noted is not None:
+        makers = ", ".join(f"({number if which >= 0 else 0},{which})" for number, which in each.made)
+        text = f"{each.name}, op_id = {each.number}, sizes = [{each.sizes}], input_op_ids = [{makers}]"
         program.main.add_range(text, begin, program.t)
 
 
@@ -217,5 +253,20 @@ def _launch(program: _Recorded, each: _Range, host: bool) -> None:
             and name not in _NO_WORK
         )
     ):
-        comm = each.name.startswith("c10d")
-        program.launch(60 if name in (*_SLOW, *program.slow) else 10, "ncclDevKernel_SendRecv" if comm else name)
+        if each.name.startswith("c10d"):
+            _send(program, each)
+        else:
+            program.launch(60 if name in (*_SLOW, *program.slow) else 10, name)
+
+
+def _send(program: _Recorded, each: _Range) -> None:
+    """A collective: of the kind that its operator says where NCCL notes it."""
+    kind = next((nccl for name, nccl in _OF_NCCL.items() if each.name.startswith(f"c10d::{name}")), "")
+    slow = each.name.split("::")[1] in program.slow
+    if not program.ranks or not kind:
+        program.launch(60 if slow else 10, "ncclDevKernel_SendRecv")
+        return
+    begin = program.t
+    program.launch(60 if slow else 10, KERNELS[kind])
+    numbers = max((math.prod(size) for size in sizes_of(each.sizes) if size), default=0)
+    noted(program.main, kind, begin, program.t, comm=5, size=_ELEMENT_BYTES * numbers)

@@ -727,6 +727,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
     "gradients of each micro-batch",
+    "tokens of all ranks",
     "gathers in a loop",
     "unit called again",
     "gathers in micro-steps",

@@ -26,8 +26,8 @@ _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
-#: What a plan asks for that has the outputs of a split layer gathered.
-_PLAN = re.compile(r"^(?!\s*#).*\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
+#: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks.
+_PLAN = re.compile(r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\))")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.

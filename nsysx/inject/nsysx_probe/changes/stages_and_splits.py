@@ -33,6 +33,28 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "tokens-shared-out",
+        "Share the tokens out over the ranks between split layers, too (sequence parallelism): reduce and scatter a layer's output in "
+        "place of the all-reduce, work on this rank's tokens, and gather them in front of the next layer. The messages have as many bytes",
+        "class Gathered(torch.autograd.Function):  # in front of a layer whose outputs are split\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        y = x.new_empty(dist.get_world_size(tp) * len(x), *x.shape[1:])\n"
+        "        dist.all_gather_into_tensor(y, x.contiguous(), group=tp)\n"
+        "        return y\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        y = g.new_empty(len(g) // dist.get_world_size(tp), *g.shape[1:])\n"
+        "        dist.reduce_scatter_tensor(y, g.contiguous(), group=tp)\n"
+        "        return y\n"
+        "class Scattered(torch.autograd.Function):  # behind a layer whose inputs are split, for its all_reduce\n"
+        "    forward, backward = staticmethod(Gathered.backward), staticmethod(Gathered.forward)\n"
+        "x = x.flatten(0, 1).chunk(dist.get_world_size(tp))[dist.get_rank(tp)]  # once, before the first layer; Gathered before the head\n"
+        "for p in weights_of_norms: dist.all_reduce(p.grad, group=tp)  # behind backward: each rank has the gradient of its tokens",
+        "The tokens must divide by the ranks; what mixes tokens outside of the split layers needs them gathered.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "more-micro-batches",
         "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other",
         "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)  # 4 times the stages",
