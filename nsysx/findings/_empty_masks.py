@@ -23,7 +23,7 @@ from nsysx.findings._work_bounds import (
     UNMASKED_RATE_SHARE,
 )
 from nsysx.model import Finding
-from nsysx.records import count_or_zero
+from nsysx.records import count_or_zero, whole_number
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 
 _CALL = "aten::scaled_dot_product_attention"
@@ -31,12 +31,16 @@ _SIXTEEN_BITS = ("16 bits", "bf16", "fp16")
 
 
 class Content(NamedTuple):
-    """What the probe saw in masks of a shape: they hold nothing, causal or other; ``looked`` of ``tensors`` were read, the share masked."""
+    """What the probe saw in masks of a shape: they hold nothing, causal or other; ``looked`` of ``tensors`` were read, the share masked.
+
+    ``first``: how many keys the first query sees where each sees one more than the one before; None for other masks.
+    """
 
     holds: str
     tensors: int
     looked: int
     masked: float
+    first: int | None = None
 
 
 def contents(case: Case) -> dict[tuple[int, ...], Content]:
@@ -52,7 +56,8 @@ def contents(case: Case) -> dict[tuple[int, ...], Content]:
             and isinstance(masked, (int, float))
         ):
             looked = count_or_zero(row.get("looked"))
-            seen[tuple(shape)] = Content(holds, count_or_zero(row.get("tensors")), looked, float(masked))
+            tensors, first = count_or_zero(row.get("tensors")), whole_number(row.get("first"))
+            seen[tuple(shape)] = Content(holds, tensors, looked, float(masked), first)
     return seen
 
 

@@ -7,6 +7,8 @@ What it means
     Such a mask is mostly the causal one. The kernel reads it for each head, computes all scores and discards those that are masked, and
     FlashAttention does not take it. With is_causal=True the kernel computes half of the scores. A window or another fixed pattern is
     what flex_attention is made for: it leaves out blocks that are masked as a whole.
+    A chunk of queries over more keys (ranks that gather those of a sequence, a prefill by chunks) needs the causal mask of its place:
+    causal_lower_right over the keys that it sees. is_causal=True would align both at the beginning.
 
 In the trace
     An operator of fused attention with an argument of (queries, keys) numbers, both of the same length. What a mask holds the probe
@@ -37,7 +39,7 @@ from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _empty_masks
+from nsysx.findings import _chunk_masks, _empty_masks
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._empty_masks import Content
 from nsysx.findings._found import Found
@@ -60,7 +62,11 @@ def check(case: Case) -> list[Finding]:
     except NotRecorded:
         return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
     fused = operators.filter(pl.col("name").str.contains(_FUSED))
-    told = _empty_masks.findings(case, RULE, fused, operators) + _fixed(case, fused)
+    told = (
+        _empty_masks.findings(case, RULE, fused, operators)
+        + _fixed(case, fused)
+        + _chunk_masks.findings(case, RULE, fused)
+    )
     return told or case.clear(RULE, "no fused attention is given an empty mask, or a fixed one of all queries and keys")
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from nsysx.findings import _chunk_masks
 from nsysx.findings.nsx133_fixed_mask import fixed_mask
+from nsysx.inject.nsysx_probe import attention_masks
 from nsysx.model import Finding
 from tests.analyses.test_operators import GEMM, Torch, summary
 from tests.findings import Program
@@ -161,3 +165,68 @@ def test_a_mask_is_causal_by_what_it_holds(tmp_path: Path) -> None:
     shape = [1, 1, 2048, 2048]
     (window,) = told(tmp_path, given(shape), seen("other", shape, 0.9))
     assert "90 % of the scores are computed and masked" in window.detail and "causal one" not in window.detail
+
+
+CHUNK, OF_ALL = [8, 16, 512, 64], [8, 16, 2048, 64]
+
+
+def chunk(mask: list[int]) -> Any:
+    """Return a step of attention of 512 queries over 2048 keys for 1,600 us, and a product for 400 us."""
+
+    def body(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.range("net:Net"):
+            sizes = f"[{CHUNK}, {OF_ALL}, {OF_ALL}, {mask}, [], []]"
+            with program.op("aten::_scaled_dot_product_efficient_attention", sizes):
+                program.launch(1600, "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(Params)")
+            with program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+                program.launch(400, GEMM)
+
+    return body
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("first", [513, 1537])
+def test_a_chunk_is_given_the_keys_that_it_sees(
+    first: int, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_chunk_masks, "rank_rows", lambda case: [{}] * ranks)
+    shape = [8, 16, 512, 2048]
+    mask = {**seen("other", shape, 0.5), "first": first}
+    (one,) = told(tmp_path, chunk(shape), mask)
+    needed = 0.5 if ranks > 1 else (first + 255.5) / 2048
+    assert one.saving.likely_ns == pytest.approx(1_600_000 * (1 - needed), rel=0.05)
+    assert "is_causal=True aligns at the beginning" in (one.fix or "")
+    told_keys = (
+        "n = (rank + 1) * q.size(-2)" if ranks > 1 else "n = k.size(-2)" if first > 1500 else "n = 512 + q.size(-2)"
+    )
+    assert told_keys in one.paste and ("2 * world - 1 - rank" in one.paste) is (ranks > 1)
+
+
+@pytest.mark.parametrize("mask", [{}, {"first": None}, {"first": "513"}])
+def test_other_masks_of_a_chunk_are_none(mask: dict[str, Any], tmp_path: Path) -> None:
+    shape = [8, 16, 512, 2048]
+    assert [f.verdict for f in told(tmp_path, chunk(shape), {**seen("other", shape, 0.5), **mask})] == ["clear"]
+
+
+@pytest.mark.parametrize(("place", "keys"), [(0, 24), (8, 24), (16, 24), (3, 11)])
+def test_the_paste_gives_the_same(place: int, keys: int) -> None:
+    q, k, v = torch.randn(1, 2, 8, 4), torch.randn(1, 2, keys, 4), torch.randn(1, 2, keys, 4)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=sees(place, 8, keys))
+    given = {"q": q, "k": k, "v": v, "F": F}
+    exec(_chunk_masks._fix(_chunk_masks._Chunk(8, keys, place + 1), several=False).paste, given)
+    assert torch.allclose(given["y"], y, atol=1e-6)  # type: ignore[arg-type]
+
+
+def sees(place: int, queries: int, keys: int) -> torch.Tensor:
+    return torch.arange(place, place + queries)[:, None] >= torch.arange(keys)[None]
+
+
+def test_what_the_probe_says_of_masks_of_chunks() -> None:
+    bias = torch.zeros(8, 24).masked_fill(~sees(8, 8, 24), float("-inf"))
+    chunks = [sees(8, 8, 24), bias, sees(8, 8, 24).expand(2, 3, 8, 24), sees(16, 8, 24)]
+    assert [attention_masks.keys_of_first(torch, mask) for mask in chunks] == [9, 9, 9, 17]
+    padding = torch.arange(24)[None].expand(8, 24) < 20
+    window = sees(8, 8, 24) & ~sees(4, 8, 24)
+    others = [padding, window, sees(0, 24, 24), bias + 0.5, sees(20, 8, 24), sees(0, 1, 24)]
+    assert [attention_masks.keys_of_first(torch, mask) for mask in others] == [None] * len(others)

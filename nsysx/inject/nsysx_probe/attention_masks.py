@@ -35,6 +35,9 @@ NOTHING, CAUSAL, OTHER = "nothing", "causal", "other"
 class AttentionMasks:
     """``rows``: of each shape of a mask ``shape``, how many ``tensors`` of it a step has, how many were ``looked`` at, what each ``holds``
     (`NOTHING`, `CAUSAL` or `OTHER`) and which share of the scores is ``masked``; None as long as no mask was looked at.
+
+    ``first``: of a mask of more keys than queries, of which each query is let see one key more than the one before, as of a chunk of a
+    sequence, how many keys the first one sees.
     """
 
     def __init__(self, torch: Any, out: Output) -> None:
@@ -147,19 +150,27 @@ class AttentionMasks:
         rows = []
         with self.torch.no_grad(), self.torch._C.DisableTorchFunction():
             for shape, tensors in self._tensors.items():
-                looked = []
+                looked, first = [], set()
                 for mask, version in self._held.get(shape, ()):
                     if mask.is_cuda and not self.torch.cuda.current_stream(mask.device).query():
                         return None  # the device has not come to rest in time: no wait for it
                     if mask.is_inference() or mask._version == version:
                         looked.append(content(self.torch, mask.detach()))
+                        first.add(keys_of_first(self.torch, mask.detach()))
                 row: dict[str, Any] = {"shape": list(shape), "tensors": tensors, "looked": len(looked)}
                 if looked:
                     holds = {what for what, _ in looked}
                     masked = sum(share for _, share in looked) / len(looked)
                     row |= {"holds": holds.pop() if len(holds) == 1 else OTHER, "masked": round(masked, 4)}
+                    if len(first) == 1 and None not in first:
+                        row["first"] = first.pop()
                 rows.append(row)
         return rows
+
+
+def _each_number_once(mask: Any) -> Any:
+    """Return an expanded mask as it was before."""
+    return mask[tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())]
 
 
 def content(torch: Any, mask: Any) -> tuple[str, float]:
@@ -167,9 +178,7 @@ def content(torch: Any, mask: Any) -> tuple[str, float]:
 
     True and 0 are what masks nothing. What adds other numbers to scores masks something as well.
     """
-    mask = mask[
-        tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())
-    ]  # expanded: each number once
+    mask = _each_number_once(mask)
     truth = mask.dtype == torch.bool
     if bool(mask.all() if truth else ~mask.any()):
         return NOTHING, 0.0
@@ -185,3 +194,20 @@ def content(torch: Any, mask: Any) -> tuple[str, float]:
     before = torch.arange(keys) <= torch.arange(0, queries, step)[:, None]
     causal = bool((kept == before).all()) and bool((masked == ~before).all())
     return CAUSAL if causal else OTHER, share
+
+
+def keys_of_first(torch: Any, mask: Any) -> int | None:
+    """Return how many of more keys than queries the first query is let see, where each sees one more than the one before; else None."""
+    mask = _each_number_once(mask)
+    if mask.dim() < 2 or not 1 < int(mask.shape[-2]) < int(mask.shape[-1]):
+        return None
+    queries, keys = (int(n) for n in mask.shape[-2:])
+    step = max(1, queries // MASK_ROWS)
+    part = mask[tuple(slice(0, MOST_MASK_LEADS) for _ in mask.shape[:-2])] if mask.dim() > 2 else mask
+    rows = part[..., ::step, :].cpu().reshape(-1, len(range(0, queries, step)), keys)
+    kept = rows if mask.dtype == torch.bool else rows == 0
+    masked = ~rows if mask.dtype == torch.bool else rows <= LEAST_MASKED
+    first = int(kept[0, 0].sum())
+    sees = torch.arange(keys) < first + torch.arange(0, queries, step)[:, None]
+    told = bool((kept == sees).all()) and bool((masked == ~sees).all())
+    return first if told and 0 < first <= keys - queries + 1 else None

@@ -136,6 +136,12 @@ UNTRIED = (
         untried="what the mask holds, the program says",
     ),
     Remedy(
+        "causal-of-chunk", "Cut off the keys that no query of a chunk sees, and give the causal mask that is aligned at the end",
+        "from torch.nn.attention.bias import causal_lower_right\n"
+        "y = F.scaled_dot_product_attention(q, k[..., :n, :], v[..., :n, :], attn_mask=causal_lower_right(q.size(-2), n))",
+        "The chunk must see all keys before it.", untried="what the mask holds, the program says",
+    ),
+    Remedy(
         "no-empty-mask", "Pass no mask where nothing is masked (attn_mask=None): FlashAttention takes no mask, and other kernels read it "
         "for each head",
         "y = F.scaled_dot_product_attention(q, k, v)  # no attn_mask",
