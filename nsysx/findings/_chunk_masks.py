@@ -1,9 +1,9 @@
 """Attention of a chunk of queries over more keys, which is given what each query may see as a mask: the causal one of a later place.
 
 Ranks that gather the keys and values of a sequence of which each has a chunk, and a prefill by chunks, write it like that, because
-is_causal=True aligns queries and keys at their beginning. The kernel then computes all scores, those of keys behind the chunk, too. Keys that no query
-sees can be cut off, and a causal mask that is aligned at the end needs no tensor. Ranks have unlike shares of the scores then: each of
-them is given a chunk of the beginning and one of the end.
+is_causal=True aligns queries and keys at their beginning. The kernel then computes all scores, those of keys behind the chunk, too.
+Keys that no query sees can be cut off, and a causal mask that is aligned at the end needs no tensor. Ranks have unlike shares of the
+scores then: each of them is given a chunk of the beginning and one of the end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def findings(case: Case, rule: Rule, fused: pl.DataFrame) -> list[Finding]:
         f"sees {units.several(chunk.first, 'key')}, each one more than the one before. FlashAttention takes no mask as a tensor."
     )
     if several:
-        detail += " The rank with the last chunk needs nearly all scores: the saving is that of chunks that are dealt so that each needs half."
+        detail += " The rank with the last chunk needs nearly all scores: the saving is that of chunks dealt so that each needs half."
     return [
         Found(
             rule, title, detail, worth=worth, cost_ns=taken, fix=_fix(chunk, several=several), takes=Takes(ops_of(ops)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.findings import _distributed_again as distributed_again
 from nsysx.findings import _sent_copies as sent_copies
 from nsysx.findings import _summed_late as summed_late
 from nsysx.findings._case import way
@@ -31,5 +32,17 @@ OF_SENT = (
         oversight=True,
         at=summed_late.place_of_line,
         worded=summed_late.in_its_words,
+    ),
+    Costly(
+        "tensors distributed again",
+        distributed_again.sent_again,
+        "All ranks are sent a tensor that each has",
+        way("taken-from-own-rank"),
+        worth=distributed_again.without,
+        seen=distributed_again.sent_again,
+        takes=distributed_again.taken,
+        oversight=True,
+        at=distributed_again.place_of_line,
+        worded=distributed_again.in_its_words,
     ),
 )

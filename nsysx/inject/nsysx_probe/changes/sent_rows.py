@@ -8,6 +8,14 @@ _SENT_SO = "what ranks send to each other, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "taken-from-own-rank",
+        "Let each rank take what it has of the tensor (src_data_rank=None; run_check=False), and make tables once, before the steps: "
+        "distribute_tensor sends what the first rank has, in each call",
+        "table = distribute_tensor(table, mesh, [Replicate()], src_data_rank=None)  # or from_local, run_check=False",
+        "Every rank must have the same tensor: draw random ones from one seed; what the first rank alone reads has to be sent.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "copied-behind",
         "Send each row once and copy it where it arrives: the repetition behind the exchange, not before it; none at all where attention "
         "takes fewer heads of keys and values than of queries",
