@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.findings import _branches_behind as branches_behind
 from nsysx.findings import _distributed_again as distributed_again
 from nsysx.findings import _sent_copies as sent_copies
 from nsysx.findings import _summed_late as summed_late
@@ -44,5 +45,17 @@ OF_SENT = (
         oversight=True,
         at=distributed_again.place_of_line,
         worded=distributed_again.in_its_words,
+    ),
+    Costly(
+        "branch behind exchanges",
+        branches_behind.called_behind,
+        "A branch is called behind exchanges that it needs nothing of",
+        way("branch-beside-exchanges"),
+        worth=branches_behind.beside,
+        seen=branches_behind.called_behind,
+        takes=branches_behind.taken,
+        phase="forward",
+        at=branches_behind.place_of_call,
+        worded=branches_behind.in_its_words,
     ),
 )

@@ -29,12 +29,12 @@ _CHECKS = re.compile(r"\bfrom_local\s*\(.*\brun_check\s*=\s*True\b")
 _SENDS = r"(?i)Broadcast|SendRecv"
 
 
-def _source(case: Case, place: int) -> str:
+def _source(case: Case, line_row: int) -> str:
     """Return what stands at a line (row of the places), "" where that does not send such a tensor."""
     code = case.profile.code()
-    if code is None or place < 0:
+    if code is None or line_row < 0:
         return ""
-    file, line, _ = code.places.row(place)
+    file, line, _ = code.places.row(line_row)
     text = (lines.text_of(lines.texts(case.profile), file, line) or "").strip()
     return text if _DISTRIBUTES.search(text) or _CHECKS.search(text) else ""
 
@@ -45,7 +45,7 @@ def _sent(case: Case) -> tuple[pl.DataFrame, Flags, list[int]]:
     if code is None or not comm.height:
         return comm, np.zeros(comm.height, np.bool_), []
     place_of_op = code.places_of(code.op[comm["op"].to_numpy()])
-    theirs = [place for place in np.unique(place_of_op).tolist() if _source(case, place)]
+    theirs = [line_row for line_row in np.unique(place_of_op).tolist() if _source(case, line_row)]
     sends = comm["name"].cast(pl.String).str.contains(_SENDS).fill_null(value=False).to_numpy()
     return comm, np.isin(place_of_op, theirs) & sends, place_of_op.tolist()
 
@@ -113,8 +113,8 @@ def without_message(text: str) -> str:
 def _closing(text: str, begin: int) -> int:
     """Return where the bracket closes that was opened before ``begin``, -1 where it does not."""
     depth = 1
-    for at in range(begin, len(text)):
-        depth += (text[at] in "([{") - (text[at] in ")]}")
+    for end in range(begin, len(text)):
+        depth += (text[end] in "([{") - (text[end] in ")]}")
         if not depth:
-            return at
+            return end
     return -1

@@ -8,6 +8,19 @@ _SENT_SO = "what ranks send to each other, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "branch-beside-exchanges",
+        "Call the branch that needs nothing of the exchanges (a shared expert) ahead of them, on a stream of its own: it then runs beside "
+        "them, and autograd runs its backward on that stream, too",
+        "side.wait_stream(torch.cuda.current_stream())  # ahead of the first exchange; side = torch.cuda.Stream(), made once\n"
+        "with torch.cuda.stream(side):\n"
+        "    shared_out = self.shared(x)\n"
+        "# exchange, experts and exchange as they are, then:\n"
+        "torch.cuda.current_stream().wait_stream(side)\n"
+        "return out + shared_out",
+        "The branch must not write what the experts read. With CUDA_DEVICE_MAX_CONNECTIONS=1 streams share a queue.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "taken-from-own-rank",
         "Let each rank take what it has of the tensor (src_data_rank=None; run_check=False), and make tables once, before the steps: "
         "distribute_tensor sends what the first rank has, in each call",
