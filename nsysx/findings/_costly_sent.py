@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.findings import _branches_behind as branches_behind
 from nsysx.findings import _distributed_again as distributed_again
+from nsysx.findings import _gradients_in_line as gradients_in_line
 from nsysx.findings import _sent_copies as sent_copies
 from nsysx.findings import _summed_late as summed_late
 from nsysx.findings._case import way
@@ -57,5 +58,17 @@ OF_SENT = (
         phase="forward",
         at=branches_behind.place_of_call,
         worded=branches_behind.in_its_words,
+    ),
+    Costly(
+        "gradients of inputs in line",
+        gradients_in_line.reduced_behind,
+        "Gradients of inputs are reduced behind those of the weights, not beside them",
+        way("reduced-beside-weights"),
+        worth=gradients_in_line.beside_weights,
+        seen=gradients_in_line.reduced_behind,
+        takes=gradients_in_line.taken,
+        phase="backward",
+        at=gradients_in_line.place_of_reduction,
+        worded=gradients_in_line.in_its_words,
     ),
 )

@@ -8,6 +8,27 @@ _SENT_SO = "what ranks send to each other, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "reduced-beside-weights",
+        "Reduce the gradient of the input before the weight's gradient is made, and wait behind that: one function for the layer and its "
+        "reduction, in place of a function before the layer",
+        "class ColumnLinear(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x, w):\n"
+        "        ctx.save_for_backward(x, w)\n"
+        "        return F.linear(x, w)\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        x, w = ctx.saved_tensors\n"
+        "        gx = (g @ w).contiguous()\n"
+        "        sent = dist.all_reduce(gx, group=tp, async_op=True)\n"
+        "        gw = g.flatten(0, -2).t() @ x.flatten(0, -2)  # beside the message\n"
+        "        sent.wait()\n"
+        "        return gx, gw\n"
+        "y = ColumnLinear.apply(x, self.weight)  # without the function that reduced before",
+        "Under autocast give it x and w in 16 bits; a bias is added behind it.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "branch-beside-exchanges",
         "Call the branch that needs nothing of the exchanges (a shared expert) ahead of them, on a stream of its own: it then runs beside "
         "them, and autograd runs its backward on that stream, too",
