@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import polars as pl
+
 from nsysx.events.collective_operators import WAITS, collective_operators
 from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_flow import ID, OperatorFlow
 from nsysx.events.profile import Profile
 
 #: Operators of collectives: those that are given what they write into before what they send, and those that are given the latter first.
@@ -17,6 +20,8 @@ _FIRST = re.compile(
     r"^(c10d::(allreduce_|broadcast_|reduce_|send)|"
     r"_c10d_functional::(all_gather_into_tensor|all_reduce_?|all_to_all_single|reduce_scatter_tensor|broadcast_?))$"
 )
+#: What a collective of c10d notes of itself: tensors that it writes bear the number of this range.
+_WITHIN = "record_param_comms"
 _IN_PLACE = re.compile(r"^(c10d::(allreduce|broadcast)_|_c10d_functional::(all_reduce|broadcast)_)$")
 
 
@@ -50,6 +55,7 @@ def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
     waited = {
         each.given[0]: each.number for each in named if each.name == WAITS and each.given and each.number is not None
     }
+    starts, numbers = _within(flow, profile) if named else ([], [])
     for start, end, name, number, sizes, these, _ in named:
         second = place_of_sent(name)
         if number is None or second is None or len(these) <= second:
@@ -57,4 +63,17 @@ def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
         results = {waited.get(number, number)}
         if (second or _IN_PLACE.match(name)) and these[0] >= 0:
             results |= {these[0], waited.get(these[0], number)}
+            results |= set(numbers[bisect_left(starts, start) : bisect_left(starts, end)])
         yield FlowMessage(name, start, end, tuple(sizes), these[second], frozenset(results))
+
+
+def _within(flow: OperatorFlow, profile: Profile) -> tuple[list[int], list[int]]:
+    """Return when what collectives note of themselves begins on the flow's thread, in order, and the numbers of these."""
+    ops = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process) & (pl.col("thread") == flow.thread) & (pl.col("kind") == "op"),
+        pl.col("name") == _WITHIN,
+    ).sort("start_ns")
+    numbered = ops.select(
+        "start_ns", number=pl.col("label").cast(pl.String).str.extract(ID, 1).cast(pl.Int64)
+    ).drop_nulls()
+    return numbered["start_ns"].to_list(), numbered["number"].to_list()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.findings import _alike_exchanges as alike_exchanges
 from nsysx.findings import _branches_behind as branches_behind
 from nsysx.findings import _distributed_again as distributed_again
 from nsysx.findings import _gradients_in_line as gradients_in_line
@@ -70,5 +71,16 @@ OF_SENT = (
         phase="backward",
         at=gradients_in_line.place_of_reduction,
         worded=gradients_in_line.in_its_words,
+    ),
+    Costly(
+        "tokens sent by each",
+        alike_exchanges.sent_alike,
+        "Ranks with the same tokens each send all of them to the experts",
+        way("own-tokens-to-experts"),
+        worth=alike_exchanges.own_tokens,
+        seen=alike_exchanges.sent_alike,
+        takes=alike_exchanges.taken,
+        oversight=True,
+        at=alike_exchanges.place_of_exchange,
     ),
 )

@@ -62,7 +62,7 @@ class _Recorded(Lined):
         super().__init__(source)
         self.autograd = self.process.thread(150, "pt_autograd_0")
         self.slow = tuple[str, ...]()
-        self.ranks = 0
+        self.ranks = self.adding_up = 0
         self.in_module = False
 
     @contextmanager
@@ -92,19 +92,22 @@ def recorded(
     first: int = 3,
     slow: tuple[str, ...] = (),
     ranks: int = 0,
+    adding_up: int = 0,
 ) -> Lined:
     """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default.
 
     ``slow``: operators that are one kernel on a GPU which takes long, whatever they call on the CPU. ``ranks``: collectives are those of
-    NCCL among so many, with its notes, and a network's calls are forwards.
+    NCCL among so many, with its notes, and a network's calls are forwards; ``adding_up``: so many of them, where others,
+    make reductions.
     """
     ranges = _ranges_of(_with_lines(step, file), folder, model)
     trees = [each for each in ranges if each.name.startswith(_STEP)]
     text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
     program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
-    program.slow, program.ranks = slow, ranks
-    if ranks:
-        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=ranks, Rank=0)
+    program.slow, program.ranks, program.adding_up = slow, ranks, adding_up
+    for comm, size in enumerate((ranks, adding_up), 5):
+        if size:
+            noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=comm, of=size, Rank=0)
 
     def body(program: Lined, number: int) -> None:
         assert isinstance(program, _Recorded)
@@ -269,4 +272,10 @@ def _send(program: _Recorded, each: _Range) -> None:
     begin = program.t
     program.launch(60 if slow else 10, KERNELS[kind])
     numbers = max((math.prod(size) for size in sizes_of(each.sizes) if size), default=0)
-    noted(program.main, kind, begin, program.t, comm=5, size=_ELEMENT_BYTES * numbers)
+    if (
+        program.noted is not None and each.inner
+    ):  # what came bears the number of what is within, which NCCL's collectives note
+        text = f"record_param_comms, op_id = {each.inner[-1].number}, sizes = [], input_op_ids = []"
+        program.main.add_range(text, begin, program.t)
+    comm = 6 if program.adding_up and kind == "ncclAllReduce" else 5
+    noted(program.main, kind, begin, program.t, comm=comm, size=_ELEMENT_BYTES * numbers)

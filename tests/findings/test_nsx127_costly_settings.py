@@ -728,6 +728,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 OF_JOBS = {
     "gradients of each micro-batch",
     "tokens of all ranks",
+    "tokens sent by each",
     "gradients of inputs in line",
     "branch behind exchanges",
     "tensors distributed again",

@@ -8,6 +8,27 @@ _SENT_SO = "what ranks send to each other, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "own-tokens-to-experts",
+        "Let each rank of the group take its part of the tokens before the router, and gather the results behind the experts: with "
+        "sequence parallelism simply do not gather before the experts",
+        "class OwnTokens(torch.autograd.Function):  # in front of the router\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        return x.chunk(dist.get_world_size(tp))[dist.get_rank(tp)].contiguous()\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g):\n"
+        "        y = g.new_empty(dist.get_world_size(tp) * len(g), *g.shape[1:])\n"
+        "        dist.all_gather_into_tensor(y, g.contiguous(), group=tp)\n"
+        "        return y\n"
+        "class AllTokens(torch.autograd.Function):  # behind the experts\n"
+        "    forward, backward = staticmethod(OwnTokens.backward), staticmethod(OwnTokens.forward)\n"
+        "x = OwnTokens.apply(x.flatten(0, 1))  # then router, exchanges and experts as they are\n"
+        "y = AllTokens.apply(y)",
+        "Gradients of the router are of a rank's own tokens then: add them up over the group; those of the experts are no longer too large "
+        "by the group's size.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "reduced-beside-weights",
         "Reduce the gradient of the input before the weight's gradient is made, and wait behind that: one function for the layer and its "
         "reduction, in place of a function before the layer",
