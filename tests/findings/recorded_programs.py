@@ -16,8 +16,8 @@ from torch.profiler import record_function
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import is_view
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
-from tests.findings.lined import (FILE, Lined)
-from tests.ranks.test_rank_table import (KERNELS, noted)
+from tests.findings.lined import FILE, Lined
+from tests.ranks.test_rank_table import KERNELS, noted
 
 _LINE, _HOST, _NODE = "line ", "from host", "autograd::engine::evaluate_function: "
 _OF_PACKAGES = "torch_cluster::"
