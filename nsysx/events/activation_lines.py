@@ -14,9 +14,9 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import thread_roles
 from nsysx.events.code_lines import evaluations_among
-from nsysx.events.event_bounds import MOST_OF_LINE_SHARE
 from nsysx.events.layers import Layer
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_bounds import MOST_OF_LINE_SHARE
 from nsysx.events.profile import Profile
 
 #: The evaluation of the node that accumulates the gradient of a parameter, and of that behind which fully_shard reduces those of a unit.

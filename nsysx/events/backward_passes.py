@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import CodeLines, are_nodes
-from nsysx.events.event_bounds import FEWEST_NODES_OF_PASS
+from nsysx.events.operator_bounds import FEWEST_NODES_OF_PASS
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.model import Row

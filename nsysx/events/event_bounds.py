@@ -378,25 +378,3 @@ SAME_PARAMETERS_SHARE, FEWEST_READY_AT_ONCE = 0.01, 4
 # ---- rounds_in_sequence ---------------------------------------------------------------------------------------------
 #: Fewer rounds of a line in a step are no loop; rounds need one another if this share of what the later ones run needs a round before.
 FEWEST_ROUNDS_IN_SEQUENCE, IN_SEQUENCE_SHARE = 3, 0.5
-# ---- gathered_products ----------------------------------------------------------------------------------------------
-#: So many sums by row may read a matrix of gathered rows and columns: two of a loss both ways, with two of metrics; more are by row and
-#: by column in turn. Of them so many may be of a softmax that is written out: whether these are by row or by column is not known.
-MOST_SUMS_OF_GATHERED, MOST_SUMS_BY_HAND = 4, 2
-# ---- steps_to_meetings ------------------------------------------------------------------------------------------
-#: So many meetings in a window, with as many passes from each to the next, are no accident: a metric comes behind far more passes.
-FEWEST_MEETINGS = 4
-# ---- messages_of_layers ---------------------------------------------------------------------------------------------
-#: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. A line
-#: sends activations if more of its communication does, by time. Chosen.
-LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MOST_OF_LINE_SHARE = 4096, 0.8, 16, 0.5
-# ---- looped_updates --------------------------------------------------------------------------------------------------
-#: Fewer operators of a line in a step, or launches in a row, are no loop over the parameters of a network. As launches of a loop.
-FEWEST_LOOPED_UPDATES = 20
-# ---- backward_passes ---------------------------------------------------------------------------------------------
-#: A pass of fewer nodes is nothing that a step waits for. Chosen.
-FEWEST_NODES_OF_PASS = 3
-#: recomputed_gathers: backward gathers each unit twice if it gathers so many times as often as forward, of so many gathers in a step.
-GATHERED_TWICE_TIMES, FEWEST_GATHERED_TWICE = 1.5, 4
-# ---- whole_tokens ------------------------------------------------------------------------------------------------
-#: Fewer outputs of layers that a step adds up over the ranks are no network of split layers.
-FEWEST_SUMS_OF_LAYERS = 2

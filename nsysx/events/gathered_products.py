@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.events.event_bounds import MOST_SUMS_BY_HAND, MOST_SUMS_OF_GATHERED
 from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.operator_bounds import MOST_SUMS_BY_HAND, MOST_SUMS_OF_GATHERED
 from nsysx.events.operator_flow import ID, MADE, SIZES, OperatorFlow, flow_of, results_in
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders

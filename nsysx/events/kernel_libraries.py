@@ -21,6 +21,7 @@ LIBRARIES = (
     ("torch-scatter", r"\b(scatter_kernel|segment_(csr|coo)_kernel|gather_(csr|coo)_kernel|spmm_kernel)<"),
     ("Apex", r"\bcu(Apply|Compute)\w*(LayerNorm|RMSNorm|GradInput|GradGammaBeta|PartGradGammaBeta)|^void multi_tensor_apply_kernel|apex::"),
     ("vLLM", r"\bvllm::|flashinfer::"),
+    ("FBGEMM", r"fbgemm|\b(lxu|lru|lfu|direct_mapped_l[rf]u)_cache_|linearize_(cache_indices|index)|split_embedding|embedding_codegen_"),
     ("Mamba", r"selective_scan_(fwd|bwd)_kernel|causal_conv1d_(fwd|bwd)_kernel"),
     ("cuDNN", r"cudnn|convolve_common_engine|[dw]grad_alg\d_engine|"
               r"[dw]grad[123]d_|\bconv[123]d_c1_k1|implicit_convolve|LSTM_elementWise|GRU_elementWise|RNN_blockPersist|"

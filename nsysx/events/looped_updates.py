@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.event_bounds import FEWEST_LOOPED_UPDATES, ON_DEVICE_KIND
+from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_bounds import FEWEST_LOOPED_UPDATES
 from nsysx.events.operator_flow import OperatorFlow, flow_of, in_place, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_of

@@ -17,11 +17,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.behind_backward import behind_backward
-from nsysx.events.event_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.layer_readers import ELEMENTWISE, LayerReaders
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size
+from nsysx.events.operator_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
 from nsysx.events.operator_flow import flow_of, is_view
 from nsysx.events.outputs_cut_again import CUTS, TOGETHER, CutOutput, PartsInFlow
 from nsysx.events.profile import Profile

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.event_bounds import FEWEST_GATHERED_TWICE, GATHERED_TWICE_TIMES
+from nsysx.events.operator_bounds import FEWEST_GATHERED_TWICE, GATHERED_TWICE_TIMES
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.frames import lookup

@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
-from nsysx.events.event_bounds import FEWEST_MEETINGS, MOST_STEP_PARTS
+from nsysx.events.event_bounds import MOST_STEP_PARTS
+from nsysx.events.operator_bounds import FEWEST_MEETINGS
 from nsysx.frames.intervals import I64
 
 #: Phases in which a pass runs.

@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsysx.events.event_bounds import FEWEST_SUMS_OF_LAYERS
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.layer_readers import LayerReaders
 from nsysx.events.message_calls import group_sizes
 from nsysx.events.messages_of_layers import outermost_messages
 from nsysx.events.narrowed_operators import ELEMENTWISE, Size
+from nsysx.events.operator_bounds import FEWEST_SUMS_OF_LAYERS
 from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.profile import Profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.findings import (
     _anomaly,
+    _cached_rows,
     _costly_kernels,
     _float64,
     _grown_inputs,
@@ -123,6 +124,17 @@ SETTINGS = (
         takes=_transform_lengths.taken,
         leads=True,
         anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
+    ),
+    Costly(
+        "tables behind a cache",
+        _cached_rows.behind_cache,
+        "Tables of embeddings lie in host memory behind a cache, although the GPU has room",
+        way("tables-on-gpu"),
+        worth=_cached_rows.without,
+        seen=_cached_rows.seen,
+        takes=_cached_rows.taken,
+        leads=True,
+        place="the plan of the tables",
     ),
     Costly(
         "no cache of keys",

@@ -21,6 +21,7 @@ from nsysx.events.operator_names import begins_gradients
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Fix
 from nsysx.findings._flow_work import NeedlessOperators, in_short
+from nsysx.findings._own_jacobians import own_blocks
 from nsysx.findings._untrained import within_network
 from nsysx.findings._work_bounds import FEWEST_NORMS, SAME_PASS_SHARE
 
@@ -49,6 +50,10 @@ def repeated_backwards(profile: Profile, flow: OperatorFlow, code: CodeLines) ->
         return
     text = [_text(source, each) for each in passes]
     yield from _for_norms(flow, passes, text)
+    blocks = own_blocks(flow, passes, text)
+    if blocks is not None:
+        yield RepeatedBackward(*blocks)
+        return
     for group in _rounds(flow, passes, text):
         yield _summed_first(source, passes, group, text)
 

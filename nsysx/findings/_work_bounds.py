@@ -362,3 +362,23 @@ MANY_FIELD_COPIES, SMALL_FIELD_BYTES, FIELDS_OF_BATCH = 32, 1 << 18, 8
 # ---- _copied_of_few -------------------------------------------------------------------------------------------------
 #: A mask or one-hot labels of so many bytes take the link a notable time, and the host more. Chosen: 0.3 ms at 50 GB/s.
 LARGE_OF_FEW_BYTES = 1 << 24
+
+# ---- _edge_messages ---------------------------------------------------------------------------------------------
+#: A graph with fewer edges for each node (times) has no messages to speak of beside its nodes. Chosen.
+FEWEST_EDGES_OF_NODE = 2
+#: What a sparse product takes of the copies, factors and sums that it replaces. Of five or six passes over a row for each edge one is left,
+#: which reads rows in the order of the edges, at half of a copy's rate. Chosen.
+EDGE_PRODUCT_LEFT = 0.35
+
+# ---- _triple_cubes ----------------------------------------------------------------------------------------------
+#: What is left of a cube of all triples where positives are a list: they are so many of the samples (share). Chosen: of batches for such
+#: losses a class holds 4 to 8 of 64 to 1024 samples.
+TRIPLES_LEFT = 0.12
+
+# ---- _own_jacobians ---------------------------------------------------------------------------------------------
+#: Fewer passes of one line over one graph are no Jacobian of a batch. Chosen.
+FEWEST_OWN_PASSES = 8
+
+# ---- _cached_rows -----------------------------------------------------------------------------------------------
+#: Tables in host memory may fit where this share of the card is free at the peak: they are as large as that at most for certain. Chosen.
+FREE_FOR_TABLES_SHARE = 0.3

@@ -43,6 +43,7 @@ from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._rates_on_gpu import edits_of_fused, fix_of_rates, reads_by_parameter
 from nsysx.findings._read_one_by_one import one_by_one, read_at_once
+from nsysx.findings._rounds_of_their_own import are_of_rounds
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
@@ -114,6 +115,8 @@ def check(case: Case) -> list[Finding]:
             continue
         at_site = waiting.at(calls, row)
         if of_checks is not None and 2 * len(at_site & checked.calls) > len(at_site):
+            continue
+        if are_of_rounds(case.profile, at_site):
             continue
         if reads := reads_by_parameter(case, at_site):
             if not any(

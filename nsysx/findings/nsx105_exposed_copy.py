@@ -53,6 +53,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import PAGEABLE, numbers_copied, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.findings._rates_on_gpu import reads_by_parameter
+from nsysx.findings._rounds_of_their_own import are_of_rounds
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.edits import pinned_rate
@@ -140,7 +141,7 @@ def check(case: Case) -> list[Finding]:
         if row["obstacle"] == "nothing_beside" and full:  # no kernel that runs beside a copy makes the link faster
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))
-        if reads_by_parameter(case, calls_of(at_site)):
+        if reads_by_parameter(case, calls_of(at_site)) or are_of_rounds(case.profile, calls_of(at_site)):
             continue
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
         exposed = case.per_step(row["exposed_ns"])

@@ -39,6 +39,7 @@ from nsysx.findings import _picked_rows
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._rounds_of_their_own import calls_of_rounds
 from nsysx.findings._work_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -110,7 +111,8 @@ def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series
 def check(case: Case) -> list[Finding]:
     """Return a finding per line whose index adds equal rows in turn, and per module whose mask kernels take 1 % of the step or more."""
     picked, of_numbers = _picked_rows.findings_of(case, RULE)
-    kernels = case.kernels.filter(~case.kernels["op"].is_in(list(of_numbers)))
+    of_rounds = ops_of(case.ops.filter(pl.col("call").is_in(list(calls_of_rounds(case.profile)))))
+    kernels = case.kernels.filter(~case.kernels["op"].is_in([*of_numbers, *of_rounds]))
     mask_kernels = kernels.filter(
         (kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS))
     )

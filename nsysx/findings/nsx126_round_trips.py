@@ -9,6 +9,8 @@ What it means
     cannot be asked earlier, and one large kernel may take longer than one of many small ones.
     The same inside a module: an expert layer that asks for each expert which rows are its own (nonzero) does in sixteen rounds,
     forward and backward, what one sort and one batched product do at once.
+    An optimizer that keeps pairs of old vectors (L-BFGS) reads two numbers of each for a direction: fewer pairs are fewer reads.
+    A loop that samples the farthest points in single operations is told likewise: one kernel goes through all of its rounds.
 
 In the trace
     A copy to the host after every few launches, many times a step, with the same launches between two copies.
@@ -48,7 +50,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.findings import _checked_rounds
+from nsysx.findings import _checked_rounds, _history_rounds, _sampled_points, _tables_in_line
 from nsysx.findings._asked_one_by_one import asked_at_once
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import (
@@ -62,6 +64,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
 from nsysx.findings._read_in_rounds import fix_at
+from nsysx.findings._rounds_of_their_own import are_of_rounds, calls_of_rounds
 from nsysx.findings.nsx135_weights_in_calls import calls_for_constants
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -159,8 +162,10 @@ def _reads(profile: Profile) -> I64:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where the GPU idles in such rounds for 15 % of the step or more."""
-    inside = _in_modules(case)
-    return [*inside, *_checked_rounds.findings_of(case, RULE), *_outside(case)] or case.clear(RULE, _CLEAR)
+    loops = [*_sampled_points.findings_of(case, RULE), *_history_rounds.findings_of(case, RULE)]
+    loops += _tables_in_line.findings_of(case, RULE)
+    findings = [*_in_modules(case), *loops, *_checked_rounds.findings_of(case, RULE), *_outside(case)]
+    return findings or case.clear(RULE, _CLEAR)
 
 
 class _Loop(NamedTuple):
@@ -180,6 +185,8 @@ def _loops(case: Case) -> list[_Loop]:
     """
     api = case.profile.attributed.api_calls
     waited = case.profile.once(waiting.waits).calls.select("call", "asks", "index")
+    of_rounds = calls_of_rounds(case.profile)
+    waited = waited.filter(~pl.col("call").is_in(list(of_rounds)))
     for constants in calls_for_constants(case).values():  # no loop: the same is asked in each layer
         waited = waited.join(constants, on="call", how="anti", maintain_order="left")
     waited = waited.with_columns(
@@ -291,7 +298,8 @@ _BATCH_VALUES = Fix(
 def _outside(case: Case) -> list[Finding]:
     """Return a finding for round trips outside of the model's modules, where they are 15 % of the step or more."""
     seen = case.profile.once(rounds)
-    if seen is None or _checked_rounds.checks(case.profile):  # a solver's rounds cannot be one batch
+    # Rounds of a solver, and others that need one another, cannot be one batch.
+    if seen is None or _checked_rounds.checks(case.profile) or are_of_rounds(case.profile, seen.calls.tolist()):
         return []
     last = np.searchsorted(seen.start_ns, case.idle["start_ns"].to_numpy(), side="right") - 1
     inside = (last >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(last, 0)])

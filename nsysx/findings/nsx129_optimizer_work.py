@@ -66,6 +66,12 @@ _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 
 _SPARSE = "tables = torch.nn.EmbeddingBag(rows, width, mode=mode, sparse=True)  # or Embedding; "
+#: What clips sparse gradients: torch's function does not take them.
+_CLIPPED = (
+    "g = table.weight.grad = table.weight.grad.coalesce()  # behind backward, in place of clip_grad_norm_\n"
+    "g.values().mul_((1.0 / (g.values().norm() + 1e-6)).clamp(max=1.0))  # 1.0: the norm that is allowed"
+)
+_NO_CLIPPING = "torch.nn.utils.clip_grad_norm_ does not take sparse gradients: take the norm of their values()."
 #: Optimizers that update by sparse gradients as they are.
 _SPARSE_ALREADY = {
     "Adagrad": f"{_SPARSE}Adagrad without fused=True or weight decay",
@@ -104,9 +110,14 @@ def _passes(case: Case) -> list[Finding]:
     edits: list[Edit] = [ScaleOps(updates, left, less_work=True)]
     if written:
         edits.append(RemoveOps(written))
+    clipped = case.kernels.filter(phase == "clip") if embeds else case.kernels.clear()
+    clips = ops_of(clipped)
+    clipped_ns = case.per_step(int(clipped["ns"].sum())) if tables is not None else 0
+    if clipped_ns:  # norms of the rows' gradients alone
+        edits.append(ScaleOps(clips, left, less_work=True))
     if (reads := 0 if embeds else all_reads(case)) and fusable:
         edits += edits_of_fused(case)
-    worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)
+    worth = case.worth_or_time((taken + clipped_ns) * (1 - left), why, *edits, cause=RULE.cause)
     if embeds:
         worth = _less_tables(case, worth, left)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
@@ -120,18 +131,25 @@ def _passes(case: Case) -> list[Finding]:
     if tables is not None:
         detail += f" A step looks up {units.count(tables.looked_up)} of {units.count(tables.rows)} rows at most."
     title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
-    takes = Takes(updates | written)
-    fix = fix_of_rates(case, reads) if reads and fusable else _fix(case, fusable, embeds)
+    takes = Takes(updates | written | (clips if clipped_ns else frozenset()))
+    fix = fix_of_rates(case, reads) if reads and fusable else _fix(case, fusable, embeds, clips=bool(clips))
     where: Row = {"phase": "optimizer", **({} if tables is None else tables.where)}
     long_update = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
     return [long_update.as_finding(case)]
 
 
-def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
+def _fix(case: Case, fusable: bool, embeds: bool, *, clips: bool) -> Fix:
     fused = way("fused", paste=fused_code(case) if fusable else None)
     if not embeds:
         return Fix.by_name((merged_groups(case) or fused) if fusable else fused)
-    sparse = way("sparse-embeddings", paste=_SPARSE_ALREADY.get(case.program.optimizer_class or ""))
+    code = _SPARSE_ALREADY.get(case.program.optimizer_class or "")
+    sparse = way("sparse-embeddings", paste=code)
+    if clips:
+        sparse = way(
+            "sparse-embeddings",
+            paste=f"{code or sparse.paste}\n{_CLIPPED}",
+            condition=f"{_NO_CLIPPING} {sparse.condition}",
+        )
     return Fix.by_name(sparse, fused) if fusable else Fix.by_name(sparse)
 
 

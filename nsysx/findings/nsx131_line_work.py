@@ -22,6 +22,8 @@ What it means
     So are layers of a graph network that compute all nodes of a sampled subgraph, of which the seeds are read.
     So is deformable attention in operators of torch, where a library's kernel was not built.
     So are losses of the nearest points whose gradients go through the distances of all pairs.
+    So are cubes of all triples of samples, of which a mask of classes keeps few.
+    So are messages of a graph's edges that are written out and added up, where a sparse product adds as it reads.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 
 In the trace
@@ -58,6 +60,7 @@ from nsysx.events.kernel_libraries import INDUCTOR, library_of
 from nsysx.findings import (
     _converted_addends,
     _copied_rows,
+    _edge_messages,
     _einsum_orders,
     _enlarged_logits,
     _grown_by_cat,
@@ -81,6 +84,7 @@ from nsysx.findings import (
     _smaller_operators,
     _solved_systems,
     _taken_pieces,
+    _triple_cubes,
     _unwritten_keys,
     _written_parts,
 )
@@ -167,6 +171,7 @@ def check(case: Case) -> list[Finding]:
     grown += [*_enlarged_logits.findings_of(case, RULE), *_ignored_targets.findings_of(case, RULE)]
     grown += [*_converted_addends.findings_of(case, RULE), *_unwritten_keys.findings_of(case, RULE)]
     grown += [*_nearest_pairs.findings_of(case, RULE), *_sampled_levels.findings_of(case, RULE)]
+    grown += [*_edge_messages.findings_of(case, RULE), *_triple_cubes.findings_of(case, RULE)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, group)) is not None)]
     sampled, seeds = _sampled_layers.findings_of(case, RULE)

@@ -43,6 +43,7 @@ from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, REPORTED_SHARE
 from nsysx.findings._flow_work import copied
 from nsysx.findings._found import Found
+from nsysx.findings._frozen_norms import applied_rows, calls_of_rows
 from nsysx.findings._kept_results import NAMED, to_keep
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._work_bounds import CONSTANTS_OF_LINE_SHARE, WEIGHT_OPERATORS_NAMED
@@ -62,6 +63,15 @@ _ONCE = "constants = make(inputs)  # once, before the loop: only what never chan
 _GIVEN_NOTHING = re.compile(r"=\s*[\w.]+\(\s*(?:(?:self\.[\w.]+|\d+)\s*,?\s*)*\)\s*$")
 _NORMALIZED = "aten::_weight_norm"
 _CONSTANTS = "Compute once, before the loop, what each call of {cls} recomputes from unchanged tensors, and pass it in"
+_NEED_NOTHING = "These operators need nothing of the step and have no gradient; they make"
+_FOLDED = (
+    "Fold each {cls} into the convolution in front of it, once, after the weights are loaded: its factor and bias never change, and a bias "
+    "costs the convolution nothing"
+)
+_PASSES = (
+    "A factor and a bias for each channel are made of tensors that never change, and applied in a product and a sum over the whole "
+    "activation, with a product in backward. That is"
+)
 #: Layers of torch_geometric that keep what they compute of a graph.
 _CACHED = ("GCNConv", "GCN2Conv", "SGConv", "SSGConv", "APPNP", "ARMAConv", "ClusterGCNConv", "LGConv", "TAGConv")
 
@@ -141,6 +151,9 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     cls = min(made, key=lambda name: (-made[name].height, inner.get(name, 0), name))
     where = _line_of_all(case, flow, constants[cls])
     below = _below(case, made[cls], where)
+    passes = calls_of_rows(case, flow, applied_rows(flow, constants[cls], cls))
+    if passes.height:
+        below = case.calls.filter(pl.col("call").is_in([*below["call"], *passes["call"]]))
     calls = calls_of(below)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(*edits_without(below, case.ops), cause=RULE.cause) if calls else None
@@ -150,13 +163,16 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     saved = units.duration(worth.likely_ns or 0)
     title = f"Each of {often} calls of {cls} computes the same constants: up to {saved} {case.per}"
     detail = (
-        f"These operators need nothing of the step and have no gradient; they make {len(calls) / case.steps:.0f} calls {case.per}, and "
+        f"{_PASSES if passes.height else _NEED_NOTHING} {len(calls) / case.steps:.0f} calls {case.per}, and "
         f"kernels of {units.duration(case.per_step(int((theirs['end_ns'] - theirs['start_ns']).sum())))}."
     )
     how = f": {cls}(..., cached=True), as the graph stays the same" if cls in _CACHED else ""
     fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
+    if passes.height:
+        title = f"{often} calls of {cls} normalize by constants, in passes of their own: up to {saved} {case.per}"
+        fix = Fix.by_name("norms-folded", text=_FOLDED.format(cls=cls))
     line = NAMED.match(text_of(texts(case.profile), where.get("file"), where.get("line")) or "")
-    if cls not in _CACHED:
+    if cls not in _CACHED and not passes.height:
         fix = fix.but(paste=_ONCE if line is None else _kept(line[1], line[2]))
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
     again = Found(

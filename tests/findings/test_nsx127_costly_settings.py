@@ -147,6 +147,17 @@ def doubled(program: Program, number: int) -> None:
             program.launch(200)
 
 
+def behind_cache(program: Program, number: int) -> None:
+    """A look-up of rows whose cache reads what it lacks from host memory."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(100, "fbgemm_gpu::linearize_cache_indices_kernel<long>")
+        program.launch(200, "fbgemm_gpu::lru_cache_find_uncached_kernel")
+        program.launch(1200, "fbgemm_gpu::lru_cache_insert_kernel<float, float>")
+        program.launch(300, "split_embedding_codegen_forward_unweighted_kernel<float>")
+        for _ in range(5):
+            program.launch(100)
+
+
 def transforming(program: Program, number: int) -> None:
     with program.range("forward"), program.range("net:Net"):
         for _ in range(10):
@@ -344,6 +355,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         {},
         transforming,
         1600,  # four fifths of 2,000 us
+    ),
+    (
+        "tables behind a cache",
+        {"memory": {"total_bytes": 140 << 30, "reserved_peak_bytes": 20 << 30}},
+        {"memory": {"total_bytes": 140 << 30, "reserved_peak_bytes": 130 << 30}},
+        behind_cache,
+        1500,
     ),
     (
         "recompile limit",

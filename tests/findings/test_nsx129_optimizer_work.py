@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 
 from nsysx.findings import _tables_of_ranks
 from nsysx.findings._tables_of_ranks import FewRows
@@ -149,3 +151,29 @@ def test_tiny_launches_of_many_groups_are_a_cause_of_their_own(tmp_path: Path, g
     assert likely > 1_000_000
     # Kernels of one tensor each mostly begin and end: merged, most of their time may go as well (100 of 4 us).
     assert finding.saving.most_ns == (pytest.approx(likely + 400_000, rel=0.01) if way == "groups-merged" else None)
+
+
+def test_tables_of_one_rank_with_a_fused_optimizer_and_clipped_gradients(tmp_path: Path) -> None:
+    """Norms and scales of all rows go with the dense gradient; what clips sparse gradients is pasted with it."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(1000, "sgemm_128x128")
+        with program.range("backward"):
+            program.launch(50, "embedding_backward_feature_kernel<float>")
+        with program.range("clip"):
+            program.launch(400, "multi_tensor_apply_kernel<LpNormFunctor<float>>")
+        with program.range("optimizer AdamW"):
+            program.launch(2400, "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>")
+
+    tables = FewRows(64_000_000, 100_000, 700, {"file": "/job/train.py", "line": 47})
+    with patch.object(_tables_of_ranks, "few_rows", lambda profile, most_share: tables):
+        finding = found(tmp_path, {"class": "AdamW", "fused": True, "elements": 64_000_000}, body)
+    assert [way.name for way in finding.remedies] == [
+        "sparse-embeddings"
+    ] and "does not take sparse" in finding.condition
+    assert finding.saving_ns_per_step == pytest.approx(2_800_000 * 0.8 - 300_000, rel=0.05)
+    table = torch.nn.Embedding(9, 2, sparse=True)
+    table(torch.tensor([1, 2, 2])).sum().mul(9).backward()
+    exec("\n".join(finding.paste.splitlines()[-2:]), {"table": table})
+    assert table.weight.grad is not None and table.weight.grad.values().norm().item() == pytest.approx(1, rel=1e-4)

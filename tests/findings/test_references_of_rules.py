@@ -138,7 +138,7 @@ def test_each_piece_counts_with_one_claim_the_most_direct_and_most_particular_fi
             left = [x - g for x, g in zip(left, got, strict=True)]
             told[i] = sum(g * n for g, n in zip(got, ns, strict=True)) * scale
         found = _once.give(time, claims, step, steps)
-        assert [f.own_ns for f in found] == [pytest.approx(t, abs=1) for t in told]
+        assert [f.own_ns for f in found] == [pytest.approx(t, abs=1.5) for t in told]
         assert sum(f.own_ns for f in found) <= step
         for i, j in itertools.permutations(range(len(claims)), 2):
             shared = sum(min(a, b) * n for a, b, n in zip(wanted[i], wanted[j], ns, strict=True)) * scale

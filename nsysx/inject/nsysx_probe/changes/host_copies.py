@@ -83,6 +83,15 @@ CHANGES = (
 _STREAMS = "on which stream something is copied, and when it is needed, the program says"
 UNTRIED = (
     Remedy(
+        "tables-on-gpu",
+        "Keep the tables in the GPU's memory: a plan that was made for a smaller card has them in host memory, behind a cache",
+        "ParameterConstraints(compute_kernels=[\"fused\"])  # not fused_uvm_caching; Topology(hbm_cap=...) as the card has it\n"
+        "# FBGEMM: EmbeddingLocation.DEVICE in place of MANAGED_CACHING",
+        "Tables and the optimizer's state must fit, each rank's part of them. Where they do not: a larger cache "
+        "(CacheParams(load_factor=...)), filled ahead by PrefetchTrainPipelineSparseDist.",
+        untried="where the tables lie, the program's plan says",
+    ),
+    Remedy(
         "copy-ahead", "Copy the next batch with non_blocking=True on a separate stream, while the GPU works on this one",
         "with torch.cuda.stream(copy_stream):\n"
         '    upcoming = batch.to("cuda", non_blocking=True)\n'

@@ -38,6 +38,48 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "edges-as-product",
+        "Multiply the graph's sparse matrix by the nodes instead of writing a message for each edge: each row is added as it is read, "
+        "forward and backward",
+        "out = torch.sparse.mm(graph, x)  # graph: CSR of dst, src and w, made once; backward multiplies by the other one, of src and dst",
+        "One number for each edge at most, which nothing trains. Make both matrices once, or in the loader's workers where each step has "
+        "another graph: built in the step they sort all edges. Sums are made in another order.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "points-by-kernel",
+        "Sample the farthest points by one kernel that goes through all rounds (pytorch3d.ops.sample_farthest_points, torch_cluster.fps), "
+        "or in the loader's workers: the positions are data",
+        "centroids = pytorch3d.ops.sample_farthest_points(xyz, K=npoint)[1]  # in place of the whole loop",
+        "The kernel begins with another point, unless random_start_point=True, and may break ties otherwise.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "positives-as-list",
+        "List the positives of each anchor, and compare their distances with those of all: rows of few numbers in place of a cube. A "
+        "sampler of classes deals as many of each",
+        "same = y[:, None] == y[None]\n"
+        "pairs = same & ~torch.eye(len(y), dtype=torch.bool, device=y.device)\n"
+        "order = pairs.int().argsort(dim=1, descending=True, stable=True)\n"
+        "count, positives = pairs.sum(1), order[:, :k]  # k: samples of a class, less one\n"
+        "counts = torch.arange(k, device=y.device) < count[:, None]\n"
+        "t = F.relu(d.gather(1, positives)[:, :, None] - d[:, None, :] + margin)  # [n, k, n]\n"
+        "t = torch.where(counts[:, :, None] & ~same[:, None, :], t, 0)\n"
+        "loss = t.sum() / ((t > 1e-16).sum() + 1e-16)",
+        "k must hold the largest class of a batch, less one. Of gathered samples each rank needs its own anchors alone.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "norms-folded",
+        "Fold each normalization by constants into the convolution in front of it, once, after the weights are loaded",
+        "from torch.nn.utils.fusion import fuse_conv_bn_weights\n"
+        "def folded(conv, norm):  # for each pair: conv = folded(conv, norm), norm = nn.Identity()\n"
+        "    conv.weight, conv.bias = fuse_conv_bn_weights(\n"
+        "        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)\n"
+        "    conv.bias.requires_grad_(False)\n"
+        "    return conv",
+        "Where the convolution is trained its folded weight takes other steps for the same learning rate: fold frozen stages alone, and "
+        "elsewhere keep factor and bias as buffers of the activation's type (torch.addcmul(bias, x, scale)).", untried=_OWN_CODE,
+    ),
+    Remedy(
         "labels-made-smaller",
         "Compare the auxiliary logits at their own size with labels that are made smaller: what is enlarged is computed, and "
         "differentiated, for each class",

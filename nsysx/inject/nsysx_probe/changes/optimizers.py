@@ -141,6 +141,13 @@ CHANGES = (
 )  # fmt: skip
 UNTRIED = (
     Remedy(
+        "shorter-history",
+        "Let the optimizer keep fewer pairs of old vectors: each takes two rounds of a direction, with a number that the host reads",
+        "optimizer = torch.optim.LBFGS(model.parameters(), history_size=10)  # and the other options as they are; 100 by default",
+        "Its directions become others: compare the loss. All pairs in two matrices need no rounds: one product with each, and one read.",
+        untried="with other directions it takes other steps",
+    ),
+    Remedy(
         "whole-state",
         "Let each rank keep the whole state of the optimizer and update all parameters: no rank then sends what it has updated",
         "optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options)  # the options of ZeroRedundancyOptimizer",
@@ -158,7 +165,8 @@ UNTRIED = (
         "sparse-embeddings",
         "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",
         "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",
-        "Moments of rows that a step does not use stay as they are.", untried="which parameters it is for is the program's own code",
+        "Moments of rows that a step does not use stay as they are; SparseAdam has no weight decay.",
+        untried="which parameters it is for is the program's own code",
     ),
     Remedy(
         "factors-now-and-then",

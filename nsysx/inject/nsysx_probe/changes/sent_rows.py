@@ -71,6 +71,16 @@ UNTRIED = (
         untried=_SENT_SO,
     ),
     Remedy(
+        "sparse-pipeline",
+        "Let TorchRec's pipeline run the step: it copies the next batch and exchanges its ids while this one is computed",
+        "pipeline = TrainPipelineSparseDist(model, optimizer, device, execute_all_batches=True)  # once\n"
+        "batches = iter(loader)\n"
+        "output = pipeline.progress(batches)  # each step: forward, backward and optimizer",
+        "The network must return (loss, output), and give its tables what stands in the batch unchanged: else they are not pipelined, "
+        "which its log says.",
+        untried="the pipeline takes the loop's place",
+    ),
+    Remedy(
         "copied-behind",
         "Send each row once and copy it where it arrives: the repetition behind the exchange, not before it; none at all where attention "
         "takes fewer heads of keys and values than of queries",
