@@ -398,10 +398,3 @@ MOST_NAMED_LAYERS = 4
 GATHERED_ELEMENT_BYTES = 4
 #: Scales are messages of so many bytes at most, and one message for all of them is advised from so many in a step on. Chosen.
 SCALE_BYTES, FEWEST_SCALES = 64, 16
-# ---- _history_rounds --------------------------------------------------------------------------------------------
-#: L-BFGS usually keeps so many pairs of vectors: the books take 3 to 20, torch's own default is 100.
-USUAL_HISTORY_PAIRS = 10
-# ---- _sampled_points --------------------------------------------------------------------------------------------
-#: A round of a kernel that samples farthest points, which reads all distances of a sample and finds the largest (ns). Chosen: such kernels
-#: take 1 to 2 ms for 1024 of 8192 points.
-SAMPLED_POINT_NS = 1500

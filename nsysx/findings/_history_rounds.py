@@ -14,10 +14,11 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import REPORTED_SHARE, USUAL_HISTORY_PAIRS
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, calls_of, edits_without
+from nsysx.findings._work_bounds import USUAL_HISTORY_PAIRS
 from nsysx.model import Finding
 
 _SIZE, _MADE = re.compile(r"\bhistory_size\s*=\s*\d+"), re.compile(r"\bLBFGS\(.*\)\s*$")

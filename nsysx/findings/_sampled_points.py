@@ -14,11 +14,12 @@ from nsysx.catalogue import StepPart
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.sampled_points import calls_of_sampling, sampled_points
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import REPORTED_SHARE, SAMPLED_POINT_NS
+from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._loop_texts import loop_around
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._work_bounds import SAMPLED_POINT_NS
 from nsysx.model import Finding, Row
 
 _MASKED = re.compile(r"^(?P<all>[A-Za-z_]\w*)\[(?P<mask>[A-Za-z_]\w*)\]\s*=\s*(?P<new>[A-Za-z_]\w*)\[(?P=mask)\]")

@@ -382,3 +382,11 @@ FEWEST_OWN_PASSES = 8
 # ---- _cached_rows -----------------------------------------------------------------------------------------------
 #: Tables in host memory may fit where this share of the card is free at the peak: they are as large as that at most for certain. Chosen.
 FREE_FOR_TABLES_SHARE = 0.3
+
+# ---- _history_rounds --------------------------------------------------------------------------------------------
+#: L-BFGS usually keeps so many pairs of vectors: the books take 3 to 20, torch's own default is 100.
+USUAL_HISTORY_PAIRS = 10
+# ---- _sampled_points --------------------------------------------------------------------------------------------
+#: A round of a kernel that samples farthest points, which reads all distances of a sample and finds the largest (ns). Chosen: such kernels
+#: take 1 to 2 ms for 1024 of 8192 points.
+SAMPLED_POINT_NS = 1500

@@ -167,14 +167,6 @@ UNTRIED = (
         "if step % 100 == 0: dist.all_reduce(total)", untried=_OWN_CODE,
     ),
     Remedy(
-        "flag-ahead",
-        "Ask for this flag a step ahead, or agree on the number of steps before the loop (all_reduce of len(loader) with MIN): it keeps "
-        "the ranks together and has to stay, but no step has to wait for its own",
-        'flags = dist.new_group(backend="gloo")  # once; the flag of the next step, as a tensor on the CPU\n'
-        "work = dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=flags, async_op=True)\nwork.wait()  # a step later",
-        "Every rank has to decide by the flag of the same step, and ask as often as the others.", untried=_OWN_CODE,
-    ),
-    Remedy(
         "foreach-parameters", "Do this for all parameters in one call: torch._foreach_*, clip_grad_norm_(foreach=True), swa_utils",
         "torch._foreach_lerp_(averages, parameters, 1 - decay)  # lists of tensors", "The tensors must be on one device.",
         untried=_OWN_CODE,

@@ -53,16 +53,6 @@ UNTRIED = (
         "The norms, and so the weight between the losses, become other numbers: of one layer in place of all.", untried=_OWN_CODE,
     ),
     Remedy(
-        "own-jacobians",
-        "Differentiate the sum over all samples, once for each output: samples that are computed by themselves have no gradients of each "
-        "other, and vmap(jacrev(f)) gives the same blocks",
-        "x.requires_grad_()\n"
-        "y = net(x)  # [samples, outputs]\n"
-        "J = torch.stack([torch.autograd.grad(y[:, k].sum(), x, create_graph=True)[0] for k in range(y.shape[1])], 1)"
-        "  # [samples, outputs, inputs]: no diagonal is taken of it",
-        "Samples must not meet in the network, as in batch norm.", untried=_OWN_CODE,
-    ),
-    Remedy(
         "derivatives-once",
         "Call the network once and differentiate it once, with a graph; take the second derivatives of what comes out",
         "u = net(x)  # once\n"

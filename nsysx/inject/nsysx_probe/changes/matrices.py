@@ -8,6 +8,16 @@ _OWN_CODE = "what the line makes is the program's own code"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "own-jacobians",
+        "Differentiate the sum over all samples, once for each output: samples that are computed by themselves have no gradients of each "
+        "other, and vmap(jacrev(f)) gives the same blocks",
+        "x.requires_grad_()\n"
+        "y = net(x)  # [samples, outputs]\n"
+        "J = torch.stack([torch.autograd.grad(y[:, k].sum(), x, create_graph=True)[0] for k in range(y.shape[1])], 1)"
+        "  # [samples, outputs, inputs]: no diagonal is taken of it",
+        "Samples must not meet in the network, as in batch norm.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "shorter-side",
         "Transpose a tall matrix first (x.T), and back at the end: the products then have its shorter side's size, as in torch.optim.Muon",
         "tall = x.size(0) > x.size(1)\nx = x.T if tall else x   # before the rounds\nx = x.T if tall else x   # after them",

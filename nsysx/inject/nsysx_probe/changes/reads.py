@@ -127,6 +127,14 @@ _LEFT_OUT = "what stands for the values that are left out, the program says"
 _OWN_CODE = "what a round computes is the program's own code"
 UNTRIED = (
     Remedy(
+        "flag-ahead",
+        "Ask for this flag a step ahead, or agree on the number of steps before the loop (all_reduce of len(loader) with MIN): it keeps "
+        "the ranks together and has to stay, but no step has to wait for its own",
+        'flags = dist.new_group(backend="gloo")  # once; the flag of the next step, as a tensor on the CPU\n'
+        "work = dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=flags, async_op=True)\nwork.wait()  # a step later",
+        "Every rank has to decide by the flag of the same step, and ask as often as the others.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "keep-on-gpu", "Keep the value on the GPU, or read it less often: nsysx explain NSX101",
         "running += loss.detach()  # .item() once in 100 steps", "You see the value some steps later.",
         untried="which value may come later, the program says; bound-reads tells what all of them cost",
