@@ -70,13 +70,10 @@ class Lined(Program):
         (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))
         return super().summary(folder, **options)
 
-    def findings(self, folder: Path, code: str, **options: object) -> list[Finding]:
-        """Return what one rule says where all are asked: what others say about a line is told with the line."""
-        return [f for f in self.summary(folder, **options).findings or () if f.code == code]
-
-    def found(self, folder: Path, code: str) -> list[Finding]:
-        """Return what one rule found."""
-        return [f for f in self.findings(folder, code) if f.verdict == "found"]
+    def found(self, folder: Path, code: str, *, among_all: bool = False) -> list[Finding]:
+        """Return what one rule found, asked alone or among all: what others say about a line is told with the line."""
+        said = (self.summary(folder).findings or ()) if among_all else self.findings(folder, code)
+        return [f for f in said if f.code == code and f.verdict == "found"]
 
 
 def all_is_transfer(monkeypatch: pytest.MonkeyPatch, room: ModuleType = _exposed_transfer, share: float = 1.0) -> None:

@@ -400,12 +400,12 @@ def test_a_stall_of_several_lines_is_told_with_the_line_that_runs_for_most_of_it
         rest(program)
 
     run = Lined({12: text, 14: "x = world.seen(rows)"}).run(body)
-    (line, other) = run.found(tmp_path, "NSX123")
+    (line, other) = run.found(tmp_path, "NSX123", among_all=True)
     assert line.where["line"] == 12 and [way.name for way in line.remedies] == remedies
     # It saves its own part of the stall, and the stall is no finding beside it that promises the other line's time, too.
     saves = [f.saving.likely_ns or 0 for f in (line, other)]
     assert 1.1 < saves[0] / saves[1] < 1.35
-    assert not run.found(tmp_path, "NSX114")
+    assert not run.found(tmp_path, "NSX114", among_all=True)
 
 
 def test_a_stall_that_no_step_of_the_x_ray_has_gets_no_line(tmp_path: Path) -> None:
