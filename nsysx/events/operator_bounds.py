@@ -28,6 +28,8 @@ LIKE_WORK_SHARE = 0.9
 # ---- padded_experts -------------------------------------------------------------------------------------------------
 #: Rows of experts that are so many times the tokens are mostly padding. Chosen: usual capacities are 1 to 1.5 times.
 PADDED_EXPERTS_TIMES = 2
+#: Between two picks of one router lie no more operators that make and apply a mask. Chosen: three or four do.
+MOST_OPERATORS_OF_MASKS = 64
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: A product with turned one-hot rows of fewer classes is bound by memory, and what adds up by number waits for itself. Chosen.
 FEWEST_CLASSES_ADDED = 256

@@ -1,6 +1,7 @@
 """Products of experts on many more rows than tokens were sent to them: buffers of a capacity that most experts do not fill.
 
-A router picks of E experts the k best for each of T tokens (``topk`` or a maximum over the last dimension). Products that multiply rows
+A router picks of E experts the k best for each of T tokens (``topk``, or maxima over the last dimension, each of scores that the ones
+before it have left). Products that multiply rows
 by weights of several experts at once then have T k rows with something in them; what their sizes hold beyond that is padding, or tokens
 of which nothing was asked of that expert.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_bounds import PADDED_EXPERTS_TIMES
+from nsysx.events.operator_bounds import MOST_OPERATORS_OF_MASKS, PADDED_EXPERTS_TIMES
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.result_readers import ResultReaders
 
@@ -21,6 +23,8 @@ _ROUTES = re.compile(r"^aten::(topk|max|argmax)$")
 _PUTS = re.compile(
     r"^aten::(_?index_put\w*|index_copy_?|index_add_?|scatter\w*|index|index_select|gather|(new_)?empty\w*)$"
 )
+#: What makes scores.
+_MULTIPLIES = re.compile(r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|\w*attention\w*)_?$")
 _PRODUCTS = {"aten::bmm": 0, "aten::baddbmm": 1, "aten::baddbmm_": 1}
 
 
@@ -75,7 +79,7 @@ def _sent(flow: OperatorFlow, readers: ResultReaders, number: int) -> bool:
 
 def _routers(flow: OperatorFlow, readers: ResultReaders) -> list[tuple[int, int]]:
     """Return of each router of how many experts it picks, and for how many tokens in all, as often as it picks for each."""
-    routers = list[tuple[int, int]]()
+    routers, earlier = list[tuple[int, int]](), dict[int, tuple[int, int]]()
     for row in flow.outermost:
         size = readers.sizes[row][0] if readers.sizes[row] else ()
         picked = readers.results.get(flow.number[row])
@@ -83,8 +87,36 @@ def _routers(flow: OperatorFlow, readers: ResultReaders) -> list[tuple[int, int]
             tokens = math.prod(size[:-1])
             times = math.prod(picked) // tokens if picked else 0
             if math.prod(picked) == times * tokens > 0 and times < size[-1]:
-                routers.append((size[-1], times * tokens))
+                # The next best is picked from what is left once the best is masked: both send the same tokens.
+                of_first = _picked_before(flow, row, earlier) or (0, 0)
+                sent = times * tokens + (of_first[1] if of_first[0] == size[-1] else 0)
+                earlier[flow.number[row]] = size[-1], sent
+                routers.append(earlier[flow.number[row]])
     return routers
+
+
+def _picked_before(flow: OperatorFlow, row: int, picks: Mapping[int, tuple[int, int]]) -> tuple[int, int] | None:
+    """Return of the last of these picks (by number) what is noted of it, if this row's scores were masked by it; None where they were not.
+
+    What a product makes is scores of other tokens, or of another layer.
+    """
+    todo, passed = list(flow.made[row]), set[int]()
+    while todo:
+        number = max(todo)
+        todo.remove(number)
+        if number in picks:
+            return picks[number]
+        maker = flow.row_of.get(number)
+        if (
+            maker is None
+            or number in passed
+            or len(passed) > MOST_OPERATORS_OF_MASKS
+            or _MULTIPLIES.match(flow.names[maker])
+        ):
+            continue
+        passed.add(number)
+        todo += flow.made[maker]
+    return None
 
 
 def _of_rows(flow: OperatorFlow, readers: ResultReaders, leading: Size) -> list[int]:

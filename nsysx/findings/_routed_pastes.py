@@ -13,11 +13,14 @@ _PRODUCTS = ("einsum", "bmm", "matmul", "mm")
 
 
 class _ProductText(NamedTuple):
-    """What a line calls the rows that it multiplies with a mask, and the result; how the product stands there."""
+    """What a line calls the rows that it multiplies with a mask, or the call that makes them there, and the result; how the product stands
+    there, and the names that such a call is given.
+    """
 
     rows: str
     result: str
     product: str
+    given: frozenset[str] = frozenset()
 
 
 def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
@@ -31,12 +34,16 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
     x, buffer = (there.rows, there.result) if there else ("x", "rows")
     out, y = (back.rows, back.result) if back else (buffer, "y")
     slots, rows = ("slot.flatten()", f"{x}.repeat_interleave({several}, 0)") if several > 1 else ("slot", x)
+    # What the experts compute may be called in the product itself.
+    between = f"{buffer} = {out}" if back and buffer in back.given else ""
+    out = buffer if between else out
     weighted = f"{y} * gate.to({y}.dtype)[..., None]"
     return "\n".join(
         (
             "slot = torch.where(keep, choice * places + place, experts * places)  # the last one: no place",
             f"{buffer} = {x}.new_zeros(experts * places + 1, {x}.size(-1)).index_copy(0, {slots}, {rows}){_instead(there)}",
             f"{buffer} = {buffer}[:-1].unflatten(0, (experts, places))",
+            *([between] if between else []),
             f"{y} = F.embedding(slot, F.pad({out}.flatten(0, 1), (0, 0, 0, 1))){_instead(back)}",
             f"{y} = ({weighted}).sum(-2)" if several > 1 else f"{y} = {weighted}",
         )
@@ -83,8 +90,10 @@ def _read(text: str | None, form: ProductForm) -> _ProductText | None:
     if len(factors) != 2 or not isinstance(target, ast.Name):
         return None
     rows = factors[1 - form.mask_at]
-    return (
-        _ProductText(rows.id, target.id, ast.get_source_segment(text, value) or "")
-        if isinstance(rows, ast.Name)
-        else None
-    )
+    product = ast.get_source_segment(text, value) or ""
+    if isinstance(rows, ast.Name):
+        return _ProductText(rows.id, target.id, product)
+    if form.sums_tokens or not isinstance(rows, ast.Call):
+        return None
+    given = frozenset(node.id for each in rows.args for node in ast.walk(each) if isinstance(node, ast.Name))
+    return _ProductText(ast.get_source_segment(text, rows) or "", target.id, product, given)

@@ -23,6 +23,13 @@ def step(program: Lined, number: int, *, kind: str, times: float) -> None:
         if kind != "no router":
             operator(program, "topk", at + 1, [at, -1], f"[{TOKENS}, {EXPERTS}], []", 10)
             operator(program, "flatten", at + 2, [at + 1], f"[{TOKENS}, 2]")
+        if kind == "masked":  # a third one, of the scores that the first two have left
+            operator(program, "masked_fill", at + 20, [at, at + 1, -1], f"[{TOKENS}, {EXPERTS}], [{TOKENS}, 2], []", 5)
+            operator(program, "argmax", at + 21, [at + 20, -1], f"[{TOKENS}, {EXPERTS}], []", 10)
+            operator(program, "one_hot", at + 22, [at + 21, -1], f"[{TOKENS}], []", 5)
+        if kind == "counted":  # of the scores themselves
+            operator(program, "argmax", at + 21, [at, -1], f"[{TOKENS}, {EXPERTS}], []", 10)
+            operator(program, "one_hot", at + 22, [at + 21, -1], f"[{TOKENS}], []", 5)
         with program.line(BUFFER):
             operator(program, "new_zeros", at + 3, [at, -1], f"[{TOKENS}, {EXPERTS}], []", 5)
             if kind != "given alike":
@@ -53,6 +60,16 @@ def test_experts_with_far_more_room_than_tokens_are_told(tmp_path: Path) -> None
     assert found.saving.bound and found.saving_ns_per_step == pytest.approx(2_110_000 * (1 - 1.25 / 4), rel=0.05)
 
 
-@pytest.mark.parametrize(("kind", "times"), [("sent", 1.25), ("no router", 4), ("given alike", 4), ("attention", 4)])
+@pytest.mark.parametrize(("kind", "sent"), [("masked", "3,072 are sent"), ("counted", "2,048 are sent")])
+def test_tokens_are_sent_once_more_for_each_pick_of_what_the_ones_before_left(
+    kind: str, sent: str, tmp_path: Path
+) -> None:
+    (found,) = padded(tmp_path, kind)
+    assert sent in found.title
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"), [("masked", 2.5), ("sent", 1.25), ("no router", 4), ("given alike", 4), ("attention", 4)]
+)
 def test_other_products_of_several_are_left_alone(kind: str, times: float, tmp_path: Path) -> None:
     assert not padded(tmp_path, kind, times)

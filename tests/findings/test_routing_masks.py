@@ -221,6 +221,17 @@ def test_the_lines_give_the_same_with_the_same_gradients(several: int, named: bo
         torch.testing.assert_close(before, after)
 
 
+@pytest.mark.parametrize(("call", "between"), [("self.experts(buf)", True), ("made.type_as(h)", False)])
+def test_experts_that_are_called_in_the_product_stay(call: str, between: bool) -> None:
+    there = ProductForm("routed", frozenset(), 0, 0, 0, "64 x 4 x 12", "1", sums_tokens=True)
+    back = ProductForm("routed", frozenset(), 0, 0, 0, "64 x 4 x 12", "1")
+    texts = ['buf = torch.einsum("tec,td->ecd", mask, h)', f'y = torch.einsum("tec,ecd->td", weighed, {call})']
+    lines = moved_rows(list(zip(texts, (there, back), strict=True))).splitlines()
+    assert (lines[3] == f"buf = {call}") is between
+    assert any(f"F.pad({'buf' if between else call}.flatten(0, 1)" in line for line in lines)
+    assert lines[-1].startswith("y = y * gate")
+
+
 @pytest.mark.parametrize("several", [1, 2])
 def test_masks_without_places_give_the_same_by_number(several: int) -> None:
     torch.manual_seed(3)
