@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.lines import texts
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Saving
@@ -21,13 +22,16 @@ from nsysx.findings._finding_bounds import (
     TURNS_ERROR_SHARE,
     TURNS_GAINED_SHARE,
 )
+from nsysx.findings._loops_of_stages import two_loops
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._stage_cut import cut_line
 from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
+from nsysx.findings._work_bounds import HOSTS_FASTER_SHARE
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.schedule import Schedule, paced_ns
+from nsysx.judging.stages_in_turn import at_once_share, stages_in_turn
 from nsysx.judging.uneven_stages import UnevenStages, uneven_stages
 from nsysx.model import Finding
 from nsysx.reading import nccl_notes
@@ -40,7 +44,8 @@ def uneven(case: Case, times: float = UNEVEN_STAGES_TIMES) -> UnevenStages | Non
     """
     settings, rows = settings_of(case.profile), rank_rows(case)
     spanned = settings is not None and bool(settings.rows("wrappers")) and len(rows) == 2
-    if spanned or uneven_stages(rows, times) is None:
+    # Of stages that work in turn none waits for the longest alone: cut evenly they take as long.
+    if spanned or uneven_stages(rows, times) is None or in_turns(case) is not None:
         return None
     return uneven_stages(rows, times, rank_alone.hosts_ns(case.profile, case.step_ns))
 
@@ -239,12 +244,77 @@ def fewer_micro_batches(case: Case, finding: Finding, kernels: pl.DataFrame) -> 
     return Fix.by_name("fewer-micro-batches").into(replace(finding, detail=f"{finding.detail} {told}", saving=saving))
 
 
+def in_turns(case: Case) -> UnevenStages | None:
+    """Return the stages of a pipeline that hardly ever compute at once although a step has several micro-batches; None without such."""
+    settings = settings_of(case.profile)
+    count = None if settings is None else settings.micro_batches()
+    if not count:  # tokens that each need the one before go through the stages in turn, too
+        return None
+    hosts = rank_alone.hosts_ns(case.profile, case.step_ns)
+    return stages_in_turn(rank_rows(case), at_once_share(case.profile), count, case.step_ns, hosts)
+
+
+def _beside_each_other(case: Case, finding: Finding, stages: UnevenStages, count: int) -> Finding:
+    """Return the finding about stages that work in turn, priced by the schedule that they could run: by their work, or a slower host.
+
+    A host that sets the pace never waits for messages; how fast it is without tracing is an estimate.
+    """
+    of_work, paced = stages._replace(hosts_ns=()).step_ns(count), stages.step_ns(count)
+    whole = units.duration(sum(stages.work_ns))
+    at_once = units.share(at_once_share(case.profile), 1)
+    turns = (
+        f"The stages take turns: of a step as recorded all of them compute {whole}, and {at_once} of what could "
+        f"overlap does; with {units.several(count, 'micro-batch', 'micro-batches')} beside each other they need "
+        f"{units.duration(of_work)}."
+    )
+    saved, most, why = case.step_ns - paced, case.step_ns - of_work, "but for the bubble of their schedule"
+    likely = TURNS_GAINED_SHARE * saved
+    if paced > of_work:
+        turns += (
+            f" Hosts take {stages.hosts_in_words()} to launch that, without tracing: then fewer launches save more."
+        )
+        likely, why = saved, "until a host that launches for longer sets the pace"
+        most = min(most, case.step_ns - (1 - HOSTS_FASTER_SHARE) * paced)
+    saving = Saving(
+        round(likely),
+        f"the stages work beside each other, {why}",
+        error_ns=round(TURNS_ERROR_SHARE * likely),
+        most_ns=round(most),
+        source="time",
+    )
+    loops = two_loops(texts(case.profile).get(str(finding.where.get("file") or ""), {}))
+    fix = Fix.by_name("batches-in-flight")
+    if loops:
+        fix = fix.but(text=_BY_HAND, paste=loops, condition=_KEPT)
+    if paced > of_work:
+        fix = fix.but(condition=f"{fix.condition}{_HOSTS_NEXT}")
+    return fix.into(replace(finding, detail=f"{finding.detail} {turns}", saving=saving))
+
+
+#: The same in a loop that the program has written out itself.
+_BY_HAND = (
+    "Keep all micro-batches in flight: first all forwards, then all backwards (GPipe; or 1F1B). Now the stages take turns: one micro-batch "
+    "is in flight, whatever their number"
+)
+_KEPT = (
+    "Each stage keeps the activations of all micro-batches until their backward; where these do not fit, run backwards behind few forwards "
+    "(1F1B: as many as stages follow)."
+)
+
+
+#: What is next where hosts launch for longer than GPUs then compute.
+_HOSTS_NEXT = " Then a host sets the pace: fewer launches (torch.compile of each stage) are next."
+
+
 def one_at_a_time(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
     """Return the finding where stages work in turn although a step has several micro-batches; else None. ``kernels``: name, count, ns.
 
     A step is then nearly as long as what all stages compute: each waits until its own micro-batch comes back. Where a line reads a value of
     all ranks as often, that is what keeps them together.
     """
+    turns_seen, often = in_turns(case), metrics_often(case) >= least_micro_batches(case, kernels)
+    if turns_seen is not None and not often:
+        return _beside_each_other(case, finding, turns_seen, round(least_micro_batches(case, kernels)))
     rows = [row for row in rank_rows(case) if row.get("bubble_ns") is not None]
     work, count = [per_step(row, "compute_ns") for row in rows], round(least_micro_batches(case, kernels))
     if len(rows) < 2 or count < FEWEST_MICRO_STEPS or not sum(work):
@@ -260,7 +330,7 @@ def one_at_a_time(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
         f"{units.several(count, 'micro-batch', 'micro-batches')} beside each other they need {units.duration(beside)}."
     )
     where, fix = finding.where, Fix.by_name("batches-in-flight")
-    if metrics_often(case) >= count:
+    if often:
         where, fix = place_of_metrics(case), Fix.by_name("collective-rarely")
         turns += f" {units.capitalized(metrics_each_step(case))}."
     saving = Saving(

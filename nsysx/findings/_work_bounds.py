@@ -390,3 +390,6 @@ USUAL_HISTORY_PAIRS = 10
 #: A round of a kernel that samples farthest points, which reads all distances of a sample and finds the largest (ns). Chosen: such kernels
 #: take 1 to 2 ms for 1024 of 8192 points.
 SAMPLED_POINT_NS = 1500
+# ---- _pipeline_stages -------------------------------------------------------------------------------------------
+#: What the host of a stage takes alone, by the replay, may be so much (share) less. Chosen: mostly it is right to a tenth (uneven_stages).
+HOSTS_FASTER_SHARE = 0.2

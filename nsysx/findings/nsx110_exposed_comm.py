@@ -62,6 +62,7 @@ from nsysx.findings._pipeline_stages import (
     fewer_micro_batches,
     hosts_set_pace,
     in_turn_or_uneven,
+    in_turns,
     no_shorter_than_work,
     of_schedule,
     smaller_bubble,
@@ -223,7 +224,7 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     """Return what is found where stages of a pipeline wait for each other; ``kernels``: name, count, ns of communication."""
     cost = case.taken_by(RULE.cause)
     bubble = min(bubble_of_schedule(case, kernels), cost)
-    stages_late = 2 * bubble < cost
+    stages_late = 2 * bubble < cost and in_turns(case) is None
     more = f" The schedule itself leaves at most {units.duration(bubble)} of that; the rest is waiting for late stages."
     detail = exposed.detail + (more if stages_late else "")
     exposed = of_schedule(case, replace(exposed, detail=detail, saving=smaller_bubble(case, bubble)))

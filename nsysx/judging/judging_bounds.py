@@ -114,6 +114,11 @@ BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02
 #: Where a change saves this share of a step, as much as other advice must save, nobody asks what the host alone takes (chosen).
 LITTLE_KNOWN_SHARE = 0.05
 
+# ---- stages_in_turn -------------------------------------------------------------------------------------------------
+#: Stages work in turn where they compute at once for no more than this share of what could be. Kernels of a stage that begin so soon behind
+#: the one before (ns) are one piece of work, with the host's launches between them. Both chosen; two micro-batches leave about a half.
+STAGES_AT_ONCE_SHARE, WITHIN_STAGE_NS = 0.1, 200_000
+
 # ---- uneven_stages --------------------------------------------------------------------------------------------------
 #: Stages of a pipeline are cut unevenly where the longest has so many times the GPU work that they have on average: layers are
 #: units that are not cut further, and embedding and head lie at the ends.

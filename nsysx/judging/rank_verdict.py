@@ -17,6 +17,7 @@ from nsysx.judging.judging_bounds import (
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import gpu_clock, per_step
 from nsysx.judging.schedule import schedule_of
+from nsysx.judging.stages_in_turn import stages_in_turn
 from nsysx.judging.uneven_stages import NO_HOSTS, UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
 
@@ -27,11 +28,12 @@ def of_ranks(
     shown: int | None = None,
     micro_batches: int | None = None,
     hosts_ns: Mapping[int, int] = NO_HOSTS,
+    at_once: float | None = None,
 ) -> Verdict:
     """Return the verdict with a sentence that names the late rank, if the shown rank waits for it or is the late one.
 
     ``shown`` is the rank that the Summary shows, None if one report holds them all. ``micro_batches`` are those of a pipeline's step, and
-    ``hosts_ns`` is process -> what the host of a stage takes alone.
+    ``hosts_ns`` is process -> what the host of a stage takes alone, ``at_once`` which share of what could be stages compute at once.
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
@@ -40,6 +42,9 @@ def of_ranks(
     shown_row = _row_of(rows, verdict, shown)
     if late is not None and late.get("late_by_work") and shown_row is not None:
         return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
+    turns = stages_in_turn(rows, at_once, micro_batches or 1, verdict.step_ns, hosts_ns) if late is None else None
+    if turns is not None:
+        return replace(verdict, sentence=f"{verdict.sentence} {_of_turns(turns, micro_batches or 1, at_once or 0.0)}")
     uneven = uneven_stages(rows, hosts_ns=hosts_ns) if late is None and verdict.code == StepLimit.COMM else None
     if uneven is not None and not uneven.held_by_hosts(micro_batches or 1):
         return replace(verdict, sentence=_of_stages(uneven, verdict))
@@ -73,6 +78,18 @@ def _of_stages(stages: UnevenStages, verdict: Verdict) -> str:
     return (
         f"Uneven pipeline stages: of a step, {longest} of GPU work, {shortest}{recorded}. The others wait for "
         f"rank {stages.longest['rank']} in send and receive; the network is not the problem."
+    )
+
+
+def _of_turns(stages: UnevenStages, micro_batches: int, at_once: float) -> str:
+    """Return a sentence about stages of a pipeline that work in turn, with what sets the pace once they do not."""
+    longest, shortest = _work_of(stages)
+    slowest = max(stages.hosts_ns, default=0.0)
+    paced = f": hosts take {stages.hosts_in_words()} to launch it" if slowest >= stages.step_ns(micro_batches) else ""
+    return (
+        f"The stages take turns: of a step, {longest} of GPU work, {shortest} (as recorded), and {units.share(at_once, 1)} of what could "
+        f"overlap does. With several of its {micro_batches} micro-batches in flight a step takes about "
+        f"{units.duration(round(stages.step_ns(micro_batches)))}{paced}."
     )
 
 

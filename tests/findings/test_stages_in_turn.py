@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.events.profile import Profile
 from nsysx.findings import _pipeline_stages, nsx110_exposed_comm
 from nsysx.model import Finding
 from nsysx.pipeline import summarize
+from nsysx.replay import rank_alone
 from tests.builder import Report
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -100,6 +102,28 @@ def test_stages_that_take_turns_are_told_to_keep_several_batches_in_flight(tmp_p
     saved, error, most = found.saving_ns_per_step, found.saving.error_ns, found.saving.most_ns
     assert saved is not None and error is not None and most is not None
     assert saved - error < 9_000_000 < most == pytest.approx(10_000_000, rel=0.2)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_hosts_that_are_slow_set_the_pace_of_stages_that_no_longer_take_turns(
+    in_turn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 ms GPUs need 15 for work beside each other, and the slower host 20; slow hosts alone take no turns."""
+
+    def hosts_ns(profile: Profile, most_ns: int) -> dict[int, int]:
+        return dict(zip(sorted(profile.steps.windows["process"].unique()), (20_000_000, 18_000_000), strict=True))
+
+    monkeypatch.setattr(rank_alone, "hosts_ns", hosts_ns)
+    summary = summarize([job(tmp_path, 4, in_turn=in_turn)])
+    (found,) = (f for f in summary.findings or () if f.code == "NSX110")
+    assert summary.verdict is not None
+    assert ("The stages take turns" in summary.verdict.sentence) is in_turn
+    assert ("batches-in-flight" in [way.name for way in found.remedies]) is in_turn
+    if in_turn:
+        step, saved, most = summary.verdict.step_ns or 0, found.saving.likely_ns or 0, found.saving.most_ns or 0
+        assert step - saved == pytest.approx(20_000_000, rel=0.02)
+        assert step - most == pytest.approx(16_000_000, rel=0.02)
+        assert "20.00 ms on rank 0, 18.00 ms on rank 1" in found.detail
 
 
 @pytest.mark.parametrize("count", [2, 4])
