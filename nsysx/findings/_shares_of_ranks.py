@@ -4,6 +4,7 @@ from which its batch comes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._ranks_in_seeds import decided_by, in_one_order
 from nsysx.findings._skipped_layers import skipped_layers
 from nsysx.frames.statistics import F64
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
@@ -96,11 +98,11 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         line = (
             line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
         )
-    likely = min(even_ns, case.step_ns)
+    likely, apart = min(even_ns, case.step_ns), _apart_by_chance(case.profile)
     saving = Saving(
         likely,
         "all ranks replayed together with as much GPU work in each step; batches are not exactly even, and have less padding if sorted",
-        error_ns=round(UNEVEN_CUT_SHARE * likely),
+        error_ns=round(math.hypot(UNEVEN_CUT_SHARE, apart) * likely),
         source="replay",
     )
     detail = (
@@ -113,7 +115,14 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         detail += f" {skipped.sentence()}"
     waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
     in_turn: Row = {"turn_wait_ns": sum(row["turn_wait_ns"] or 0 for row in rows), "waited_ns": round(waited)}
-    return Fix.by_name("like-layers" if skipped is not None else "like-order" if order else "like-batches").into(
+    fix = (
+        Fix.by_name("like-layers")
+        if skipped is not None
+        else in_one_order(case.profile, order)
+        if order
+        else Fix.by_name("like-batches")
+    )
+    return fix.into(
         replace(
             finding,
             detail=detail,
@@ -150,7 +159,7 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
         told = f"{unlike} Each takes every n-th batch of an order in which neighbours are of unlike size ({in_short(dealt)})."
         return Fix.by_name("like-batches").into(replace(finding, detail=told, where=dict(dealt)))
     detail = f"{unlike} The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
-    return Fix.by_name("like-order").into(replace(finding, detail=detail, where=dict(order)))
+    return in_one_order(case.profile, order).into(replace(finding, detail=detail, where=dict(order)))
 
 
 def _dealt_line(profile: Profile) -> Row:
@@ -189,6 +198,17 @@ def work_in_steps(profile: Profile) -> F64:
     return as_much
 
 
+def _apart_by_chance(profile: Profile) -> float:
+    """Return how far the mean of what ranks are apart in each recorded step may be off that of many steps (share of it): its standard
+    error.
+    """
+    work = work_in_steps(profile)
+    apart = work.max(axis=0, initial=0) - work.mean(axis=0)
+    if len(apart) < 2 or not apart.sum():
+        return 0.0
+    return float(apart.std(ddof=1) / math.sqrt(len(apart)) / apart.mean())
+
+
 def order_by_rank(profile: Profile) -> Row:
     """Return the line of the seed by which each rank goes through its batches in an order of its own, empty where none is seen.
 
@@ -198,18 +218,6 @@ def order_by_rank(profile: Profile) -> Row:
     runs = [order for order in orders if order.get("runs")]
     chosen = next(iter(runs or (orders if len({(o.get("file"), o["seed"]) for o in orders}) == 1 else ())), None)
     return {} if chosen is None else {"file": chosen.get("file"), "line": chosen["seed"]}
-
-
-def decided_by(profile: Profile, order: Row) -> str:
-    """Return what the seed at a line decides."""
-    drawn = [
-        o.get("drawn") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == (order["file"], order["line"])
-    ]
-    return (
-        "by which it draws the size of its batches"
-        if all(drawn)
-        else "of the order in which it goes through its batches"
-    )
 
 
 def _line_of_batches(profile: Profile) -> Row:

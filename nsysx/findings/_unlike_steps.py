@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._case import Case, Rule, Saving
 from nsysx.findings._finding_bounds import UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._rank_rows import rank_rows
-from nsysx.findings._shares_of_ranks import decided_by, order_by_rank, work_in_steps
+from nsysx.findings._ranks_in_seeds import decided_by, in_one_order
+from nsysx.findings._shares_of_ranks import order_by_rank, work_in_steps
 from nsysx.findings._skipped_layers import skipped_layers
 from nsysx.model import Finding
 
@@ -51,7 +52,7 @@ def in_unlike_steps(case: Case, rule: Rule) -> Finding | None:
     )
     title = f"Ranks go through unlike batches at the same time: {units.duration(most)} {case.per} at most"
     unlike = Found(rule, title, detail, worth=saving, cost_ns=most, fix="", where=dict(order), evidence=[])
-    return Fix.by_name("like-order").into(unlike.as_finding(case))
+    return in_one_order(case.profile, order).into(unlike.as_finding(case))
 
 
 def _shortest_step_ns(case: Case) -> int:

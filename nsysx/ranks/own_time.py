@@ -169,6 +169,11 @@ class OwnTimes:
         work = np.array([m.own_work_ns for m in members], np.float64)
         return self._with_work(members, work, work.mean(axis=0))
 
+    def apart_in_each_step_ns(self) -> float:
+        """Return how much more GPU work of its own the rank with most of it has in a replayed step than they have on average (ns)."""
+        work = np.array([member.own_work_ns for member in self.members], np.float64)
+        return float((work.max(axis=0) - work.mean(axis=0)).mean())
+
     def _with_work(self, members: Sequence[ReplayedRank], work: F64, then_work: F64 | np.floating[Any]) -> float:
         """Return what a step saves if the GPU work of each rank, of shape (ranks, steps or 1), takes as long as ``then_work`` (ns)."""
         factors = np.where(work > 0, then_work / np.maximum(work, 1), 1.0)

@@ -85,6 +85,15 @@ def _step_ns(compared: JobCompared, group: Sequence[int]) -> float:
 
 
 def _even_ns(compared: JobCompared, group: Sequence[int], work: F64) -> float:
-    """Return what a step saves if in each step all ranks compute as long (ns): replayed, else of steps as long as their longest work."""
+    """Return what a step saves if in each step all ranks compute as long (ns): replayed, else of steps as long as their longest work.
+
+    A replay holds a few of the steps, and in turn they are unlike: what it saves of the time by which ranks are apart there, all of the
+    recorded steps save of theirs.
+    """
+    apart = float((work.max(axis=0) - work.mean(axis=0)).mean())
     times = own_times(compared.aligned, group)
-    return float((work.max(axis=0) - work.mean(axis=0)).mean()) if times is None else times.even_in_each_step_ns()
+    if times is None:
+        return apart
+    saves, there = times.even_in_each_step_ns(), times.apart_in_each_step_ns()
+    # Between their exchanges ranks may be apart where in sum they are not: then more is saved than the work of whole steps shows.
+    return saves + (apart - there) * (min(saves / there, 1.0) if there else 1.0)

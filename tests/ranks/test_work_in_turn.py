@@ -15,6 +15,7 @@ from nsysx.answer import certainty
 from nsysx.catalogue import StepPart
 from nsysx.findings import _divided_comm, _padding, _shares_of_ranks
 from nsysx.findings._case import Case
+from nsysx.findings._ranks_in_seeds import without_rank
 from nsysx.model import Check, Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
@@ -74,6 +75,50 @@ def test_a_rank_with_more_work_that_waits_as_often_does_not_wait_for_work() -> N
     assert work_in_turn.waits_for_work(work, late_at_random) is None
     longer_than_work = 5 * less  # of 50 ms of waiting 10 are for work: something else holds the others up
     assert work_in_turn.waits_for_work(work, longer_than_work) is None
+
+
+@pytest.mark.parametrize(
+    ("saves", "there", "even"), [(8, 10, 16), (20, 20, 20), (0, 0, 20), (15, 10, 25), (20, 40, 10)]
+)
+def test_all_recorded_steps_save_as_much_of_what_ranks_are_apart_as_the_replayed_ones(
+    saves: int, there: int, even: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay holds a few of unlike steps: over all of these the longest rank has 20 more than the mean."""
+    replayed = SimpleNamespace(even_in_each_step_ns=lambda: saves, apart_in_each_step_ns=lambda: there)
+    monkeypatch.setattr(work_in_turn, "own_times", lambda *_: replayed)
+    compared: Any = SimpleNamespace(aligned=None)
+    assert work_in_turn._even_ns(compared, (0, 1), np.array([[60.0, 20.0] * 4, [20.0, 60.0] * 4])) == even
+
+
+def test_what_ranks_are_apart_in_few_unlike_steps_is_known_less_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apart(*steps: float) -> float:
+        monkeypatch.setattr(_shares_of_ranks, "work_in_steps", lambda _: np.array([steps, [0.0] * len(steps)]))
+        return _shares_of_ranks._apart_by_chance(cast("Any", None))
+
+    assert apart(*[10.0] * 8) == 0.0 and apart(10.0) == 0.0
+    assert apart(*[2.0, 18.0] * 32) < apart(*[2.0, 18.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "rng = np.random.default_rng([self.seed, epoch, self.rank])",
+            "rng = np.random.default_rng([self.seed, epoch])",
+        ),
+        ("self.draw = random.Random(1000 * rank + epoch)", "self.draw = random.Random(epoch)"),
+        ("g.manual_seed(cfg.seed + int(os.environ['RANK']))", "g.manual_seed(cfg.seed)"),
+        ("g = torch.Generator().manual_seed(seed + dist.get_rank())", "g = torch.Generator().manual_seed(seed)"),
+        ("rng = random.Random(rank)", None),  # nothing is left
+        ("torch.manual_seed(seed + rank)", None),  # of dropout, too
+        ("seed = args.seed + rank", None),  # of nobody knows what
+        ("rng = random.Random(seed + epoch)", None),
+        ("rng = random.Random(f'{seed}-{rank}')", None),
+        ("for x in shuffled(random.Random(seed + rank)):", None),
+    ],
+)
+def test_the_line_of_a_seed_is_told_without_the_rank(text: str, line: str | None) -> None:
+    assert without_rank(text) == line
 
 
 ORDER = {"file": "/job/train.py", "seed": 74, "order": 78, "runs": True}

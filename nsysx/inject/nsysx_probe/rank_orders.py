@@ -19,7 +19,7 @@ _WORDS = re.compile(
 _RANK = re.compile(r"(?i)(^|_)rank$")
 _SEED = re.compile(r"(?i)seed")
 #: Calls that seed, and calls that make an order.
-_SEEDS = {"Random", "RandomState", "default_rng", "manual_seed", "seed", "SeedSequence", "PCG64"}
+SEEDS = {"Random", "RandomState", "default_rng", "manual_seed", "seed", "SeedSequence", "PCG64"}
 _ORDERS = {"shuffle", "permutation", "permuted", "randperm"}
 #: Calls that draw one of several, and names of what a batch has one of: its size in pixels or tokens.
 _DRAWS = {"choice", "choices", "randint", "randrange", "integers"}
@@ -94,7 +94,7 @@ class _Text:
     def _seeds(self, call: ast.Call, scope: _Scope) -> bool:
         """Return whether a call seeds a generator with the rank."""
         given = [*call.args, *(k.value for k in call.keywords)]
-        return _called(call) in _SEEDS and any(_names_rank(a) or self._has_seed(a, scope) for a in given)
+        return _called(call) in SEEDS and any(_names_rank(a) or self._has_seed(a, scope) for a in given)
 
     def _has_seed(self, node: ast.AST, scope: _Scope) -> bool:
         keys = (_key(n, scope) for n in ast.walk(node))
@@ -143,7 +143,7 @@ class _Text:
             for n in _own(scope.node)
             if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and _key(n.func.value, scope) == key
         ]
-        anew = any(_called(n) in _SEEDS and not self._seeds(n, scope) for n in seeds if n is not call)
+        anew = any(_called(n) in SEEDS and not self._seeds(n, scope) for n in seeds if n is not call)
         return 0 if anew and key in _LIBRARIES else self._line(call.func.value, scope)
 
 
@@ -174,17 +174,29 @@ def _key(node: ast.AST, scope: _Scope) -> str:
     return ""
 
 
+def is_library(node: ast.AST) -> bool:
+    """Return whether an expression is a library whose generators all draw by one seed."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "random" and is_library(node.value)
+    return isinstance(node, ast.Name) and node.id in _LIBRARIES
+
+
 def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _names_rank(node: ast.AST) -> bool:
     """Return whether an expression has the number of a rank in it."""
-    return any(
-        _RANK.search(n.id if isinstance(n, ast.Name) else n.attr if isinstance(n, ast.Attribute) else str(n.value))
-        for n in ast.walk(node)
-        if isinstance(n, (ast.Name, ast.Attribute)) or (isinstance(n, ast.Constant) and isinstance(n.value, str))
-    )
+    return any(is_rank(n) for n in ast.walk(node))
+
+
+def is_rank(node: ast.AST) -> bool:
+    """Return whether a name, an attribute, or a text as the key of an environment or a config, is the number of a rank."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and bool(_RANK.search(node.value))
+    if isinstance(node, ast.Name):
+        return bool(_RANK.search(node.id))
+    return isinstance(node, ast.Attribute) and bool(_RANK.search(node.attr))
 
 
 def _order_calls(scope: ast.AST) -> Iterator[tuple[ast.Call, str]]:

@@ -54,8 +54,10 @@ UNTRIED = (
         "like-batches",
         "Give every rank as much work in each step: batches of like length to all ranks at the same time (one order by length that all "
         "ranks share, dealt out in turn; sizes drawn by one seed of all ranks), or as many tokens in each batch, not as many samples",
-        "batches = sorted(batches, key=cost)  # on all ranks alike; then shuffle groups of world batches\nown = batches[rank::world]",
-        "It must be the work of the batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
+        "groups = list(zip(*[iter(sorted(batches, key=cost))] * world))\n"
+        "random.Random(epoch).shuffle(groups)\nown = [group[rank] for group in groups]",
+        "batches: those of all ranks, in one order on each; cost(batch): its work, as its longest sample. It must be the work of the "
+        "batches that differs: lengths, sizes, or what of each sample is computed.", untried=_ALL_RANKS,
     ),
     Remedy(
         "like-order",

@@ -1,0 +1,112 @@
+"""What to do about a seed that has the rank in it, by which each rank has an order of its own: the program's line without the rank."""
+
+from __future__ import annotations
+
+import ast
+from copy import deepcopy
+
+from nsysx.analyses.lines import orders_of_ranks, text_of, texts, texts_of_ranks
+from nsysx.events.profile import Profile
+from nsysx.findings._case import Fix
+from nsysx.inject.nsysx_probe.rank_orders import SEEDS, is_library, is_rank
+from nsysx.model import Row
+
+_LIKE_ORDER = "like-order"
+_IN_ONE_ORDER = (
+    "Batches must be of like length at the same place on all ranks (sorted, then dealt out in turn: batches[rank::world]), and each rank "
+    "must still take samples of its own there. What else this generator draws, as noise, needs one of its own with the rank."
+)
+
+
+def draws_sizes(profile: Profile, order: Row) -> bool:
+    """Return whether what the seed at a line decides are sizes of batches alone."""
+    return all(
+        o.get("drawn") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == (order["file"], order["line"])
+    )
+
+
+def decided_by(profile: Profile, order: Row) -> str:
+    """Return what the seed at a line decides."""
+    if draws_sizes(profile, order):
+        return "by which it draws the size of its batches"
+    return "of the order in which it goes through its batches"
+
+
+def in_one_order(profile: Profile, order: Row) -> Fix:
+    """Return what makes ranks go through batches in one order: the line of the seed without the rank, else in general."""
+    where = order["file"], order["line"]
+    text = text_of(texts(profile), *where) or text_of(texts_of_ranks(profile), *where) or ""
+    if draws_sizes(profile, order):  # the same generator may draw the samples, which stay each rank's own
+        return Fix.by_name(_LIKE_ORDER)
+    line = without_rank(text)
+    return Fix.by_name(_LIKE_ORDER) if line is None else Fix.by_name(_LIKE_ORDER, paste=line, condition=_IN_ONE_ORDER)
+
+
+def without_rank(text: str) -> str | None:
+    """Return a statement of which each call has the same arguments without the rank; None where it has none, is no whole statement, or
+    nothing is left of an argument.
+    """
+    try:
+        tree = ast.parse(text)
+        rest = _WithoutRank().visit(deepcopy(tree))
+        line = ast.unparse(rest)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, _NothingLeftError):
+        return None
+    whole = len(tree.body) == 1 and line != ast.unparse(tree) and not any(is_rank(node) for node in ast.walk(rest))
+    return line if whole and _seeds_generator(tree.body[0]) else None
+
+
+def _seeds_generator(statement: ast.stmt) -> bool:
+    """Return whether a statement seeds a generator of the program, and not all that a library draws."""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return isinstance(statement.value.func, ast.Attribute) and not is_library(statement.value.func.value)
+    return any(getattr(call.func, "attr", getattr(call.func, "id", "")) in SEEDS for call in calls)
+
+
+class _NothingLeftError(Exception):
+    """Of a seed nothing is left without the rank."""
+
+
+class _WithoutRank(ast.NodeTransformer):
+    """Takes the rank out of sums, differences, and lists; what it multiplies goes with it."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = (_WithoutRank()._rest(side) for side in (node.left, node.right))
+        if isinstance(node.op, (ast.Add, ast.BitXor, ast.BitOr)) and (left is None) != (right is None):
+            kept = right if left is None else left
+            assert kept is not None
+            return kept
+        if isinstance(node.op, ast.Sub) and right is None and left is not None:
+            return left
+        if left is None or right is None:
+            raise _NothingLeftError
+        return ast.copy_location(ast.BinOp(left, node.op, right), node)
+
+    def visit_List(self, node: ast.List) -> ast.expr:
+        return ast.copy_location(ast.List(self._left(node.elts), node.ctx), node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        return ast.copy_location(ast.Tuple(self._left(node.elts), node.ctx), node)
+
+    def _left(self, parts: list[ast.expr]) -> list[ast.expr]:
+        left = [rest for part in parts if (rest := self._rest(part)) is not None]
+        if not left:
+            raise _NothingLeftError
+        return left
+
+    def _rest(self, node: ast.expr) -> ast.expr | None:
+        """Return what is left of an expression, None for the rank itself or a part with nothing else."""
+        if isinstance(node, ast.Call) and len(node.args) == 1 and getattr(node.func, "id", "") == "int":
+            return None if self._rest(node.args[0]) is None else node  # int(os.environ["RANK"])
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return None if is_rank(node.slice) else node
+        named = node.func if isinstance(node, ast.Call) and not node.args else node
+        if isinstance(named, (ast.Name, ast.Attribute)):
+            return None if is_rank(named) else node
+        try:
+            rest = self.visit(node)
+        except _NothingLeftError:
+            return None
+        assert isinstance(rest, ast.expr)
+        return rest
