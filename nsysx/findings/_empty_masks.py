@@ -113,21 +113,14 @@ def _made_ready(case: Case, operators: pl.DataFrame, masks: set[tuple[int, ...]]
 
 def _worth(case: Case, rule: Rule, ops: pl.DataFrame, made: pl.DataFrame) -> Saving:
     """Return what goes if the kernels come as near to the rate of products as those without a mask do."""
-    rates = limits_of_work.device_rates(case.profile).products
-    kinds = []
-    for (_, keys), kind in ops.filter(pl.col("flops") > 0).group_by("shapes", "keys", maintain_order=True):
-        number = next(iter(kind.filter(pl.col("multiplies"))["format"].drop_nulls()), None)
-        if number not in _SIXTEEN_BITS or number not in rates:
-            return Saving(None, UNKNOWN)  # other numbers have no FlashAttention
-        done = int(kind.unique(["row", "launch"])["flops"].sum())
-        share = UNMASKED_RATE_SHARE / (1 + HALF_RATE_LENGTH / keys)
-        kinds.append((ops_of(kind), int(kind["ns"].sum()), done / rates[number].per_s * 1e9 / share))
-
+    kinds = without_mask(case, ops)
     if not kinds:
         return Saving(None, UNKNOWN)
 
     def edits(times: float) -> Sequence[Edit]:
-        scaled: list[Any] = [ScaleOps(timed, min(1.0, ns / times / had), less_work=True) for timed, had, ns in kinds]
+        scaled: list[Any] = [
+            ScaleOps(kind.ops, min(1.0, kind.then_ns / times / kind.ns), less_work=True) for kind in kinds
+        ]
         return scaled + ([RemoveOps(ops_of(made))] if made.height else [])
 
     shares = [units.share(times * UNMASKED_RATE_SHARE, 1) for times in (SLOWEST_UNMASKED_TIMES, FASTEST_UNMASKED_TIMES)]
@@ -138,3 +131,25 @@ def _worth(case: Case, rule: Rule, ops: pl.DataFrame, made: pl.DataFrame) -> Sav
         f"long sequences without a mask reach {shares[0]} to {shares[1]} of the rate of products",
         cause=rule.cause,
     )
+
+
+class UnmaskedKind(NamedTuple):
+    """Attention of one shape: its GPU ops, how long they take (ns, all steps), and ``then_ns`` without a mask, all scores computed."""
+
+    ops: frozenset[int]
+    ns: int
+    then_ns: float
+
+
+def without_mask(case: Case, ops: pl.DataFrame) -> list[UnmaskedKind]:
+    """Return the kinds of attention among GPU ops (with shapes, keys and flops), [] if one of them is not known to have a fast kernel."""
+    rates = limits_of_work.device_rates(case.profile).products
+    kinds = []
+    for (_, keys), kind in ops.filter(pl.col("flops") > 0).group_by("shapes", "keys", maintain_order=True):
+        number = next(iter(kind.filter(pl.col("multiplies"))["format"].drop_nulls()), None)
+        if number not in _SIXTEEN_BITS or number not in rates:
+            return []  # other numbers have no FlashAttention
+        done = int(kind.unique(["row", "launch"])["flops"].sum())
+        share = UNMASKED_RATE_SHARE / (1 + HALF_RATE_LENGTH / keys)
+        kinds.append(UnmaskedKind(ops_of(kind), int(kind["ns"].sum()), done / rates[number].per_s * 1e9 / share))
+    return kinds

@@ -46,7 +46,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import CAUSAL_SCORES_LEFT, MUCH_MASKED_SHARE, SHORTEST_ATTENTION
 from nsysx.model import Finding
-from nsysx.replay.engine import ScaleOps
+from nsysx.replay.engine import Edit, ScaleOps
 
 RULE = Rule(
     "NSX133", "fixed-mask", "Attention with a fixed mask", cause=(StepPart.WORK,), about=StepLimit.GPU, leads=True
@@ -79,11 +79,11 @@ def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
     told = [seen[mask] for mask, length in zip(held, masked, strict=True) if mask is not None and length is not None]
     lengths = kinds.with_columns(pl.Series("length", masked, dtype=pl.Int64)).drop_nulls("length")
     fused = fused.join(lengths, on=["shapes", "read"], how="inner", nulls_equal=True)
-    ops = operator_work.work_of(case.profile, fused, "length")
+    ops = operator_work.work_of(case.profile, fused, "length", "shapes", "flops")
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken):
         return []
-    worth = case.worth(ScaleOps(ops_of(ops), CAUSAL_SCORES_LEFT, less_work=True), cause=RULE.cause)
+    worth = case.worth(*_causal(case, ops), cause=RULE.cause)
     best = case.worth(ScaleOps(ops_of(ops), _at_limit(case), less_work=True), cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and best.most_ns:
         worth = replace(worth, most_ns=best.most_ns)
@@ -132,6 +132,21 @@ def fixed_mask(shapes: str | None, read: str | None) -> int | None:
         if len(shape) >= 2 and shape[-2:] == [length, length] and math.prod(stored or shape) == length * length:
             return int(length)
     return None
+
+
+def _causal(case: Case, ops: pl.DataFrame) -> list[Edit]:
+    """Return the edits that leave half of the scores, at the rate of attention without a mask where that is faster.
+
+    A mask is read for each head, once more in backward, and what of it a kernel is not made for is computed beside it.
+    """
+    whole = ops_of(ops)
+    kinds = [
+        (kind.ops, CAUSAL_SCORES_LEFT * min(1.0, kind.then_ns / max(kind.ns, 1)))
+        for kind in _empty_masks.without_mask(case, ops.with_columns(keys=pl.col("length")))
+    ]
+    rest = whole.difference(*(each for each, _ in kinds))
+    scaled = kinds + ([(rest, CAUSAL_SCORES_LEFT)] if rest else [])
+    return [ScaleOps(each, left, less_work=True) for each, left in scaled]
 
 
 def _at_limit(case: Case) -> float:

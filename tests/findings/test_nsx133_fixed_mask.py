@@ -71,11 +71,14 @@ def masked(mask: str) -> Callable[[Program, int], None]:
     return body
 
 
-def test_half_of_the_masked_work_is_what_could_go(tmp_path: Path) -> None:
+def test_half_of_the_masked_work_goes_and_what_the_mask_slows_down(tmp_path: Path) -> None:
     found = summary(Torch().steps(masked("[1, 1, 2048, 2048]")), tmp_path)
     (one,) = (f for f in found.findings or () if f.code == "NSX133")
     assert (one.verdict, one.cost_ns_per_step) == ("found", 600_000)
-    assert one.saving.likely_ns == pytest.approx(300_000, rel=0.1)
+    assert one.saving.likely_ns is not None and one.saving.most_ns is not None
+    assert (
+        300_000 < one.saving.likely_ns <= one.saving.most_ns
+    )  # attention without a mask is faster than these kernels are
     assert "is_causal=True" in (one.fix or "") and "2048 x 2048" in one.detail
 
 
