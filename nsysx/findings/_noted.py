@@ -337,7 +337,11 @@ def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) ->
         why = (
             f"{worth.confidence}; {units.duration(later)} of waiting for a later rank comes back in the next collective"
         )
-        return replace(worth, likely_ns=max(likely - later, 0), most_ns=likely, confidence=why)
+        # What goes is idle time and what the lines have on the GPU, collectives with their waits: the replay's error may be on either side.
+        gone = case.ops.filter(case.ops["call"].is_in(calls["call"].implode()).fill_null(value=False))
+        goes = idle + case.per_step(int((gone["end_ns"] - gone["start_ns"]).sum()))
+        most = max(likely, min(likely + (worth.error_ns or 0), goes, case.step_ns))
+        return replace(worth, likely_ns=max(likely - later, 0), most_ns=most, confidence=why)
     if not group[0].meets or any(line.row["waits"] for line in group):
         return replace(worth, likely_ns=likely)
     # The others wait for this rank while its host is there, in collectives on the GPU: no idle time holds that, and the replay of one rank

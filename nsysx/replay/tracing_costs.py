@@ -334,11 +334,14 @@ def _in_process(record: Mapping[str, Any], capture: Capture) -> Measured | None:
 def _beside_windows(between: Sequence[int], after: Sequence[int], *, detached: bool) -> Measured:
     """Return the mean of bare steps between two windows and after them; its bounds hold the mean of either part.
 
+    Likewise those of a long stretch's thirds: where a host's pace drifts, another run may have that of one of them throughout.
+
     Not ``detached``: nsys stayed in each CUDA call, and without it the step may be shorter, which the lower bound holds.
     """
     steps = [*between, *after]
     step, low, high = mean_of(steps)
-    means = [round(float(np.mean(part))) for part in (between, after) if len(part) >= BOOTSTRAP_FEWEST_STEPS]
+    thirds = [part.tolist() for stretch in (between, after) for part in np.array_split(np.asarray(stretch), 3)]
+    means = [round(float(np.mean(part))) for part in (between, after, *thirds) if len(part) >= BOOTSTRAP_FEWEST_STEPS]
     low, high = min([low, *means]), max([high, *means])
     return Measured(
         "in_process",
