@@ -28,6 +28,7 @@ from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._roof_room import within_roofs
 from nsysx.findings._rule import Rule as Rule
+from nsysx.findings._slower_host import lost_to_slower_host_ns
 from nsysx.frames import lookup
 from nsysx.judging import waiting
 from nsysx.judging.limits import WindowLimits, limits_of
@@ -330,7 +331,7 @@ class Case:
         stays = self.per_step(max(0.0, int(timed["ns"].sum()) - freed))
         best = max(high.likely_ns, min(high.most_ns or 0, self.per_step(freed), self.step_ns - stays))
         best = max(told.likely_ns, min(best, self.step_ns - stays))
-        error = max(0, told.likely_ns - low.likely_ns)
+        error = max(0, told.likely_ns - low.likely_ns, lost_to_slower_host_ns(told, self.step_ns))
         return replace(told, confidence=why, bound=False, error_ns=error, most_ns=best, source="limits")
 
     def _reaches(self, edit: Edit) -> bool:

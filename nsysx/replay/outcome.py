@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 #: What limits a step whose host is at work nearly always, or as long as the GPU is.
 HOST, IN_TURN = "host code and launches", "host code and launches in turn with GPU work"
+LIMITS_OF_HOST = (HOST, IN_TURN)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Outcome:
     @property
     def limited_by_host(self) -> bool:
         """Whether the host's own work keeps the step from being shorter."""
-        return self.next_limit in (HOST, IN_TURN)
+        return self.next_limit in LIMITS_OF_HOST
 
     def scaled(self, factor: float) -> Outcome:
         """Return the same outcome for a step that is ``factor`` times as long."""
