@@ -229,6 +229,7 @@ OF_RANKS = (
         takes=widened.taken,
         oversight=True,
         at=widened.place_of_message,
+        worded=widened.in_its_words,
     ),
     Costly(
         "ranks on one GPU",

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.kernel_math import number_format
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.events.widened_messages import OperatorsByBits, messages
-from nsysx.findings._case import Case, Saving
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.widened_messages import OperatorsByBits, WidenedMessage, messages
+from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import MOST_SHARE, ROUNDED_FOR_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._once import Takes
+from nsysx.findings._rows_in_16_bits import MovedWork, cast_line, moved_work
+from nsysx.findings._rows_in_16_bits import in_its_words as rows_in_16_bits
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
+from nsysx.reading import nccl_notes
+from nsysx.replay.edits import ScaleOps
 from nsysx.roofline.element_types import OF_FORMAT, types_of
 
 
 class _Widened(NamedTuple):
-    """Messages of lines: their GPU ``ops``; the line (row of the places) that sends most; where what it sends is converted, and how."""
+    """Messages of lines: their GPU ``ops``; the line (row of the places) that sends most; where what it sends is converted.
+
+    ``share``: of all bytes that these lines send what goes. ``sent``: the messages of the X-ray that hold float32. ``first``: of that line
+    the first of them, or one before which nothing was converted yet: what is sent back then has the type of what came.
+    """
 
     ops: frozenset[int]
     line_row: int
     conversion: Row
-    behind: bool
-    reduces: bool
+    share: float
+    first: WidenedMessage
+    sent: tuple[WidenedMessage, ...]
 
 
 def _by_bits(profile: Profile, of_calls: OperatorOfCalls) -> OperatorsByBits:
     """Return the operators of the flow by what the kernels that they launch read and write."""
-    ops = profile.steady_ops
+    ops = profile.attributed.gpu_ops  # those of the X-ray step itself are known of each of its operators
     kernels = ops.filter((ops["op_kind"] == "kernel") & ops["call"].is_not_null())
     launched = pl.DataFrame(
         {
@@ -51,6 +65,8 @@ def _by_bits(profile: Profile, of_calls: OperatorOfCalls) -> OperatorsByBits:
     widens, narrows = set[int](), set[int]()
     for row, name, of_product in launched.filter(pl.col("row") >= 0).unique(maintain_order=True).iter_rows():
         types = types_of(name)
+        if types.vector:  # it moves bytes of any type
+            continue
         bytes_of.setdefault(row, set()).add(OF_FORMAT.get(of_product or "", types.written or types.size or 0))
         if types.written == 2:
             narrows.add(row)
@@ -78,20 +94,42 @@ def _widened(profile: Profile) -> _Widened | None:
     chosen = [row for row, n in of_line.items() if n >= MOST_SHARE * numbers[line_rows == row].sum()]
     if not chosen:
         return None
-    comm = profile.steady_ops.select("op", "cls").filter(profile.steady_ops["cls"] == DeviceActivity.COMM.value)
+    comm = profile.steady_ops.select("op", "cls", "name", "start_ns", "end_ns").filter(
+        profile.steady_ops["cls"] == DeviceActivity.COMM.value
+    )
     function = code.places["function"].to_list()
     owners = {str(function[row]).rpartition(".")[0] for row in chosen} - {""}
     backward = [row for row, name in enumerate(function) if name in {f"{owner}.backward" for owner in owners}]
-    theirs = np.isin(code.places_of(code.op[comm["op"].to_numpy()]), [*chosen, *backward])
+    places = code.places_of(code.op[comm["op"].to_numpy()])
+    theirs = np.isin(places, [*chosen, *backward])
     most = max(chosen, key=lambda row: of_line[row])
-    first = next(each for each, row in zip(sent, line_rows, strict=True) if row == most and each.conversion >= 0)
+    there = [each for each, row in zip(sent, line_rows, strict=True) if row == most and each.conversion >= 0]
+    of_kind = np.array([nccl_notes.kind_of(str(name)) for name in comm["name"].to_list()], np.str_)
+    if there[0].exchanges:
+        theirs |= _without_line(of_kind, theirs, comm, places)
+    first = next((each for each in there if each.behind), there[0])
+    of_chosen = np.isin(line_rows, chosen)
+    wide_numbers, whole = int(numbers[of_chosen & wide].sum()), int(numbers[of_chosen].sum())
     return _Widened(
         frozenset(comm["op"].to_numpy()[theirs].tolist()),
         most,
         place_of_operator(code, flow, flow.start_ns[[first.conversion]]),
-        first.behind,
-        first.reduces,
+        # The others may have 16 bits already.
+        wide_numbers / (wide_numbers + whole),
+        first,
+        tuple(each for each, row in zip(sent, line_rows, strict=True) if row in chosen and each.conversion >= 0),
     )
+
+
+def _without_line(of_kind: npt.NDArray[np.str_], theirs: Flags, comm: pl.DataFrame, places: I64) -> Flags:
+    """Return the communication without a line of the kind of these, where most of that with one is theirs.
+
+    Rows that are dealt out anew in each step make steps that do not resemble the X-ray's: half of their exchanges may have no line.
+    """
+    ns, kinds = (comm["end_ns"] - comm["start_ns"]).to_numpy(), set(of_kind[theirs].tolist())
+    same_kind = np.isin(of_kind, list(kinds))
+    mostly = ns[theirs].sum() > MOST_SHARE * ns[same_kind & (places >= 0)].sum()
+    return np.asarray(same_kind & (places < 0) & mostly, np.bool_)
 
 
 def _transfer_ns(case: Case) -> int:
@@ -110,9 +148,9 @@ def sent_as_float32(case: Case, settings: RecordedSettings | None = None) -> str
     there = in_short(widened.conversion)
     there = f" ({there})" if there and widened.conversion != {"file": file, "line": line} else ""
     how = f"behind it all that came is converted to 16 bits{there}"
-    if not widened.behind:
+    if not widened.first.behind:
         how = f"what it sends was computed in 16 bits and converted before{there}"
-    rounded = "; each of the ranks' numbers is then rounded before they are added" if widened.reduces else ""
+    rounded = "; each of the ranks' numbers is then rounded before they are added" if widened.first.reduces else ""
     return (
         f"line {line}{f' ({quoted(text)})' if text else ''} sends float32, and {how}: {units.duration(transfer)} of a step is transfer "
         f"that nothing hides. In 16 bits the same numbers have half of the bytes{rounded}"
@@ -120,8 +158,27 @@ def sent_as_float32(case: Case, settings: RecordedSettings | None = None) -> str
 
 
 def half_of_the_bytes(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return the most that messages of half the bytes save: half of their exposed transfer."""
-    return case.bound(_transfer_ns(case) / 2, "half of the bytes move, in half of the time")
+    """Return what messages of half the bytes save: half of their exposed transfer, and of what moves the rows that are exchanged."""
+    widened = case.profile.once(_widened)
+    if widened is None:
+        return case.bound(0, "nothing is sent as float32")
+    sent = _transfer_ns(case) * widened.share
+    moved = moved_work(case, widened.sent) if widened.first.exchanges else MovedWork()
+    if not moved.converts_ns + moved.moves_ns:
+        return case.bound(sent, "half of the bytes move, in half of the time")
+    # A host that launches too late for what there is waits as much longer for the GPU: the replay of the transfer says how much is left.
+    replayed = case.worth(ScaleOps(widened.ops, 1 - widened.share, less_work=True)).likely_ns
+    left = 1.0 if replayed is None or not sent else min(1.0, replayed / sent)
+    halved = sent + moved.moves_ns / 2
+    likely = min(round(left * (halved + moved.converts_ns)), case.step_ns)
+    most = min(max(likely, round(halved + moved.converts_ns + moved.reads_ns / 2)), case.step_ns)
+    why = (
+        f"half of the bytes are sent and moved: {units.duration(round(sent))} of transfer, {units.duration(round(moved.moves_ns / 2))} of "
+        f"moving go at most, and {units.duration(round(moved.converts_ns))} of conversions"
+    )
+    # Work of half the size takes more than half the time at worst, as the root says.
+    error = left * halved * (1 - (1 - math.sqrt(0.5)) / 0.5)
+    return Saving(likely, why, error_ns=min(round(error), likely), most_ns=most, source="limits")
 
 
 def taken(case: Case) -> Takes:
@@ -131,8 +188,21 @@ def taken(case: Case) -> Takes:
 
 
 def place_of_message(case: Case) -> Row:
-    """Return the line that sends most of them."""
+    """Return the line that sends most of them; of rows that are exchanged the one that can cast them before."""
     widened, code = case.profile.once(_widened), case.profile.code()
     if widened is None or code is None:
         return {}
-    return code.where(widened.line_row)
+    line = cast_line(case, widened.first, None) if widened.first.exchanges else None
+    return line.where if line is not None and line.where else code.where(widened.line_row)
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy for rows that are exchanged, with the line that can cast them."""
+    widened, settings = case.profile.once(_widened), settings_of(case.profile)
+    if widened is None or not widened.first.exchanges:
+        return title, remedy
+    line, behind = cast_line(case, widened.first, settings), widened.first.behind
+    title = "Rows that are computed on in 16 bits are exchanged as float32" if behind else title
+    return title, rows_in_16_bits(
+        way("exchanged-in-16-bits" if behind else "converted-behind"), line, settings, behind=behind
+    )

@@ -35,6 +35,7 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.events.untrained_gathers import gathered_in_loop
 from nsysx.findings import _pasted
+from nsysx.findings._bucket_options import of_buckets, uses_ddp
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share, without_hooks
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
@@ -93,7 +94,6 @@ RULE = Rule(
     tries=("ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets"),
 )
 REQUIRES = ("gpu",)
-_DDP = "DistributedDataParallel"
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one is last, give every rank the same work; if "
@@ -248,20 +248,6 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
     return [_of_its_wrapper(case, told)]
 
 
-def _uses_ddp(case: Case) -> bool:
-    """Return whether DistributedDataParallel is or may be in use: by the program's settings, or else by the modules that were seen."""
-    settings = settings_of(case.profile)
-    wrappers = None if settings is None else settings.wrappers("DDP")
-    if wrappers is not None:
-        return bool(wrappers)
-    classes = case.profile.attributed.modules["cls"].cast(pl.String)
-    return not len(classes) or _DDP in case.program.networks or bool(classes.str.contains(_DDP).any())
-
-
-#: Advice that holds for any way to be parallel, in place of that for the buckets of DDP.
-_ANY_EARLIER = "Start communication earlier, so that it runs beside computation that does not need its result, in fewer, larger messages"
-
-
 def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     """Return the finding with what the way to be parallel asks for, and without what only DDP has, where the program does not use it."""
     if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and gathers_outputs(case):
@@ -280,11 +266,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         if of_unit and settings is not None:
             where = settings.place("FSDP") or finding.where
             return in_blocks(case).into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
-    if _uses_ddp(case) or _DDP not in finding.paste or any(r.name == "replicated" for r in finding.remedies):
-        return finding
-    remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
-    fix = _ANY_EARLIER if finding.fix == EARLIER.text else finding.fix
-    return replace(finding, fix=fix, paste="", remedies=remedies)
+    return of_buckets(case, finding)
 
 
 #: What to do where the output of each split layer is gathered.
@@ -341,7 +323,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
     else:
         if program.compiled:
             name, how = "compile-reduce-overhead", "CUDA graphs of what is already compiled"
-        elif _uses_ddp(case):
+        elif uses_ddp(case):
             name, how = "compile-wrapped", "torch.compile of the module before it is wrapped"
         else:
             staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))

@@ -100,6 +100,21 @@ UNTRIED = (
         "Which rank owns which experts must be fixed; the sum of a row's results is then rounded once on each rank.", untried=_SENT_SO,
     ),
     Remedy(
+        "exchanged-in-16-bits",
+        "Cast these rows to 16 bits before they are sorted and sent: what reads them behind the exchange converts them anyway, half of the "
+        "bytes are sent and moved, and their gradients go back in 16 bits, too",
+        "rows = rows.to(torch.bfloat16)  # before they are sorted and sent",
+        "Sums of what comes back, and of gradients of copies, are then added in 16 bits, unless they are converted to float32 first.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
+        "converted-behind",
+        "Exchange these rows in the 16 bits that they are computed in, and convert what comes to float32 behind it, where that is "
+        "needed: half of the bytes are sent and moved, and their gradients go in 16 bits, too",
+        "rows = exchange(rows).float()  # not exchange(rows.float())",
+        "Their gradients are rounded to 16 bits before they are sent.", untried=_SENT_SO,
+    ),
+    Remedy(
         "experts-by-load",
         "Give the ranks experts by the tokens that these are sent, not by their number, so that each rank is sent as many",
         "tokens = torch.bincount(expert.flatten(), minlength=experts)  # summed over many steps\n"
