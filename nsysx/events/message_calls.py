@@ -13,7 +13,7 @@ from nsysx.reading import nccl_notes
 
 
 def with_messages(profile: Profile) -> pl.DataFrame:
-    """Return the communication of the shown process: op, call, ..., phase, name, and kind, communicator, bytes and root of each message."""
+    """Return the communication of the shown process: op, call, ..., phase, name, module, and kind, communicator, bytes and root of each."""
     ops = profile.attributed.gpu_ops
     ops = ops.filter(
         (ops["process"] == profile.process)
@@ -22,7 +22,7 @@ def with_messages(profile: Profile) -> pl.DataFrame:
     )
     members = nccl_notes.members(profile.trace).get(profile.process, {})
     noted = nccl_notes.messages(profile.trace, ops, members) if ops.height else []
-    texts = (pl.col(column).cast(pl.String) for column in ("phase", "name"))
+    texts = (pl.col(column).cast(pl.String) for column in ("phase", "name", "module"))
     return ops.select("op", "call", "thread", "call_start_ns", "recompute", *texts).with_columns(
         kind=pl.Series([m.kind for m in noted], dtype=pl.String),
         communicator=pl.Series([m.communicator for m in noted], dtype=pl.String),

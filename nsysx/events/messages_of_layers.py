@@ -10,19 +10,20 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from nsysx.events.behind_backward import behind_backward
+from nsysx.events.cut_messages import GATHERS, SCATTERS, CutBack, Cuts, Sent, SentInLayer, ops_of_cuts
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.layer_readers import ELEMENTWISE, LayerReaders
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size
 from nsysx.events.operator_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
-from nsysx.events.operator_flow import flow_of, is_view
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.outputs_cut_again import CUTS, TOGETHER, CutOutput, PartsInFlow
 from nsysx.events.profile import Profile
 
@@ -31,14 +32,6 @@ _MAKES = re.compile(
     r"^aten::(empty\w*|new_\w+|zeros\w*|ones\w*|full\w*|detach_?|lift_fresh|_local_scalar_dense|resize_)$"
 )
 _LISTS = re.compile(r"^c10d::_?allgather_$")
-
-
-class Sent(NamedTuple):
-    """A kind of collective, the ranks among which it is, and its bytes: those of one layer in every step."""
-
-    kind: str
-    communicator: str
-    bytes: int
 
 
 class LayerMessages(NamedTuple):
@@ -81,32 +74,42 @@ def _find(profile: Profile) -> LayerMessages:
     calls = calls.sort("call_start_ns")
     start = calls["call_start_ns"].to_numpy()
     with_bytes: list[tuple[FlowMessage, Sent]] = []
+    layer_of = dict[int, str]()  # start of a message -> the module that sends it
     for message in made:
         row = int(np.searchsorted(start, message.start_ns))
         if row < len(start) and start[row] <= message.end_ns:
             with_bytes.append((message, Sent(*calls.select("kind", "communicator", "bytes").row(row))))
+            layer_of[message.start_ns] = calls["module"][row] or ""
     with_bytes = [(m, sent) for m, sent in with_bytes if (sent.bytes or 0) >= LEAST_LAYER_MESSAGE_BYTES]
     if not with_bytes:
         return LayerMessages()
     often = Counter(sent for _, sent in with_bytes)
     at_once = Counter(sent for message, sent in with_bytes if search.needed_at_once(message))
-    gathers = [(message, sent) for message, sent in with_bytes if sent.kind == "allgather"]
+    gathers = [(message, sent) for message, sent in with_bytes if sent.kind == GATHERS]
     outputs = [(sent, output) for message, sent in gathers if (output := search.cut_output(message)) is not None]
-    of_parts = Counter(sent for sent, _ in outputs)
-    cut = of_parts | Counter(sent for message, sent in gathers if search.is_cut(message))
+    cut_at = {output.gather_ns for _, output in outputs} | {m.start_ns for m, _ in gathers if search.is_cut(m)}
     of_layers = {sent for sent in often if at_once[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
-    cut_again = {sent for sent in often if cut[sent] >= MOST_AT_ONCE_SHARE * often[sent]}
-    outputs = [(sent, output) for sent, output in outputs if sent in cut_again]
-    # What takes a part in the forward gathers the gradient of it in backward.
-    taken_back = {sent._replace(bytes=sent.bytes * output.taken // output.sent) for sent, output in outputs}
     steady = of_ops.filter(pl.col("op").is_in(profile.steady_ops["op"].implode()))
-    back = _ops_of(steady.filter((steady["phase"] == "backward").fill_null(value=False)), taken_back, back=False)
+    sent_in = [SentInLayer(sent, layer_of[m.start_ns], m.start_ns) for m, sent in with_bytes]
+    # What takes a part in the forward gathers the gradient of it in backward.
+    back = {
+        CutBack(
+            sent._replace(bytes=sent.bytes * output.taken // output.sent), _layer(flow, output.cut_ns), output.cut_ns
+        )
+        for sent, output in outputs
+    }
+    cuts = ops_of_cuts(steady, sent_in, Cuts(cut_at, back), profile.scope.steps)
     return LayerMessages(
-        _ops_of(steady, of_layers | cut_again, back=True) | back,
-        _ops_of(steady, cut_again, back=True) | back,
-        max((sent.bytes for sent in of_layers | cut_again), default=0),
-        tuple(output for _, output in outputs),
+        _ops_of(steady, of_layers, back=True) | cuts.ops,
+        cuts.ops,
+        max((sent.bytes for sent in of_layers | cuts.sent), default=0),
+        tuple(search.with_sum(out, with_bytes) for _, out in outputs if out.gather_ns in cuts.starts_ns),
     )
+
+
+def _layer(flow: OperatorFlow, at_ns: int) -> str:
+    """Return the path of the innermost module that is called at a time, "" outside."""
+    return next((call.path for call in reversed(flow.calls) if call.start_ns <= at_ns < call.end_ns), "")
 
 
 def outermost_messages(messages: list[FlowMessage]) -> list[FlowMessage]:
@@ -173,6 +176,19 @@ class LayerSearch(LayerReaders):
         """Return what is computed of all that was gathered until each rank takes its own part, None where all of it is needed."""
         came = self.came(message)
         return came and PartsInFlow(self, message, came.ranks, came.part).follow(came.numbers)
+
+    def with_sum(self, output: CutOutput, messages: Sequence[tuple[FlowMessage, Sent]]) -> CutOutput:
+        """Return an output with how the sum of the layer that takes the part is cut again: by the next reduction of the same ranks."""
+        behind = (each for each in messages if each[0].start_ns >= self.flow.end_ns[output.by])
+        message, sent = next(behind, (None, None))
+        sizes = [size for size in (message.sizes if message else ()) if size]
+        if sent is None or sent.kind != SCATTERS or not sizes:
+            return output
+        summed, rows = max(sizes, key=math.prod), max(self.sizes[output.by], key=len, default=())
+        part = (summed[0] // output.ranks, *summed[1:])
+        whole = zip(part[:-1], rows[:-1], strict=False)
+        shorter = [d for d, (a, b) in enumerate(whole) if len(part) == len(rows) and a * output.ranks == b]
+        return output._replace(scattered=shorter[0] if shorter else max(len(part) - 2, 0))
 
     def is_cut(self, message: FlowMessage) -> bool:
         """Return whether what was gathered is only worked on number by number until each rank takes as much as it sent, for products.

@@ -37,7 +37,9 @@ _LIKE = re.compile(r"^aten::(new_\w+|\w+_like)$")
 class CutOutput(NamedTuple):
     """A gather among ``ranks``, at ``gather_ns``: each sends ``sent`` numbers and in the end takes ``taken`` of what is made of them.
 
-    ``by``: an operator that reads its own part then.
+    ``cut_ns``: when it is cut off; ``by``: an operator that reads its own part then.
+    ``views``: (row of the flow, dimension) of the views that make heads of all that came, in which dimension they are counted.
+    ``scattered``: dimension along which the sum behind that operator's layer is cut again (sequence parallelism), -1 where it is not.
     ``between``: the outermost operators (rows of the flow) that work on all parts; ``joins``: those that put them together.
     ``attends``: attention is among them. ``packed``: the parts of several tensors lie side by side in a rank's output (query, key, value
     of all heads), so that its own part is no whole heads of each of them.
@@ -52,6 +54,9 @@ class CutOutput(NamedTuple):
     joins: frozenset[int]
     attends: bool
     packed: bool
+    cut_ns: int = 0
+    views: frozenset[tuple[int, int]] = frozenset()
+    scattered: int = -1
 
 
 class Parts(NamedTuple):
@@ -119,6 +124,7 @@ class PartsInFlow:
         self._parts = dict[int, Parts]()
         self._waiting = list[int]()
         self._between, self._joins, self._cuts = set[int](), set[int](), dict[int, int]()
+        self._cut_ns, self._views = 0, set[tuple[int, int]]()
         self._attends = self._packed = False
 
     def follow(self, numbers: set[int]) -> CutOutput | None:
@@ -139,6 +145,8 @@ class PartsInFlow:
             frozenset(self._joins),
             self._attends,
             self._packed,
+            self._cut_ns,
+            frozenset(self._views),
         )
 
     def _all_read(self, numbers: set[int]) -> bool:
@@ -253,6 +261,7 @@ class PartsInFlow:
                 heapq.heappush(self._waiting, reader)
         elif among == 1 and times == self._ranks:
             self._between.discard(row)
+            self._cut_ns = max(self._cut_ns, int(self._flow.start_ns[row]))
             self._cuts |= {reader: math.prod(size) for reader, _ in self._search.read_behind(number, row)}
         elif among == times and length % times == 0:
             self._packed = True
@@ -291,6 +300,8 @@ class PartsInFlow:
             return None
         parts, packed = (first, False) if size == first.shape else _viewed(first, size, self._ranks)
         self._packed |= packed
+        if parts is not None and len(size) > len(first.shape) and len(parts.places) == 1:
+            self._views |= {(row, dimension) for dimension, _ in parts.places}
         return parts
 
     def _attended(self, name: str, given: list[Parts], size: Size) -> Parts | None:

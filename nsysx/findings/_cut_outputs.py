@@ -7,6 +7,7 @@ and backward, takes as many times as long as there are ranks, and needs no part 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,8 @@ from nsysx.replay.edits import RemoveOps
 
 #: A line of a plan that has the output of a layer gathered.
 _GATHERED_BY_PLAN = re.compile(r"\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b")
+#: A view by sizes, each without brackets of its own.
+_VIEW = re.compile(r"\.(view|reshape)\(([^()]*)\)")
 _GATHERS_BY_HAND = re.compile(r"gather", re.IGNORECASE)
 
 
@@ -212,16 +215,44 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     layers = [tuple(_short(path) for path in _layers(flow, output)) for output in outputs]
     second = layers[0][1]
     first = list(dict.fromkeys(gathers for gathers, cuts in layers if gathers and cuts == second))
+    scattered = outputs[0].scattered
+    if scattered >= 0:
+        told = replace(told, text=told.text.replace("the all-reduce", "the reduce-scatter"))
     if _by_hand(case):
-        told = replace(told, paste=_OWN_LAYERS)
+        stays = "its reduce-scatter stays" if scattered >= 0 else "its all-reduce stays"
+        told = replace(told, paste=_OWN_LAYERS.replace("its all-reduce stays", stays))
     elif first and second and second not in first:
-        plan = ", ".join(f'"{name}": ColwiseParallel()' for name in first)
-        told = replace(
-            told, paste=told.paste.replace('"attn.qkv": ColwiseParallel()', plan).replace("attn.out", second)
-        )
+        entries = "".join(f'"{name}": ColwiseParallel(), ' for name in first)
+        behind = f"output_layouts=Shard({scattered})" if scattered >= 0 else ""
+        planned = f'plan |= {{{entries}"{second}": RowwiseParallel({behind})}}  # its other entries stay'
+        told = replace(told, paste="\n".join((planned, *_views(case, flow, outputs))))
     if any(output.packed for output in outputs):
         told = replace(told, text=f"{told.text}. {_PACKED}")
     return "Every rank computes the attention of all heads", told
+
+
+def _views(case: Case, flow: OperatorFlow, outputs: Sequence[CutOutput]) -> list[str]:
+    """Return the lines that make heads of the layers' outputs, with the heads of a rank: as the program has them, where that is known."""
+    code, source, views = case.profile.code(), lines.texts(case.profile), dict[str, None]()
+    for row, dimension in sorted({view for output in outputs for view in output.views}):
+        if code is None:
+            break
+        place_row = int(code.places_of(code.at(flow.thread, flow.start_ns[row : row + 1]))[0])
+        text = None if place_row < 0 else lines.text_of(source, *code.places.row(place_row)[:2])
+        views.update(dict.fromkeys(filter(None, [heads_of_rank(text or "", dimension, outputs[0].ranks)])))
+    return list(views) or ["x.view(b, t, -1, head_dim)  # -1: the heads of this rank, not the number of all"]
+
+
+def heads_of_rank(text: str, dimension: int, ranks: int) -> str:
+    """Return a line whose view takes the heads that are there instead of a number of all of them, "" where no such view stands in it."""
+    view = _VIEW.search(text)
+    sizes = [size.strip() for size in view[2].split(",")] if view else []
+    if view is None or dimension >= len(sizes) or sizes[dimension] == "-1":
+        return ""
+    others = "-1" in sizes
+    sizes[dimension] = f"{sizes[dimension]} // {ranks}" if others else "-1"
+    line = f"{text[: view.start(2)]}{', '.join(sizes)}{text[view.end(2) :]}"
+    return f"{line}  # the heads of this rank" if "#" not in line else line
 
 
 _OWN_LAYERS = (

@@ -16,9 +16,9 @@ from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.messages_of_layers import LayerMessages, layer_messages
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._added_reductions import added_up, gradients_apart
-from nsysx.findings._case import Case, Fix
+from nsysx.findings._case import Case, Fix, Saving
 from nsysx.findings._costly_jobs import sharded
-from nsysx.findings._exposed_transfer import exposed_share, in_passes
+from nsysx.findings._exposed_transfer import exposed_share, in_passes, transfer_of_ops_ns
 from nsysx.findings._finding_bounds import (
     AT_ONCE_SHARE,
     FEWEST_LAYER_MESSAGES,
@@ -33,6 +33,8 @@ from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sent_again import again_sent
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
+
+_SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
 def of_layers(case: Case) -> LayerMessages:
@@ -63,6 +65,19 @@ def gathers_outputs(case: Case) -> bool:
     gathered, whole = int(gathers["ns"].sum()), int(forward["ns"].sum())
     several = gathered > MOST_SHARE * whole > 0 and gathers["module"].n_unique() > 1
     return several and not shards(case) and gathers_columns(case.profile) is not False
+
+
+def of_gathered_outputs(case: Case, exposed: Saving) -> Saving:
+    """Return what it saves to gather no outputs, of what is exposed: where the gathers of which ranks keep a part are known, what these
+    send; those of a layer's input stay.
+    """
+    cut = of_layers(case).cut
+    likely, error = exposed.likely_ns, exposed.error_ns
+    if cut and likely is not None:
+        likely = min(transfer_of_ops_ns(case, cut), likely)
+        error = None if error is None else min(error, likely)
+    # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
+    return Saving(likely, _SENT, error_ns=error, source="time")
 
 
 def line_of_layers(case: Case, ops: frozenset[int]) -> Row:

@@ -49,6 +49,7 @@ from nsysx.findings._layer_messages import (
     gathers_outputs,
     line_of_layers,
     needed_at_once,
+    of_gathered_outputs,
     split_for_little,
 )
 from nsysx.findings._longest_stage import of_longest
@@ -251,8 +252,7 @@ def _of_pipeline(case: Case, exposed: Finding, kernels: pl.DataFrame, recorded_n
 def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     """Return the finding with what the way to be parallel asks for, and without what only DDP has, where the program does not use it."""
     if finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and gathers_outputs(case):
-        # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
-        size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
+        size = of_gathered_outputs(case, finding.saving)
         return _PAIRED.into(
             replace(finding, saving=size, where={**finding.where, **line_of_layers(case, gathers_of_layers(case))})
         )
@@ -271,7 +271,6 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
 
 #: What to do where the output of each split layer is gathered.
 _PAIRED = Fix.by_name("paired-splits")
-_SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
 def _by_hosts(case: Case, finding: Finding, table: Table) -> bool:

@@ -195,3 +195,16 @@ def test_lines_of_plans_that_gather_are_noted() -> None:
     gathers = ['"q": ColwiseParallel(output_layouts=Replicate()),', "output_layouts=(Replicate(),)"]
     others = ["# output_layouts=Replicate()", "output_layouts=Shard(1)", "input_layouts=Replicate()"]
     assert [bool(sources._PLAN.search(text)) for text in (*gathers, *others)] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "own"),
+    [
+        ("q = f(x).view(b, t, self.heads, d)", 2, "q = f(x).view(b, t, -1, d)  # the heads of this rank"),
+        ("q = x.reshape(b, -1, heads, d)", 2, "q = x.reshape(b, -1, heads // 2, d)  # the heads of this rank"),
+        ("q = x.view(b, t, -1, d)", 2, ""),  # as many as there are
+        ("q = split(x)", 2, ""),
+    ],
+)
+def test_a_view_takes_the_heads_that_are_there(text: str, dimension: int, own: str) -> None:
+    assert _cut_outputs.heads_of_rank(text, dimension, 2) == own
