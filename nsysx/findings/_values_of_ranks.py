@@ -23,6 +23,7 @@ from nsysx.events.rounds_in_sequence import in_sequence
 from nsysx.findings._case import Fix, way
 from nsysx.findings._finding_bounds import FEWEST_VALUES_OF_RANKS, MOST_SHARE, VALUE_OF_RANKS_BYTES
 from nsysx.findings._line_remedies import of_training
+from nsysx.findings._norm_loops import ParameterLoop, parameters_around
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
@@ -66,7 +67,8 @@ def _advised(profile: Profile) -> Mapping[int, Fix]:
         if _are_values(profile, theirs, text) and not _needs_one_another(profile, code, line_row):
             times = theirs.height / steps
             beside = _beside(profile, code, line_row, times)
-            fix = _fix("\n".join((text, *beside.values())), times)
+            file, line, _ = code.places.row(line_row)
+            fix = _fix("\n".join((text, *beside.values())), times, parameters_around(source.get(file or "", {}), line))
             advised = dict.fromkeys((line_row, *beside), fix) | advised
     return advised
 
@@ -107,40 +109,61 @@ def _beside(profile: Profile, code: CodeLines, line_row: int, times: float) -> d
     return beside
 
 
-def _fix(text: str, times: float) -> Fix:
+def _fix(text: str, times: float, loop: ParameterLoop) -> Fix:
     """Return what to do about values of this kind, with code that computes them in one all_reduce."""
     part = ".to_local()" if _SPLIT.search(text) else ""
     gradients = re.search(r"grad|\bg\b", text) is not None
-    of_all = "for p in model.parameters()"
-    each = f"p{'.grad' if gradients else '.detach()'}{part}"
+    of_all = loop.header
+    each = f"{loop.name}{'.grad' if gradients else '.detach()'}{part}"
     if not _OF_PARAMETERS.search(text):
         return _in_words("values", times, "values = torch.stack(values)  # of all rounds, on the GPU")
     if re.search(_CHECKS, text):
         bad = f"values = torch.stack([(~torch.isfinite({each})).any() {of_all}]).float()"
         return _in_words("checks", times, bad, "MAX", "  # 1 where one is not finite")
     if re.search(_NORMS, text) and not re.search(r"\binf\b", text):
-        return _norms(times, f"[{each} {of_all}]", gradients=gradients)
+        return _norms(times, part, text, loop, gradients=gradients)
     if re.search(_LARGEST, text):
         return _in_words("largest values", times, f"values = torch.stack([{each}.abs().amax() {of_all}])", "MAX")
     behind = "  # a mean: / p.numel(), of the whole" if "mean(" in text else ""
     return _in_words("sums", times, f"values = torch.stack([{each}.sum() {of_all}]){behind}")
 
 
-def _norms(times: float, parts: str, *, gradients: bool) -> Fix:
-    """Return the advice for norms: squares of the norms of the parts add up."""
-    name = "grads" if gradients else "parts"
-    paste = (
-        f"{name} = {parts}\n"
-        f"squares = torch.stack(torch._foreach_norm({name})).square()\n"
-        "dist.all_reduce(squares)\n"
-        "total = squares.sum().sqrt()  # on the GPU; each norm: squares.sqrt().tolist(), where it is logged"
-    )
+def _norms(times: float, part: str, text: str, loop: ParameterLoop, *, gradients: bool) -> Fix:
+    """Return the advice for norms: squares of the norms of the parts add up, those of what each rank has whole count once."""
+    name, each = "grads" if gradients else "parts", f"{loop.name}{'.grad' if gradients else '.detach()'}{part}"
+    kept = re.search(r"\bdtype=([\w.]+)", text)
+    dtype = kept[1] if kept else "torch.float32" if ".float()" in text else ""
+    norms = f"torch.stack(torch._foreach_norm({{}}{f', 2, dtype={dtype}' if dtype else ''})).square()"
+    group = re.search(r"\bgroup=[\w.]+(\(\))?", text)
+    among = f", {group[0]}" if group else ""
+    if loop.split:
+        paste = (
+            f"{name} = [{each} {loop.header} if {loop.split}]  # split over the ranks\n"
+            f"whole = [{each} {loop.header} if not ({loop.split})]\n"
+            f"square = {norms.format(name)}.sum()\n"
+            f"dist.all_reduce(square{among})\n"
+            f"square += {norms.format('whole')}.sum()  # each rank has these: once\n"
+            "total = square.sqrt()  # on the GPU; float(total) only where it is logged"
+        )
+        scaled = f"{name} + whole"
+    else:
+        paste = (
+            f"{name} = [{each} {loop.header}]\n"
+            f"squares = {norms.format(name)}\n"
+            f"dist.all_reduce(squares{among})\n"
+            "total = squares.sum().sqrt()  # on the GPU; each norm: squares.sqrt().tolist(), where it is logged"
+        )
+        scaled = name
     if not gradients:
         return _fix_of("norms", times, paste)
-    clipped = f"{paste}\ntorch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp(max=1.0))"
-    return _fix_of(
-        "norms", times, clipped, "; torch.nn.utils.clip_grad_norm_ does so, where they are only for clipping"
-    )
+    factor = f"({loop.most} / (total + 1e-6)).clamp(max=1.0)" + (f".to({name}[0].dtype)" if dtype else "")
+    clipped = f"{paste}\ntorch._foreach_mul_({scaled}, {factor})"
+    return _fix_of("norms", times, clipped, _DTENSORS if part else _PLAIN)
+
+
+#: What a function of PyTorch does, for tensors that know that they are split, and for such that do not.
+_DTENSORS = "; of DTensors torch.nn.utils.clip_grad_norm_ does so, where they are only for clipping"
+_PLAIN = "; torch.nn.utils.clip_grad_norm_ does not: of plain tensors each rank gets the norm of its own parts"
 
 
 def _in_words(what: str, times: float, values: str, operation: str = "", behind: str = "") -> Fix:

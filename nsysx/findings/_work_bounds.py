@@ -393,3 +393,6 @@ SAMPLED_POINT_NS = 1500
 # ---- _pipeline_stages -------------------------------------------------------------------------------------------
 #: What the host of a stage takes alone, by the replay, may be so much (share) less. Chosen: mostly it is right to a tenth (uneven_stages).
 HOSTS_FASTER_SHARE = 0.2
+# ---- _norm_loops ------------------------------------------------------------------------------------------------
+#: So far from a line one looks for the loop around it, and for what is made of its result behind it. Chosen.
+MOST_LOOP_LINES = 12
