@@ -24,7 +24,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._loops_of_stages import two_loops
 from nsysx.findings._rank_rows import rank_rows
-from nsysx.findings._stage_cut import cut_line
+from nsysx.findings._stage_cut import cut_line, cut_text
 from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
 from nsysx.findings._work_bounds import HOSTS_FASTER_SHARE
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
@@ -62,7 +62,7 @@ def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Find
     saving = moved(case, stages, layers, (least_micro_batches(case, kernels), _messages(case, kernels)))
     if saving is None:
         return None
-    fix = Fix.by_name("even-stages", text=text_of(stages, layers), paste=paste_of(layers))
+    fix = Fix.by_name("even-stages", text=text_of(stages, layers), paste=paste_of(layers, cut_text(case.profile)))
     return fix.into(_of_stages(case, finding, stages, in_words(stages, layers), saving))
 
 
@@ -81,7 +81,7 @@ def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
         return None
     saving = Saving(None, "alone it saves little or nothing: layers move with their launches")
     text = f"Make fewer launches in every stage first; then {units.uncapitalized(text_of(stages, layers))}"
-    fix = Fix.by_name("even-stages", text=text, paste=paste_of(layers))
+    fix = Fix.by_name("even-stages", text=text, paste=paste_of(layers, cut_text(case.profile)))
     told = (
         f"{in_words(stages, layers)} Hosts take longer to launch that, without tracing: now {stages.hosts_in_words()}."
     )

@@ -27,6 +27,7 @@ from nsysx.findings._finding_bounds import (
     SHARED_CUT_SHARE,
 )
 from nsysx.findings._rank_rows import profiles_of_ranks
+from nsysx.findings._stage_cut import cut_with
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.schedule import paced_ns
@@ -254,10 +255,14 @@ def text_of(stages: UnevenStages, layers: StageLayers) -> str:
     )
 
 
-def paste_of(layers: StageLayers) -> str:
-    """Return the lines that cut the layers so."""
+def paste_of(layers: StageLayers, text: str = "") -> str:
+    """Return the lines that cut the layers so; ``text``: the line that cuts them now, with whose names they are written."""
+    dealt = f"layers_of = {list(layers.better)}  # not {list(layers.counts)}"
+    cut = cut_with(text, layers.better, "layers_of")
+    if cut:
+        return f"{dealt}\n{cut}" if "layers_of" in cut else cut
     return (
-        f"layers_of = {list(layers.better)}  # not {list(layers.counts)}\n"
+        f"{dealt}\n"
         "first = sum(layers_of[:stage])\n"
         "mine = range(first, first + layers_of[stage])  # the layers of this stage"
     )
