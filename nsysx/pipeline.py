@@ -30,7 +30,7 @@ from nsysx.events import (
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
-from nsysx.judging import capture_checks, host_pace, nothing_recorded, rank_verdict, stages_in_turn, verdict
+from nsysx.judging import capture_checks, host_pace, late_hosts, nothing_recorded, rank_verdict, stages_in_turn, verdict
 from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
 from nsysx.ranks import (
@@ -279,7 +279,8 @@ def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequen
     staged = micro_batches is not None and result.step_ns is not None
     hosts_ns = rank_alone.hosts_ns(given, result.step_ns or 0) if staged else {}
     at_once = stages_in_turn.at_once_share(given) if staged else None
-    result = rank_verdict.of_ranks(result, ranks, job.shown, micro_batches, hosts_ns, at_once)
+    held_at = late_hosts.in_words(given, ranks.rows or ())
+    result = rank_verdict.of_ranks(result, ranks, job.shown, micro_batches, hosts_ns, at_once, held_at)
     late = rank_table.sentence(ranks.rows or ())
     return replace(result, evidence=(*result.evidence, late)) if late else result
 

@@ -6,7 +6,6 @@ from lists, is none of that: a graph of the launches before and behind it keeps 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +26,11 @@ from nsysx.findings._finding_bounds import (
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay.engine import idle_of
+from nsysx.replay.held_lines import pauses
 
 
 class _HeldCode(NamedTuple):
-    """Host code that fewer launches leave where it is: the calls behind it, where it is (columns as `_pauses`), and the lines whose own
+    """Host code that fewer launches leave where it is: the calls behind it, where it is (columns as `pauses`), and the lines whose own
     host code is more than their launches take (places of `CodeLines`).
     """
 
@@ -47,19 +47,6 @@ def held(profile: Profile) -> frozenset[int]:
 def guilty(profile: Profile) -> I64:
     """Return the lines (places of `CodeLines`) whose own host code is more than their launches take."""
     return profile.once(_held_code).guilty
-
-
-def _pauses(profile: Profile) -> pl.DataFrame:
-    """Return call, thread, start_ns, end_ns of the host code before each steady call: the time since the call before on its thread."""
-    calls = profile.steady_calls.select("call", "thread", "start_ns", "end_ns")
-    calls = lookup.ordered(calls, "start_ns", (), group="thread")
-    thread, start_ns, end_ns = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    before_ns = start_ns.copy()  # none before the first of a thread
-    borders = np.flatnonzero(np.diff(thread)) + 1
-    for first, last in pairwise([0, *borders.tolist(), len(thread)]):
-        np.maximum.accumulate(end_ns[first : last - 1], out=before_ns[first + 1 : last])
-    late = np.flatnonzero(start_ns > before_ns)
-    return calls[late].select("call", "thread", start_ns=pl.Series(before_ns[late]), end_ns="start_ns")
 
 
 def _guilty(profile: Profile, gaps: pl.DataFrame, usual_ns: float) -> I64:
@@ -104,7 +91,7 @@ def idle_ns(profile: Profile) -> float:
 
 def _held_code(profile: Profile) -> _HeldCode:
     # All that is asked of the pauses is asked here, so that they are not kept: there are as many as calls.
-    gaps = _pauses(profile)
+    gaps = pauses(profile)
     usual_ns = _usual_ns(profile, gaps)
     costly = _guilty(profile, gaps, usual_ns)
     gaps = gaps[np.flatnonzero(_stays(profile, gaps, usual_ns, costly))]

@@ -15,7 +15,15 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.rounds_in_sequence import grows, in_sequence
-from nsysx.findings import _copied_weights, _line_causes, _line_remedies, _looped_parameters, _needs, _rounds_by_group
+from nsysx.findings import (
+    _copied_weights,
+    _late_host_lines,
+    _line_causes,
+    _line_remedies,
+    _looped_parameters,
+    _needs,
+    _rounds_by_group,
+)
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
@@ -65,13 +73,13 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     code = case.profile.code()
     assert code is not None
     noted = by_line(case.profile).filter(pl.col("place") >= 0)
-    every = dict(noted.group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
-    costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
+    every, costs = _late_host_lines.idle_of_places(case, code, noted)
+    all_idle = _late_host_lines.most_of(case, rule.cause)
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
     loads, busy, unneeded = _loads_per_step(case, code), set(guilty(case.profile).tolist()), places_aside(case.profile)
     keep_weights = _copied_weights.functions(case)
     kinds: dict[tuple[object, ...], list[CostlyLine]] = {}
-    for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
+    for line_row, ns in costs.items():
         row = rows.get(code.places.row(line_row))
         if row is None or not case.notable(case.per_step(every[line_row])) or is_check(case.profile, row):
             continue
@@ -93,7 +101,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         if encloses and packages.fix is None:
             continue
         # A loop costs what is idle for its launches, too, and so does what need not be done.
-        cost = min(case.per_step(every[line_row] if looping or aside else ns), case.taken_by(rule.cause))
+        cost = min(case.per_step(every[line_row] if looping or aside else ns), all_idle)
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = _remedy(case, line_row, row, seen, looping=looping, keep_weights=keep_weights)
@@ -154,7 +162,7 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     file, line = row["file"], row["line"]
     fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
-    fix = fix or picked_on_gpu(case, {"file": file, "line": line})
+    fix = fix or picked_on_gpu(case, row, round(row["copy_bytes"] / max(row["copies"], 1)))
     fix = fix or fields_at_once(case, seen.text, _calls_at(case, line_row))
     fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
@@ -181,10 +189,12 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     group = sorted(group, key=lambda line: (line.rounds > 0, -line.cost))
     first, fix, text = group[0], group[0].fix, group[0].seen.text
     calls = frozenset[int]().union(*(line.looping for line in group))
-    cost = min(sum(line.cost for line in group), case.taken_by(rule.cause))
+    cost = min(sum(line.cost for line in group), _late_host_lines.most_of(case, rule.cause))
     if (fix is None and calls) or not case.notable(cost):
         return None
-    worth = _worth(case, rule, code, group, calls)
+    worth, rows = _worth(case, rule, code, group, calls), [line.row for line in group]
+    worth = worth if calls else _late_host_lines.without_on_all_ranks(case, rows, fix, worth)
+    idles, idle_time = _late_host_lines.idles_in_words(case, rows, cost)
     if calls and not case.notable(worth.likely_ns or 0):
         return None
     host = max(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), cost)
@@ -196,7 +206,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     if called:
         more += f" and {units.several(len(called), 'line')} that it calls"
     hold = "hold" if more else "holds"
-    title = f"{there}{quote}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
+    title = f"{there}{quote}{more} {hold} the CPU for {units.duration(host)} {case.per}; {idles}"
     cut = _line_remedies.quoted(text) != text
     noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
     if beside:
@@ -209,10 +219,10 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     if first.aside:
         why_not = f" It makes {launches:.0f} launches in a step{waiting}, and no gradient needs what it computes."
     detail = (
-        f"{noted} As a loop it makes {launches:.0f} launches in a step{waiting}, while the GPU idles {units.duration(cost)}."
+        f"{noted} As a loop it makes {launches:.0f} launches in a step{waiting}, while {idles}."
         if calls and not first.aside
-        else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
-        f"nothing to do.{why_not}"
+        else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while "
+        f"{idle_time}.{why_not}"
     )
     if first.cause is not None:
         detail += first.cause.why
@@ -240,7 +250,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     if caller is not None and fix is not None:
         file, number, _ = code.places.row(caller)
         called_at = f"{PurePath(str(file)).name}:{number}"
-        title = f"{called_at} calls what holds the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
+        title = f"{called_at} calls what holds the CPU for {units.duration(host)} {case.per}; {idles}"
         detail = f"{called_at} calls all of it in each step: {there}{quote}{more}. {detail}"
         fix = fix.but(text=f"Call this less often, or make it faster: most of its time is at {there}. {fix.text}")
         where = {"file": file, "line": number}

@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.lines import text_of, texts
+from nsysx.analyses.lines import CodeLineRow, text_of, texts
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import BYTES_OF_KIND, settings_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._copied_tables import is_written
 from nsysx.findings._sharded_models import spare_bytes
@@ -32,6 +32,8 @@ _PICKED = re.compile(
 )
 #: What is said about such a line.
 REMEDY = "table-on-gpu"
+#: The bytes that a number of a table can take.
+_SIZES_OF_NUMBERS = (1, 2, 4, 8)
 _PICKS = re.compile(r"^aten::(index|index_select)$")
 
 
@@ -63,20 +65,26 @@ def _picks(profile: Profile) -> list[_Pick]:
     return picks
 
 
-def picked_on_gpu(case: Case, row: Row, copied_bytes: int = 0) -> Fix | None:
+def picked_on_gpu(case: Case, row: Row | CodeLineRow, copied_bytes: int) -> Fix | None:
     """Return the advice to keep on the GPU the table from which the line of a place (``row``) picks on the host; None for others.
 
-    ``copied_bytes``: of one of its copies.
+    ``copied_bytes``: of one of its copies, their mean; of a line that copies none it is not known how large the table is.
     """
     file, line, settings = row.get("file"), row.get("line"), settings_of(case.profile)
     if settings is None or not file or not isinstance(line, int):
         return None
     source = texts(case.profile)
     text = _PICKED.search(text_of(source, str(file), line) or "")
-    pick = max((each for each in case.profile.once(_picks) if each[:2] == (file, line)), default=None)
+    picks = [each for each in case.profile.once(_picks) if each[:2] == (file, line)]
+    pick = max(picks, default=None)
     if text is None or pick is None or pick.picked > pick.rows or is_written(source, text["table"]):
         return None
-    each = copied_bytes * pick.rows // (pick.picked * pick.table) or BYTES_OF_KIND["float32"]
+    # Steps pick unlike numbers of rows, and copies are known by their mean: a number of the table has the size that comes nearest.
+    picked = sum(each.picked for each in picks) / len(picks)
+    moved = picked * pick.table / pick.rows
+    if not copied_bytes or not moved:
+        return None
+    each = min(_SIZES_OF_NUMBERS, key=lambda size: abs(math.log(copied_bytes / moved / size)))
     whole = each * pick.table
     if spare_bytes(settings, whole) is None:
         return None
@@ -89,7 +97,7 @@ def picked_on_gpu(case: Case, row: Row, copied_bytes: int = 0) -> Fix | None:
         way(
             REMEDY,
             f"Keep {table} on the GPU, all of it ({units.size(whole)} fit), and copy the numbers of the rows alone: the CPU gathers "
-            f"{units.count(pick.picked)} of {units.count(pick.rows)} rows in each step and copies them from pageable memory",
+            f"{units.count(round(picked))} of {units.count(pick.rows)} rows in each step and copies them from pageable memory",
             paste,
             f"{table} must stay as it is; each rank keeps one of its own.",
         )

@@ -41,8 +41,8 @@ from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, un
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
-from nsysx.findings._held import idle_ns
 from nsysx.findings._late_gathers import prefetched
+from nsysx.findings._late_host_lines import other_than_launching, shortened
 from nsysx.findings._layer_exchanges import between_layers
 from nsysx.findings._layer_messages import (
     gathers_of_layers,
@@ -207,7 +207,7 @@ def check(case: Case) -> list[Finding]:
     elif told.fix == UNEVEN and (late := rank_verdict.wait_for_data(case.ranks.rows or ())):
         told = _data_sooner(case, told, late, recorded)
     elif _by_hosts(case, told, case.ranks):
-        told = no_shorter_than_work(case, _fewer_launches(case, told, recorded), longest)
+        told = shortened(case, told, no_shorter_than_work(case, _fewer_launches(case, told, recorded), longest))
     elif told.fix == UNEVEN:
         told = in_like_order(case, told) or told
     return _unless_needed(case, told)
@@ -340,7 +340,7 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         ]
     fix = Fix.by_name(*ways, text=text or compiled.text)
     # What a line runs besides is no part of launching: fewer launches leave it where it is.
-    other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
+    other = other_than_launching(case)
     divided = None if case.ranks is None else divided_comm(finding, case.ranks, rank_shown(case), recorded_ns)
     transfer = 0 if divided is None else divided.transfer
     worth = case.bound(

@@ -110,6 +110,10 @@ LONG_STEP_TIMES = 1.5
 #: Quarters of so many bare steps are compared, and differ from this share of the mean on.
 BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02
 
+# ---- late_hosts -------------------------------------------------------------------------------------------------
+#: A line stands out at which the GPU of a late rank idles for more than this share of what it idles in all lines (chosen).
+HOLDING_LINE_OF_IDLE_SHARE = 0.3
+
 # ---- host_pace --------------------------------------------------------------------------------------------------
 #: Where a change saves this share of a step, as much as other advice must save, nobody asks what the host alone takes (chosen).
 LITTLE_KNOWN_SHARE = 0.05

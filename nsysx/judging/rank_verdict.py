@@ -29,11 +29,13 @@ def of_ranks(
     micro_batches: int | None = None,
     hosts_ns: Mapping[int, int] = NO_HOSTS,
     at_once: float | None = None,
+    held_at: str = "",
 ) -> Verdict:
     """Return the verdict with a sentence that names the late rank, if the shown rank waits for it or is the late one.
 
     ``shown`` is the rank that the Summary shows, None if one report holds them all. ``micro_batches`` are those of a pipeline's step, and
     ``hosts_ns`` is process -> what the host of a stage takes alone, ``at_once`` which share of what could be stages compute at once.
+    ``held_at``: where the host is for which others wait, in words.
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
@@ -51,7 +53,7 @@ def of_ranks(
     if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
         return replace(verdict, sentence=f"{verdict.sentence} {bubble}")
     if late is None:
-        return _in_turn(verdict, rows, shown_row)
+        return _in_turn(verdict, rows, shown_row, held_at)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
     if shown_row is None or waiting is None or _waits(waiting) < LIMITING_SHARE * waiting["window_ns"]:
         return verdict
@@ -137,7 +139,12 @@ def wait_for_hosts(rows: Sequence[Row]) -> bool:
 
     Ranks that are late in turn are alike in all sums: then each idles for its launches about as long as its peers wait.
     """
-    return bool(_late_by(rows, _LAUNCHES))
+    return bool(late_hosts(rows))
+
+
+def late_hosts(rows: Sequence[Row]) -> list[Row]:
+    """Return the ranks, none of them always late, for whose launches the others wait for most of all waiting; [] where they do not."""
+    return _late_by(rows, _LAUNCHES)
 
 
 def wait_for_data(rows: Sequence[Row]) -> list[Row]:
@@ -178,7 +185,7 @@ def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
     return any(r["bubble_ns"] is not None for r in rows) and idle > RANKS_WAIT_MOSTLY_SHARE * sum(map(_waits, rows))
 
 
-def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
+def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None, held_at: str = "") -> Verdict:
     """Return the verdict of a rank that mostly waits for others, which launch or get their data later or compute longer, with that said.
 
     Where one of them is late in a few steps alone, it is named.
@@ -197,7 +204,13 @@ def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdic
     if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
     others = [f"the input data of rank {row['rank']}" for row in data if row is not shown]
-    whom = others[0] if others else "ranks whose input data comes later" if data else "ranks whose host launches later"
+    whom = (
+        others[0]
+        if others
+        else "ranks whose input data comes later"
+        if data
+        else f"ranks whose host launches later{held_at}"
+    )
     whom = "ranks with more GPU work in that step" if work else whom
     more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for {whom}."
     return replace(verdict, sentence=verdict.sentence + more)

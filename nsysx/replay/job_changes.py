@@ -28,7 +28,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
-from nsysx.replay.chain_columns import Flags
+from nsysx.replay.held_lines import Unheld, without_lines
 from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, LEAST_LOAD_NS
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
@@ -60,10 +60,10 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
     return left
 
 
-def unheld_by(profile: Profile, calls: I64) -> Mapping[str, Flags]:
-    """Return remedy -> which of these API calls hold the host no more, nor does the code before them, where there are such."""
+def unheld_by(profile: Profile, calls: I64) -> Mapping[str, Unheld]:
+    """Return change -> which of these API calls hold the host no more, and how much of the code before them; lines by their place."""
     built = np.isin(calls, list(profile.once(built_calls)))
-    return {BUILT_NO_MORE: built} if built.any() else {}
+    return ({BUILT_NO_MORE: Unheld.of_calls(built)} if built.any() else {}) | without_lines(profile, calls)
 
 
 def built_calls(profile: Profile) -> frozenset[int]:

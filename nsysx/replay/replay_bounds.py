@@ -46,6 +46,13 @@ LARGE_COPY_BYTES = 1 << 20
 #: If the unchanged replay is off by more than this, the model does not describe the program and makes no claims.
 TRUSTED_ERROR = 0.05
 
+# ---- held_lines -------------------------------------------------------------------------------------------------
+#: Host code between two calls that is shorter (ns) is looked at by no line: it is what a launch takes.
+LONG_PAUSE_NS = 250_000
+#: A line's own code in such pauses holds a host where it takes this share of the steps, and so long (ns) for each launch that it makes;
+#: the longest few are replayed.
+HOLDING_LINE_SHARE, HOLDING_FOR_LAUNCH_NS, MOST_HOLDING_LINES = 0.05, 250_000, 3
+
 # ---- idle_lines -------------------------------------------------------------------------------------------------
 #: With more pieces of idle time than this their lines are told for all together.
 MOST_IDLE_PIECES = 200_000

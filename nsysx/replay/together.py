@@ -13,6 +13,7 @@ from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.replay import job_changes, rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.held_lines import Unheld
 from nsysx.replay.removed_work import without_calls, without_launches, without_ops
 from nsysx.replay.replay_bounds import REPLAYED_ROUNDS
 from nsysx.replay.simulate import Machine
@@ -29,7 +30,7 @@ class ReplayedRank:
     joint: I64
     borders: tuple[int, ...]
     left: Mapping[str, F64] = field(default_factory=dict)
-    unheld: Mapping[str, Flags] = field(default_factory=dict)
+    unheld: Mapping[str, Unheld] = field(default_factory=dict)
 
     def alone(self, transfer: Mapping[int, int]) -> ReplayedRank:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
@@ -73,8 +74,10 @@ class ReplayedRank:
         """Return this rank with a change made, see ``job_changes``; as it is if there is nothing to change."""
         left, unheld = self.left.get(name), self.unheld.get(name)
         if unheld is not None:
-            code = np.where(unheld, self.cols.loading, self.cols.gap)
-            return replace(self, cols=without_calls(replace(self.cols, gap=code), unheld, between=False))
+            goes = np.rint(unheld.code * (self.cols.gap - self.cols.loading)).astype(np.int64)
+            return replace(
+                self, cols=without_calls(replace(self.cols, gap=self.cols.gap - goes), unheld.calls, between=False)
+            )
         if left is None:
             return self
         gone = left == 0
@@ -90,8 +93,8 @@ class Played:
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
     ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
     of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none. ``left`` is, by the name of
-    a change that all ranks can make, what it leaves of each op (share), ``unheld`` the items that hold the host no more, nor does the code
-    before them, see ``job_changes``.
+    a change that all ranks can make, what it leaves of each op (share), ``unheld`` the items that hold the host no more, and how much of
+    the code before them does not, see ``job_changes``.
     """
 
     bare: Columns
@@ -103,7 +106,7 @@ class Played:
     op: I64
     measured_ns: int | None = None
     left: Mapping[str, F64] = field(default_factory=dict)
-    unheld: Mapping[str, Flags] = field(default_factory=dict)
+    unheld: Mapping[str, Unheld] = field(default_factory=dict)
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -118,7 +121,7 @@ class Played:
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
         left = {name: of_op[a:b] for name, of_op in self.left.items()}
-        unheld = {name: of_item[begin:end] for name, of_item in self.unheld.items()}
+        unheld = {name: of_item.only(begin, end) for name, of_item in self.unheld.items()}
         return ReplayedRank(cols.only(begin, end), joint[a:b], borders, left, unheld)
 
 

@@ -15,7 +15,7 @@ TEXT = "out = net(x[n_id].to(dev), adjs)"
 CARD = {"memory": {"total_bytes": 140 << 30, "reserved_peak_bytes": 20 << 30}}
 
 
-def picking(program: Lined, number: int, *, on_gpu: bool = False, rows: int = ROWS) -> None:
+def picking(program: Lined, number: int, *, on_gpu: bool = False, rows: int = ROWS, each: int = 4) -> None:
     """10 ms of a gather on the CPU, a copy of what it made (6 ms) from pageable memory, then a network."""
     with program.line(OTHER):
         program.host(5)
@@ -30,7 +30,7 @@ def picking(program: Lined, number: int, *, on_gpu: bool = False, rows: int = RO
                 f"input_op_ids = [(0,-1), ({90 + number},0)]"
             )
             program.main.add_range(label, begin, program.t)
-        program.copy(6_000, "HtoD", bytes=4 * PICKED * WIDTH)
+        program.copy(6_000, "HtoD", bytes=each * PICKED * WIDTH - (number % 2))  # batches are unlike
     forward(program)
     program.sync()
 
@@ -83,3 +83,10 @@ def test_what_cannot_stay_on_the_gpu(
     text: str, other: str, card: object, kind: dict[str, object], tmp_path: Path
 ) -> None:
     assert not told(findings(tmp_path, text, other, card, **kind))
+
+
+@pytest.mark.parametrize(("each", "size"), [(2, "488.3 MiB"), (4, "976.6 MiB"), (8, "1.9 GiB")])
+def test_the_size_of_the_table_is_that_of_its_numbers(each: int, size: str, tmp_path: Path) -> None:
+    said = told(findings(tmp_path, TEXT, each=each))
+    assert {"NSX105", "NSX123"} == set(said)
+    assert all(size in finding.fix for finding in said.values())

@@ -116,6 +116,9 @@ def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, trans
     waiting = {"exposed_wait_ns": wait_ms * MS, "exposed_transfer_ns": transfer_ms * MS}
     said = rank_verdict.of_ranks(verdict(), ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})).sentence
     assert said == f"x{' 60 % of the exposed communication is waiting for ranks whose host launches later.' * told}"
+    table = ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})
+    at_line = rank_verdict.of_ranks(verdict(), table, held_at=": at a.py:3").sentence
+    assert at_line.endswith("launches later: at a.py:3.") == told
 
 
 @pytest.mark.parametrize(

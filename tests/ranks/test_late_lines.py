@@ -211,3 +211,11 @@ def test_lines_are_a_rank_s_own_where_they_take_twice_as_long() -> None:
     assert late_lines.own(rows) == 85 + 10
     assert late_lines.longer(late, [lined(0, l1=10), rank(1)]) == ()
     assert [r["text"] for r in late_lines.rows_per_step(rows)] == [None] * 4
+
+
+@pytest.mark.parametrize("ns", [5 * MS, 0])
+def test_a_line_that_holds_the_host_of_all_ranks_is_replayed_without_it(ns: int, tmp_path: Path) -> None:
+    table = summarize([job(tmp_path / "r.sqlite", ns, peer_ns=ns)]).tables["ranks"]
+    for row in table.rows or ():
+        without = (row["changed_ns"] or {}).get("train.py:37", 0)
+        assert without == pytest.approx(ns, rel=0.1)
