@@ -30,6 +30,7 @@ def decide(summary: Summary) -> Answer:
 def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     """Return the answer whose first advice is that of a finding, as the capture alone has it."""
     do, sure = first_action.to_do(summary, chosen), certainty.certainty_of_advice(summary, chosen)
+    also = others.also(summary, chosen, do)
     # Of what is not known no step is given; where only the length of the step is not, the factors that its bounds give are.
     told = sure.level != "unknown"
     bounded = sure.parts[0].level != "unknown"
@@ -39,7 +40,7 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     worth = (
         timed.words
         if timed is not None
-        else remarks.worth(summary, chosen, then)
+        else remarks.worth(summary, chosen, then, also)
         if told
         else remarks.not_known(summary, chosen, sure, bounded=bool(times))
     )
@@ -56,7 +57,7 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
         worth=worth,
         certainty=sure,
         picture=bars.pictured(summary, chosen),
-        also=others.also(summary, chosen, do),
+        also=also,
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=change_savings.replayed_ns(summary, chosen, then),

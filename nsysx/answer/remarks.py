@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nsysx import units
-from nsysx.advice import Certainty
+from nsysx.advice import Also, Certainty
 from nsysx.answer import moved_most, near_limits, subject, time_places
 from nsysx.answer.answer_bounds import CARD_DETAIL_LETTERS
 from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
@@ -19,11 +20,11 @@ from nsysx.model import Finding, Summary
 NOT_MEASURED = "The unprofiled step was not measured"
 
 
-def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
-    """Return a remark on what the change is worth."""
+def worth(summary: Summary, chosen: Finding | None, then: After, also: Sequence[Also] = ()) -> str:
+    """Return a remark on what the change is worth. ``also``: what else is told, each with what it may save."""
     now = summary.step.shown_ns
     if chosen is None:
-        return _without_a_change(summary)
+        return _without_a_change(summary, also)
     if now is None:
         return _of_reading(chosen)
     if then.ns is None:
@@ -52,7 +53,7 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, boun
     return f"{told} To measure it: {command}" if command else told
 
 
-def _without_a_change(summary: Summary) -> str:
+def _without_a_change(summary: Summary, also: Sequence[Also]) -> str:
     """Return the remark on the worth where no change is advised."""
     if summary.step.shown_ns is not None and subject.replayed(summary):
         if near_limits.unseen_kernel(summary):
@@ -64,6 +65,10 @@ def _without_a_change(summary: Summary) -> str:
         if not near_limits.near(summary) and (most := moved_most.moved_most(summary)) is not None:
             share = units.share(most.share, 1)
             return f"Not known: how much of it the program needs. It takes {share} of the GPU time: no change of it saves more."
+        largest = max(also, key=lambda line: line.saving_ns or 0, default=None)
+        if largest is not None and largest.saving_ns:  # beside its "up to", that there is nothing would be no answer
+            part, whole = (units.duration(ns) for ns in (largest.saving_ns, summary.step.shown_ns))
+            return f"Nothing for sure. {largest.code} may save up to {part} of {whole}."
         return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."

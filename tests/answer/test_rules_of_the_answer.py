@@ -10,7 +10,18 @@ import pytest
 from nsysx.advice import Alternative, Answer, Bar, BarPart, Certainty, Condition, Sure, Tried
 from nsysx.analyses import data_loader, kernel_families, kernel_limits, kernels, modules, roofline, stopwatch
 from nsysx.analyses.helpers import limits_of_work
-from nsysx.answer import bars, certainty, change_savings, clock_bars, first_action, measured, near_limits, unnamed
+from nsysx.answer import (
+    bars,
+    certainty,
+    change_savings,
+    clock_bars,
+    first_action,
+    measured,
+    near_limits,
+    others,
+    remarks,
+    unnamed,
+)
 from nsysx.catalogue import Paint, StepLimit
 from nsysx.model import Check, Finding, Row, Summary, Table
 from nsysx.saving import Saving
@@ -848,6 +859,9 @@ def test_a_compiler_leads_where_it_saves_a_twentieth_of_the_step_at_least(least_
     assert (chosen is not None) is leads
     if not leads:
         assert "What may help: fuse kernels; nsysx try" in first_action.to_do(summary, chosen)[0].text
+        also = others.also(summary, None, ())
+        worth = remarks.worth(summary, None, change_savings.After(), also)
+        assert worth == "Nothing for sure. NSX112 may save up to 4.00 ms of 20.00 ms.", "no answer beside what is told"
 
 
 @pytest.mark.parametrize(("bound", "told"), [(True, False), (False, True)])
