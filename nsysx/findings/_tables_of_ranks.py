@@ -13,6 +13,8 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
+from nsysx.events.table_gradients import shared_tables
+from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import MOST_SHARE
@@ -26,21 +28,31 @@ _LOOKS_UP = ("aten::embedding", "aten::embedding_bag")
 
 
 class LookedUp(NamedTuple):
-    """A table of embeddings of the flow's step: its rows, numbers in one, how many rows are looked up at most, and the operator (row)."""
+    """A trained table of embeddings of the flow's step: its rows, numbers in one, how many rows are looked up at most, the operator (row),
+    and the module that looks up (path and class).
+    """
 
     rows: int
     width: int
     looked_up: int
     operator: int
+    module: str = ""
+    cls: str = ""
 
 
 class FewRows(NamedTuple):
-    """Tables of which a step looks up few rows: their numbers, rows, how many of them at most, and the line that looks up the largest."""
+    """Tables of which a step looks up few rows: their numbers, rows, how many of them at most, and the line that looks up the largest.
+
+    ``largest``: that table. ``tables``: how many they are, of ``of_tables`` that are trained.
+    """
 
     elements: int
     rows: int
     looked_up: int
     where: Row
+    largest: LookedUp | None = None
+    tables: int = 1
+    of_tables: int = 1
 
     @property
     def share(self) -> float:
@@ -57,16 +69,21 @@ class RankTables(NamedTuple):
 
 
 def _looked_up(profile: Profile) -> list[LookedUp]:
-    """Return the tables of the flow's step, by module and size."""
+    """Return the tables of the flow's step, by module and size: those that are trained, and by nothing but what looks up.
+
+    A frozen one has no gradient; that of one with the weight of a head has all rows.
+    """
     flow = flow_of(profile)
+    trained, shared = trained_of(profile), shared_tables(profile)
+    by_node = bool(trained.any())  # without recorded nodes no lookup is known to be frozen
     tables: dict[tuple[str, int, int], LookedUp] = {}
     for row, name in enumerate(flow.names if flow is not None else ()):
         sizes = sizes_of(flow.size[row]) if flow is not None and name in _LOOKS_UP else []
-        if flow is None or len(sizes) < 2 or len(sizes[0]) != 2:
+        if flow is None or len(sizes) < 2 or len(sizes[0]) != 2 or sizes[0] in shared or (by_node and not trained[row]):
             continue
-        module = next((call.path for call in reversed(flow.calls) if call.first <= row < call.last), "")
+        module, cls = next(((c.path, c.cls) for c in reversed(flow.calls) if c.first <= row < c.last), ("", ""))
         rows, width = sizes[0]
-        before = tables.get(key := (module, rows, width), LookedUp(rows, width, 0, row))
+        before = tables.get(key := (module, rows, width), LookedUp(rows, width, 0, row, module, cls))
         tables[key] = before._replace(looked_up=before.looked_up + math.prod(sizes[1]))
     return list(tables.values())
 
@@ -74,7 +91,8 @@ def _looked_up(profile: Profile) -> list[LookedUp]:
 def few_rows(profile: Profile, most_share: float) -> FewRows | None:
     """Return the tables of which no more than a share of the rows is looked up, None without any or where lines are not recorded."""
     flow, code = flow_of(profile), profile.code()
-    few = [table for table in profile.once(_looked_up) if table.looked_up <= most_share * table.rows]
+    tables = profile.once(_looked_up)
+    few = [table for table in tables if table.looked_up <= most_share * table.rows]
     if flow is None or code is None or not few:
         return None
     largest = max(few, key=lambda table: table.rows * table.width)
@@ -83,6 +101,9 @@ def few_rows(profile: Profile, most_share: float) -> FewRows | None:
         sum(table.rows for table in few),
         sum(table.looked_up for table in few),
         place_of_operator(code, flow, flow.start_ns[[largest.operator]]),
+        largest,
+        len(few),
+        len(tables),
     )
 
 

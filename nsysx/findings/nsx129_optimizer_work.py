@@ -38,6 +38,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.findings._rates_on_gpu import all_reads, edits_of_fused, fix_of_rates
+from nsysx.findings._sparse_tables import made_at, sparse_way
 from nsysx.findings._tables_of_ranks import FewRows, most_of_optimizers
 from nsysx.findings._work_bounds import (
     FUSED_UPDATE_LEFT,
@@ -65,18 +66,12 @@ REQUIRES = ("steps", "kernels")
 _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 
-_SPARSE = "tables = torch.nn.EmbeddingBag(rows, width, mode=mode, sparse=True)  # or Embedding; "
 #: What clips sparse gradients: torch's function does not take them.
 _CLIPPED = (
     "g = table.weight.grad = table.weight.grad.coalesce()  # behind backward, in place of clip_grad_norm_\n"
     "g.values().mul_((1.0 / (g.values().norm() + 1e-6)).clamp(max=1.0))  # 1.0: the norm that is allowed"
 )
 _NO_CLIPPING = "torch.nn.utils.clip_grad_norm_ does not take sparse gradients: take the norm of their values()."
-#: Optimizers that update by sparse gradients as they are.
-_SPARSE_ALREADY = {
-    "Adagrad": f"{_SPARSE}Adagrad without fused=True or weight decay",
-    "SGD": f"{_SPARSE}SGD without momentum or weight decay",
-}
 
 
 def check(case: Case) -> list[Finding]:
@@ -129,26 +124,24 @@ def _passes(case: Case) -> list[Finding]:
     if embeds:
         detail += " Gradients of embeddings are dense: rows that no input of a step used are updated, too."
     if tables is not None:
-        detail += f" A step looks up {units.count(tables.looked_up)} of {units.count(tables.rows)} rows at most."
+        some = f", in {tables.tables} of {tables.of_tables} tables" if tables.tables < tables.of_tables else ""
+        detail += f" A step looks up {units.count(tables.looked_up)} of {units.count(tables.rows)} rows at most{some}."
     title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
     takes = Takes(updates | written | (clips if clipped_ns else frozenset()))
-    fix = fix_of_rates(case, reads) if reads and fusable else _fix(case, fusable, embeds, clips=bool(clips))
-    where: Row = {"phase": "optimizer", **({} if tables is None else tables.where)}
+    fix = fix_of_rates(case, reads) if reads and fusable else _fix(case, fusable, embeds, tables, clips=bool(clips))
+    where: Row = {"phase": "optimizer", **({} if tables is None else made_at(case, tables) or tables.where)}
     long_update = Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=takes)
     return [long_update.as_finding(case)]
 
 
-def _fix(case: Case, fusable: bool, embeds: bool, *, clips: bool) -> Fix:
+def _fix(case: Case, fusable: bool, embeds: bool, tables: FewRows | None, *, clips: bool) -> Fix:
     fused = way("fused", paste=fused_code(case) if fusable else None)
     if not embeds:
         return Fix.by_name((merged_groups(case) or fused) if fusable else fused)
-    code = _SPARSE_ALREADY.get(case.program.optimizer_class or "")
-    sparse = way("sparse-embeddings", paste=code)
+    sparse = sparse_way(case, tables)
     if clips:
-        sparse = way(
-            "sparse-embeddings",
-            paste=f"{code or sparse.paste}\n{_CLIPPED}",
-            condition=f"{_NO_CLIPPING} {sparse.condition}",
+        sparse = replace(
+            sparse, paste=f"{sparse.paste}\n{_CLIPPED}", condition=f"{_NO_CLIPPING} {sparse.condition}".rstrip()
         )
     return Fix.by_name(sparse, fused) if fusable else Fix.by_name(sparse)
 

@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from nsysx.findings import _tables_of_ranks
-from nsysx.findings._tables_of_ranks import FewRows
+from nsysx.findings import _sparse_tables, _tables_of_ranks
+from nsysx.findings._sparse_tables import with_sparse
+from nsysx.findings._tables_of_ranks import FewRows, LookedUp
 from nsysx.model import Finding
 from tests.findings import Program
 from tests.findings.test_nsx127_costly_settings import ADAM, CLEAN, changed, summary
@@ -108,7 +109,9 @@ def test_tables_beside_as_many_products_are_known_by_what_is_looked_up(
     if left is None:
         assert finding.verdict == "clear" and "has no fused form" in finding.detail
         return
-    assert [way.name for way in finding.remedies] == ["sparse-embeddings"] and "Adagrad without fused" in finding.paste
+    assert [way.name for way in finding.remedies] == ["sparse-embeddings"] and finding.paste.startswith("sparse=True")
+    assert "Adagrad takes such gradients: keep it" in finding.fix and "SparseAdam" not in finding.paste
+    assert "Make Adagrad without fused=True and weight decay" in finding.condition
     assert finding.where == {"phase": "optimizer", "file": "/job/train.py", "line": 47}
     assert f"A step looks up {looked_up:,} of 100,000 rows at most" in finding.detail
     assert finding.saving.likely_ns == pytest.approx(1_500_000 * (1 - left) - 300_000, rel=0.03)
@@ -177,3 +180,62 @@ def test_tables_of_one_rank_with_a_fused_optimizer_and_clipped_gradients(tmp_pat
     table(torch.tensor([1, 2, 2])).sum().mul(9).backward()
     exec("\n".join(finding.paste.splitlines()[-2:]), {"table": table})
     assert table.weight.grad is not None and table.weight.grad.values().norm().item() == pytest.approx(1, rel=1e-4)
+
+
+MADE = "self.tables = nn.ModuleList(nn.EmbeddingBag(n, dim, mode=mode) for n in rows)"
+SPARSE = "self.tables = nn.ModuleList(nn.EmbeddingBag(n, dim, mode=mode, sparse=True) for n in rows)"
+
+
+@pytest.mark.parametrize(
+    ("text", "cls", "told"),
+    [
+        (MADE, "EmbeddingBag", SPARSE),
+        ("nn.Embedding(n, d,),", "Embedding", "nn.Embedding(n, d, sparse=True),"),
+        ("a = nn.Embedding(4, 2, sparse=False)", "Embedding", "a = nn.Embedding(4, 2, sparse=True)"),
+        ("for n in rows: made.append(Rows(n, d))", "Rows", "for n in rows: made.append(Rows(n, d, sparse=True))"),
+        ("e = nn.Embedding.from_pretrained(w)", "Embedding", "e = nn.Embedding.from_pretrained(w, sparse=True)"),
+        ("return F.embedding(ids, w)", "embedding", "return F.embedding(ids, w, sparse=True)"),
+        ("net = Model.from_pretrained(name)", "Embedding", None),  # a library makes the table
+        ("super().__init__(n, d)", "Rows", None),
+        ("e = nn.Embedding(..., d)", "Embedding", None),  # the rest stands on other lines
+        ("nn.Embedding(n,", "Embedding", None),
+    ],
+)
+def test_a_line_gets_the_argument_of_sparse_gradients(text: str, cls: str, told: str | None) -> None:
+    assert with_sparse(text, cls) == told
+
+
+@pytest.mark.parametrize(("of_tables", "keeps"), [("Adagrad", True), ("Adam", False)])
+def test_tables_with_an_optimizer_of_their_own_get_sparse_gradients_where_they_are_made(
+    of_tables: str, keeps: bool, tmp_path: Path
+) -> None:
+    """Beside the optimizer of the rest; the line is that which makes them, with its own names."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(1000, "sgemm_128x128")
+        with program.range("backward"):
+            program.launch(50, "compute_grad_weight_bags<float, long>")
+        with program.range(f"optimizer {of_tables}"):
+            for _ in range(5):
+                program.launch(300, FOREACH)
+
+    table = LookedUp(100_000, 640, 700, 0, "net.tables.0", "EmbeddingBag")
+    tables = FewRows(64_000_000, 100_000, 700, {"file": "/job/train.py", "line": 47}, table, 1, 3)
+    optimizers = [
+        ADAM | {"class": "AdamW", "fused": True, "elements": 9_000_000},
+        ADAM | {"class": of_tables, "fused": None, "elements": 64_500_000},
+    ]
+    noted = [{"class": "EmbeddingBag", "rows": 100_000, "width": 640, "made": "/job/train.py:12"}]
+    settings = changed(CLEAN, {"optimizers": optimizers, "tables": noted})
+    texts = {"/job/train.py": {"12": MADE}}
+    with (
+        patch.object(_tables_of_ranks, "few_rows", lambda profile, most_share: tables),
+        patch.object(_sparse_tables.lines, "texts", lambda profile: texts),
+        patch.object(_sparse_tables, "flow_of", lambda profile: None),
+    ):
+        whole = summary(tmp_path, settings, body)
+    (finding,) = [f for f in whole.findings or () if f.code == "NSX129"]
+    assert (finding.where["file"], finding.where["line"]) == ("/job/train.py", 12)
+    assert finding.paste.splitlines()[0] == SPARSE and "rows at most, in 1 of 3 tables" in finding.detail
+    assert ("SparseAdam" in finding.paste) is not keeps and ("keep it" in finding.fix) is keeps

@@ -164,6 +164,25 @@ def test_what_a_torch_lacks_is_unknown() -> None:
     assert found["sdpa"] == {"flash": None, "efficient": None, "math": None, "cudnn": None}
 
 
+def test_the_lines_that_make_tables_of_embeddings() -> None:
+    class Rows(nn.Embedding):
+        pass
+
+    with armed() as lab:
+        bags, made = [nn.EmbeddingBag(n, 4, mode="sum") for n in (9, 9, 7)], line_here()
+        rows, lines = Rows(5, 2), [made, line_here()]
+        net = nn.Linear(8, 4)
+        train(net)
+        tables = settings(lab)["tables"]
+        (texts,) = lab.probe.status.record()["source"].values()
+    told = [(row["class"], row["rows"], row["width"], row["made"]) for row in tables]
+    assert told == [
+        *(("EmbeddingBag", n, 4, f"{__file__}:{lines[0]}") for n in (9, 7)),
+        ("Rows", 5, 2, f"{__file__}:{lines[1]}"),
+    ]
+    assert "nn.EmbeddingBag(n, 4" in texts[str(made)] and len(bags) + rows.num_embeddings == 8
+
+
 def test_an_optimizer_its_parameters_and_its_gradients() -> None:
     with armed() as lab:
         net = nn.Linear(8, 4)

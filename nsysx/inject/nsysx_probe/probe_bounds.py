@@ -308,8 +308,8 @@ MOST_COMPILE_ENTRIES, LONGEST_BREAK = 20, 300
 MOST_GROUPS, MOST_GROUP_RANKS = 100, 20_000
 
 # ---- settings_objects -----------------------------------------------------------------------------------------------
-#: So many parameters, modules and objects of a kind are looked at.
-MOST_PARAMETERS, MOST_MODULES, MOST_OBJECTS = 5_000, 5_000, 20
+#: So many parameters, modules, objects of a kind, and tables of embeddings of different sizes are looked at.
+MOST_PARAMETERS, MOST_MODULES, MOST_OBJECTS, MOST_TABLES = 5_000, 5_000, 20, 100
 
 # ---- settings_reader ------------------------------------------------------------------------------------------------
 #: So many results of modules are looked at, and of nested ones so many items.

@@ -10,7 +10,7 @@ from typing import Any
 from . import patch, settings_objects
 from .changes import place
 from .output import Output
-from .probe_bounds import MOST_OBJECTS
+from .probe_bounds import MOST_OBJECTS, MOST_TABLES
 from .settings_state import asked
 
 #: What sets something: the name under which its line is noted, the function of torch, and which of its calls do, by its own names.
@@ -44,21 +44,30 @@ _SHARDERS = (
 class SettingPlaces:
     """``noted``: name of a setting -> file:line; autocast: where its regions are entered most often in the step that was watched.
 
-    ``numbers``: name of a setting -> the number that it was set to; schedule: its micro-batches.
+    ``numbers``: name of a setting -> the number that it was set to; schedule: its micro-batches. ``tables``: class, rows and width of
+    embeddings, and the line that makes them, each once.
     """
 
     def __init__(self, torch: Any, out: Output) -> None:
         self.noted: dict[str, str] = {}
         self.numbers: dict[str, int] = {}
+        self.tables: list[dict[str, Any]] = []
         self._torch, self._out = torch, out
         self._patcher: patch.Patcher | None = None
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def record(self) -> dict[str, Any]:
+        """Return what the probe's file holds of it."""
+        return {"tables": list(self.tables), "places": dict(self.noted), "numbers": dict(self.numbers)}
 
     def arm(self, patcher: patch.Patcher) -> None:
         """Follow the functions that set something."""
         self._patcher, torch = patcher, self._torch
         self._follow(_SETTERS + _SHARDERS)
         patcher.around(torch.backends.ContextProp.__set__, "backend", "self.setter", self._sets, patch.nothing)
+        for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
+            table = "(type(self).__name__, num_embeddings, embedding_dim)"
+            patcher.around(kind.__init__, "table_made", table, self._makes_table, patch.nothing)
         loaders = settings_objects.loaded("torch.utils.data.dataloader", "DataLoader")
         if loaders is not None:  # what its __init__ ends with
             patcher.around(loaders.check_worker_number_rationality, "loader_made", "self", self.made, patch.nothing)
@@ -113,6 +122,17 @@ class SettingPlaces:
                 self._made[id(thing)] = weakref.ref(thing), place()
         except Exception as error:
             self._out.wrong("places of objects", error)
+
+    def _makes_table(self, table: tuple[str, Any, Any]) -> None:
+        """A table of embeddings is being made: note its line, unless there are many."""
+        try:
+            if len(self.tables) < MOST_TABLES:
+                rows, width = int(table[1]), int(table[2])
+                row = {"class": table[0], "rows": rows, "width": width, "made": place()}
+                if row["made"] and row not in self.tables:
+                    self.tables.append(row)
+        except Exception as error:
+            self._out.wrong("places of tables", error)
 
     def made_at(self, thing: Any) -> str | None:
         """Return the file:line that made an optimizer or a loader, None where that is not known."""

@@ -144,8 +144,7 @@ class SettingsReader:
             "untrained": self.untrained.rows,
             "evaluations": self.evaluations.record(),
             "given_rows": self.evaluations.given_rows.rows,
-            "places": dict(self.places.noted),
-            "numbers": dict(self.places.numbers),
+            **self.places.record(),
         }
 
     def _without_step(self) -> None:

@@ -63,6 +63,7 @@ class Sources:
         self._kinds: dict[str, str] = {}
         self._began = _BEGAN
         self._lines: dict[str, dict[int, str]] = {}  # of each file: the lines that had ranges, and their text
+        self._asked: dict[str, set[int]] = {}  # likewise other lines whose text is asked for
         self._packages: set[str] = set()
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
         self._of_ranks: tuple[int, dict[str, dict[str, str]]] | None = None
@@ -118,21 +119,27 @@ class Sources:
         if package:
             self._packages.add(path)
 
+    def ask(self, noted: str) -> None:
+        """Keep the text of a line (file:line) of the user's own files, too, although it had no range: it ran before the steps."""
+        file, _, line = noted.rpartition(":")
+        if line.isdigit() and self.kind_of_file(file) == "user":
+            self._asked.setdefault(file, set()).add(int(line))
+
     def texts(self) -> dict[str, dict[str, str]]:
-        """Return the text of each line that had a range, by file and number; those of the user's own files come first.
+        """Return the text of each line that had a range or is asked for, by file and number; those of the user's own files come first.
 
         What goes on over further lines is told in one, and comments are not. A file that was changed after the program began, or cannot
         be read, has none.
         """
         if not self._keeps_text:
             return {}
-        count = sum(map(len, self._lines.values()))
+        count = sum(map(len, (*self._lines.values(), *self._asked.values())))
         if self._read is not None and self._read[0] == count:
             return self._read[1]
         texts_of: dict[str, dict[str, str]] = {}
         left = MOST_SOURCE_LINES
-        for path in sorted(self._lines, key=lambda p: (p in self._packages, p)):
-            numbers = sorted(self._lines[path])[:left]
+        for path in sorted({*self._lines, *self._asked}, key=lambda p: (p in self._packages, p)):
+            numbers = sorted({*self._lines.get(path, ()), *self._asked.get(path, ())})[:left]
             texts = self._texts(path) if numbers else None
             if texts:
                 whole = in_one_line(texts, numbers)

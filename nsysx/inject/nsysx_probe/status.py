@@ -102,6 +102,8 @@ class Status:
         """Return the content of the probe file."""
         counted = self.out.counted()
         parts, window = self.parts, self.parts.window
+        for table in self.settings.places.tables if self.settings is not None else ():
+            parts.xray.sources.ask(table["made"])
         worker = worker_lines.noted(self.out.environ.get("NSYSX_PROBE_DIR"), self.pid, parts.xray.sources)
         return {
             "pid": self.pid,

@@ -164,7 +164,8 @@ UNTRIED = (
     Remedy(
         "sparse-embeddings",
         "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",
-        "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",
+        "table = torch.nn.Embedding(rows, width, sparse=True)  # or EmbeddingBag\n"
+        "tables = torch.optim.SparseAdam(list(table.parameters()))",
         "Moments of rows that a step does not use stay as they are; SparseAdam has no weight decay.",
         untried="which parameters it is for is the program's own code",
     ),
