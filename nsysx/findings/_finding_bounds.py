@@ -241,8 +241,8 @@ MORE_WORKERS, NEW_WORKERS, LATE_BATCH_TIMES, SLOWER_WORKERS_TIMES = 1.25, 8, 3, 
 VALUE_OF_RANKS_BYTES, FEWEST_VALUES_OF_RANKS = 64, 8
 # ---- _untrained -------------------------------------------------------------------------------------------------
 #: Sizes tell of parts that nothing trains from this share of what is reduced, and only where all optimizers were noted: fewer than this.
-#: More parts than this are not named in code.
-FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_NAMED_PARTS = 0.05, 20, 6
+#: More parts than this are not named in code. No GPU reads and writes more bytes than that for an update (a ns). Chosen: a B200's memory.
+FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_NAMED_PARTS, MOST_UPDATED_BYTES_NS = 0.05, 20, 6, 8_000
 # ---- _worker_lines ----------------------------------------------------------------------------------------------
 #: A function that begins so many times for each sample does work that is thrown away, if it has most of a worker's batch.
 AGAIN_FOR_A_SAMPLE = 1.5

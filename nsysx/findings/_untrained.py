@@ -2,15 +2,14 @@
 
 Below the first part that is trained nothing needs gradients once the rest is frozen: all of that backward goes. Of what lies between
 trained parts the gradients of weights go, and of the reductions the share of these parameters. Which parts these are the probe says, which
-compares their numbers over the run. Records of before have sizes alone: a DistributedDataParallel reduces more than optimizers hold, and
-nothing outside of the optimizer writes into as much. Then it is not known where in the network these parameters are.
+compares their numbers over the run. Where it could not, sizes tell (`_untrained_sizes`). Then it is not known where in the network these
+parameters are, but operators may tell which gradients have sizes that no optimizer steps by.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,22 +19,20 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import DeviceActivity, StepPart
-from nsysx.events.frozen_parameters import bucket_bytes
-from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
-from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.events.unheld_gradients import unheld_gradients
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     FEWEST_UNTRAINED_SHARE,
-    MOST_LIVING_OPTIMIZERS,
     MOST_NAMED_PARTS,
     MUCH_UNREAD_SHARE,
     WEIGHT_GRADIENTS_SHARE,
 )
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, network_names, unheld_parameters
+from nsysx.findings._untrained_sizes import lost_by_sizes, not_compared
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -72,6 +69,7 @@ class Untrained(NamedTuple):
 class _BackwardWork(NamedTuple):
     """GPU work (op, call, ns) of backward: what goes, what is shorter, of which a share stays, and reductions that go: ``sent`` whole ones,
     and ``first`` those of them that may hold gradients of what is trained, too. ``anywhere``: where in the backward it lies is not known.
+    ``mixed``: other reductions are of these gradients and of others.
     """
 
     gone: pl.DataFrame
@@ -80,6 +78,7 @@ class _BackwardWork(NamedTuple):
     sent: pl.DataFrame
     first: pl.DataFrame
     anywhere: bool = False
+    mixed: bool = False
 
 
 def untrained(profile: Profile) -> Untrained | None:
@@ -91,10 +90,10 @@ def _untrained(profile: Profile) -> Untrained | None:
     settings = settings_of(profile)
     if settings is None or can_tell(profile):
         return None
-    rows = settings.rows("untrained")
-    if rows is None:
-        return None if unheld_parameters(settings) else _by_sizes(profile, settings)
-    networks = [_of_row(row) for row in rows]
+    if not_compared(settings):
+        by_sizes = None if unheld_parameters(settings) else lost_by_sizes(profile, settings)
+        return None if by_sizes is None else Untrained(*by_sizes)
+    networks = [_of_row(row) for row in settings.rows("untrained") or ()]
     return max((each for each in networks if each is not None), key=lambda each: each.elements, default=None)
 
 
@@ -104,48 +103,6 @@ def _of_row(row: Row) -> Untrained | None:
         tuple(map(str, given)) if isinstance(given, list) else () for given in (row.get("parts"), row.get("trained"))
     )
     return Untrained(str(row.get("class")), lost, whole, parts, trained) if 0 < lost <= whole else None
-
-
-def _by_sizes(profile: Profile, settings: RecordedSettings) -> Untrained | None:
-    """Return what a DistributedDataParallel reduces beyond what optimizers hold, where all of that is of one kind of numbers."""
-    wrappers, networks = settings.wrappers("DDP") or (), settings.rows("networks") or ()
-    optimizers = settings.rows("optimizers") or ()
-    if len(wrappers) != 1 or wrappers[0].get("count") != 1 or len(networks) != 1:
-        return None
-    if not 0 < len(optimizers) < MOST_LIVING_OPTIMIZERS or any("shared" in row for row in optimizers):
-        return None
-    kinds = {str(kind) for row in (*networks, *optimizers) for kind in _kinds(row)}
-    size = BYTES_OF_KIND.get(next(iter(kinds)), 0) if len(kinds) == 1 else 0
-    if not size or wrappers[0].get("find_unused_parameters") is not False:
-        return None
-    reduced, held = sum(bucket_bytes(wrappers[0])) // size, settings.trained_bytes() // size
-    lost = reduced - held
-    if not held or lost < FEWEST_UNTRAINED_SHARE * reduced or not 2 * _written(profile) < lost:
-        return None
-    called = settings.rows("inputs") or ()
-    return Untrained(str((called if len(called) == 1 else networks)[0].get("class")), lost, reduced)
-
-
-def _kinds(row: Row) -> Sequence[object]:
-    kinds = row.get("dtypes")
-    return list(kinds) if isinstance(kinds, Mapping) else [None]
-
-
-def _written(profile: Profile) -> float:
-    """Return into how many elements operators outside of an optimizer write what may be new weights; infinitely many if not known."""
-    flow = flow_of(profile)
-    if flow is None:
-        return float("inf")
-    ranges = profile.ranges.ranges
-    stepping = ranges.filter(
-        pl.col("own"), pl.col("process") == profile.process, pl.col("name").cast(pl.String) == "optimizer"
-    )
-    spans, whole = stepping.select("start_ns", "end_ns").rows(), 0
-    for row in flow.outermost:
-        begin_ns = int(flow.start_ns[row])
-        if _UPDATES.match(flow.names[row]) and not any(start <= begin_ns < end for start, end in spans):
-            whole += sum(map(math.prod, sizes_of(flow.size[row])))
-    return whole
 
 
 def computed_for_nothing(case: Case, settings: RecordedSettings) -> str:
@@ -181,7 +138,7 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving | None:
         products = ops_of(_products(work.shorter, case))
         sure = [ScaleOps(products, 1 - WEIGHT_GRADIENTS_SHARE * network.share, less_work=True)]
     left = ops_of(_reductions(case)) - ops_of(work.sent) - ops_of(work.first)
-    if less and left:
+    if (less or work.mixed) and left:
         more = [*more, ScaleOps(left, 1 - network.share, less_work=True)]
     sure, more = sure if work.anywhere else [*sure, *less], [*more, *less]
     cause = (StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH)
@@ -245,6 +202,8 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
     path = [paths[module] for module in computed["module"].cast(pl.String).to_list()]
     # A parameter that is trained by itself, such as a prompt, is no module: how far down backward has to go is not known.
     if not network.parts or not all(_inside(path, [part]).any() for part in network.trained):
+        if (by_sizes := _of_sizes(case, network)) is not None:
+            return _BackwardWork(by_sizes, work.clear(), 1, sent.clear(), sent.clear(), mixed=True)
         return _BackwardWork(work.clear(), work, 1 - network.share, sent.clear(), sent.clear(), anywhere=True)
     lost, kept = (_inside(path, parts) for parts in (network.parts, network.trained))
     (begins, _), called = backwards_of_program(case), computed["call_start_ns"].to_numpy()
@@ -266,6 +225,18 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
         for each, (a, b) in zip((work, sent), flags, strict=True)
     )
     return _BackwardWork(gone, shorter, 1 - WEIGHT_GRADIENTS_SHARE, whole, mixed)
+
+
+def _of_sizes(case: Case, network: Untrained) -> pl.DataFrame | None:
+    """Return the work for gradients of sizes that no optimizer steps by, None where these are not as many as nothing trains."""
+    gradients = unheld_gradients(case.profile)
+    if gradients is None or abs(gradients.elements - network.elements) > FEWEST_UNTRAINED_SHARE * network.elements:
+        return None
+    call = case.ops["call"].fill_null(-1).to_numpy()
+    chosen = np.append(gradients.needless, np.False_)[call] & (case.ops["cls"] != DeviceActivity.COMM.value).to_numpy()
+    chosen &= (case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    ops = case.ops.filter(pl.Series(chosen, dtype=pl.Boolean))
+    return ops.select("op", "call", ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
 def within_network(module: str, root: str) -> str:
@@ -292,6 +263,8 @@ def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alterna
     condition = (
         "Lines that read these gradients find None, and a norm for clipping of all gradients no longer counts them."
     )
+    if wrapped:  # the wrapper takes what needs gradients when it is made
+        condition = f"These lines stand before the network is wrapped. {condition}"
     return title, replace(remedy, text=f"{text}{reduced}", paste=paste, condition=condition)
 
 

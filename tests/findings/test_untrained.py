@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.findings import _untrained
+from nsysx.findings import _untrained, _untrained_sizes
 from nsysx.model import Finding
 from tests.findings import Program
 from tests.findings.lined import FILE, Lined
@@ -18,15 +18,16 @@ from tests.ranks.test_rank_table import ALL_REDUCE
 
 NAME = "parts that nothing trains"
 ROW = {"class": "Net", "elements": 600, "of": 1000, "parts": ["low.0", "low.1"], "trained": ["high"]}
-DDP = {
+DDP: dict[str, Any] = {
     "kind": "DDP",
     "count": 1,
     "find_unused_parameters": False,
     "unused_parameter_bytes": 0,
     "bucket_bytes": "2000, 2000",
 }
+VIEWS: dict[str, Any] = {**DDP, "gradient_as_bucket_view": True}
 #: What the settings of a program hold whose optimizer has 400 of 1000 numbers.
-OF_DDP = {
+OF_DDP: dict[str, Any] = {
     "wrappers": [DDP],
     "networks": [{"class": "DistributedDataParallel", "dtypes": {"float32": 1000}}],
     "inputs": [{"class": "Net", "place": f"{FILE}:9", "rows": 4, "sums": [1]}],
@@ -94,7 +95,7 @@ def test_where_the_parts_are_is_not_known(
     row: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many parts to list them; a prompt at the bottom, to which backward goes down; a probe of before, which has sizes alone."""
-    monkeypatch.setattr(_untrained, "_written", lambda profile: 0)
+    monkeypatch.setattr(_untrained_sizes, "_written", lambda profile: 0)
     (told,) = found(tmp_path, OF_DDP | ({"untrained": [ROW | row]} if row else {}))
     assert "60 % of the parameters of Net" in told.detail
     assert told.paste.startswith("held = {id(p) for g in optimizer.param_groups") is (row != {"trained": ["prompt"]})
@@ -108,7 +109,9 @@ def test_where_the_parts_are_is_not_known(
     [
         OF_DDP | {"untrained": []},  # their numbers change: something else trains them
         OF_DDP | {"optimizers": [{**OF_DDP["optimizers"][0], "elements": 1000}]},
-        OF_DDP | {"optimizers": [{**OF_DDP["optimizers"][0], "dtypes": {"bfloat16": 4}}]},  # of masters
+        OF_DDP | {"optimizers": [{**OF_DDP["optimizers"][0], "elements": 1000, "dtypes": {"float64": 4}}]},  # of masters
+        OF_DDP | {"untrained": [], "gradient_readers": ["Net"]},  # hooks
+        OF_DDP | {"untrained": [], "gradient_readers": ["Net"], "gradient_buffers": [], "wrappers": [VIEWS]},
         OF_DDP | {"optimizers": [{**OF_DDP["optimizers"][0], "shared": {"overlaps": True}}]},
         OF_DDP | {"optimizers": OF_DDP["optimizers"] * 20, "unheld": {}},  # more may live
         OF_DDP | {"optimizers": []},
@@ -121,11 +124,41 @@ def test_where_the_parts_are_is_not_known(
 def test_what_is_trained_or_may_be_is_not_told(
     settings: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_untrained, "_written", lambda profile: 0)
+    monkeypatch.setattr(_untrained_sizes, "_written", lambda profile: 0)
     assert not found(tmp_path, settings)
 
 
-@pytest.mark.parametrize("kind", ["reset", "by hand", "average"])
+def test_two_kinds_of_numbers_and_the_wrapped_network_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters of float32 in a base of bfloat16, which is called past its wrapper, too: a probe of before took views for other buffers."""
+    monkeypatch.setattr(_untrained_sizes, "_written", lambda profile: 0)
+    kinds: dict[str, Any] = {"dtypes": {"bfloat16": 900, "float32": 100}}
+    networks = [{"class": "DistributedDataParallel", **kinds}, {"class": "Net", **kinds}]
+    of_wrapper = {"wrappers": [{**VIEWS, "bucket_bytes": "1800, 400"}], "networks": networks}
+    optimizers = [{**OF_DDP["optimizers"][0], "elements": 100}]
+    old = {"untrained": [], "gradient_readers": ["Net"], "optimizers": optimizers}
+    (told,) = found(tmp_path, OF_DDP | of_wrapper | old)
+    assert "90 % of the parameters of Net" in told.detail
+
+
+@pytest.mark.parametrize("healthy", ["own kernel", "sent by others"])
+def test_weights_that_something_else_brings_are_not_told(
+    healthy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fused update of the program's own, and one that ranks share out by hand: each sends what it has updated."""
+    monkeypatch.setattr(_untrained_sizes, "_written", lambda profile: 0)
+
+    def body(program: Program, number: int) -> None:
+        training(program, number)
+        program.launch(
+            50, "fused_update" if healthy == "own kernel" else "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*)"
+        )
+
+    assert not found(tmp_path, OF_DDP, body)
+
+
+@pytest.mark.parametrize("kind", ["reset", "by hand", "average", "copied back"])
 def test_sizes_tell_only_where_nothing_else_writes_weights(kind: str, tmp_path: Path) -> None:
     """Lines that update weights by hand, or average them, write into as many numbers as no optimizer holds."""
 
@@ -133,7 +166,13 @@ def test_sizes_tell_only_where_nothing_else_writes_weights(kind: str, tmp_path: 
         training(program, number)
         if kind != "reset":
             for each in range(4):
-                operator(program, "add_" if kind == "by hand" else "lerp_", 100 * number + each + 10, [-1, -1], 5)
+                operator(
+                    program,
+                    {"by hand": "add_", "average": "lerp_"}.get(kind, "copy_"),
+                    100 * number + each + 10,
+                    [-1, -1],
+                    5,
+                )
         elif program.noted is not None:
             operator(program, "zero_", 100 * number + 10, [-1], 5)
 

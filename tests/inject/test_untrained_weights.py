@@ -131,10 +131,67 @@ def test_one_window_does_not_tell_and_many_parts_are_not_listed() -> None:
     weights.stepping([net])
     optimizer = torch.optim.SGD([p for pair in net.pairs for p in pair[0].parameters()], lr=0.1)
     weights.judge([net], [optimizer], [])
+    assert weights.rows is None
     weights.window_closed()
-    assert weights.rows == []
+    assert weights.rows is None, "nothing was compared so far"
     weights.window_closed()
     weights.judge([net], [], [])  # the program ends
     weights.window_closed()
-    (found,) = weights.rows
+    (found,) = weights.rows or ()
     assert (found["elements"], found["parts"], found["trained"]) == (2 * (MOST_PARTS + 1), [], [])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_program_that_ends_in_its_last_window_was_compared_before_that_opened(moved: bool) -> None:
+    net, weights = Net(), UntrainedWeights(torch)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    weights.stepping([net])
+    weights.judge([net], [torch.optim.SGD(net.head.parameters(), lr=0.1)], [])
+    weights.window_opens()
+    assert weights.rows is None, "there was no window before"
+    weights.window_closed()
+    if moved:
+        for p in net.parameters():
+            p.data.add_(1)
+    weights.window_opens()
+    rows: list[dict[str, Any]] = weights.rows or []
+    assert [row["class"] for row in rows] == ([] if moved else ["Net"])
+
+
+@pytest.mark.parametrize("buckets", ["wrapper", "foreign"])
+def test_views_of_a_wrappers_buckets_are_no_readers_also_where_what_it_wraps_is_called(
+    buckets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass through the network itself, as with adapters off, beside the one through its wrapper; another program's own flat buffer."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.module(x)
+
+    monkeypatch.setattr(
+        "nsysx_probe.unread_gradients.settings_objects.wrappers",
+        lambda module: [{}] if isinstance(module, Wrapper) and buckets == "wrapper" else [],
+    )
+    with armed() as lab:
+        net = Net()
+        wrapped = Wrapper(net)
+        flat = torch.zeros(sum(p.numel() for p in net.parameters()))
+        for p, view in zip(net.parameters(), flat.split([p.numel() for p in net.parameters()]), strict=True):
+            p.grad = view.view_as(p)
+        optimizer = torch.optim.SGD(above(net, TRAINED), lr=0.1)
+        for _ in range(2):
+            for _ in range(4):
+                with torch.no_grad():
+                    net(torch.randn(4, 8))
+                wrapped(torch.randn(4, 8)).square().mean().backward()
+                optimizer.step()
+                flat.zero_()
+            lab.probe.settings.window_closed()
+        found = settings(lab)
+    assert bool(found["untrained"]) is (buckets == "wrapper")
+    assert bool(found["gradient_readers"]) is bool(found["gradient_buffers"]) is (buckets == "foreign")

@@ -17,6 +17,7 @@ from .probe_parts import ProbeParts
 from .qualified_names import held
 from .returning_steps import next_long
 from .settings_reader import SettingsReader
+from .settings_state import asked
 from .status import Status
 from .step_follower import StepFollower
 
@@ -48,6 +49,7 @@ class Borders:
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self.settings = SettingsReader(torch, out, self.optimizers)
         self._settings_due = True  # they are read in this window
+        self._compared = False  # weights were, before the window that opens next
         self._step_end: Callable[[], object] | None = None
         self._main_open = 0  # ranges of the main thread that another thread could not end
         self._seen: int | None = None
@@ -194,6 +196,7 @@ class Borders:
             return
         if not self.out.recording:
             if window.opens(steps.index + 1):
+                self._before_window()
                 window.begin()
         elif window.is_last(steps.index) and window.comes_together(steps.index):
             self._end_open()
@@ -256,8 +259,16 @@ class Borders:
 
     # ---- the capture window -----------------------------------------------------------------------------------------
 
+    def _before_window(self) -> None:
+        """Compare what is compared while nothing is recorded, once before a window."""
+        if not self._compared:
+            self._compared = True
+            asked(self.settings.untrained.window_opens)
+
     def _start_capture(self) -> None:
         self.long_steps.stop()
+        self._before_window()
+        self._compared = False
         self.status.kept = None
         stepped = [self._optimizers.get(key) for key in self.steps.keys]  # type: ignore[call-overload]
         self.later.opens([optimizer for ref in stepped if ref is not None and (optimizer := ref()) is not None])

@@ -374,8 +374,8 @@ DEEPEST_INPUT = 4
 
 # ---- untrained_weights ----------------------------------------------------------------------------------------------
 #: So many parameters are compared with what they were, spread over all of them; more parts of a network than this are not listed.
-#: Chosen: one takes 0.1 ms behind a window, and adapters lie in each layer.
-MOST_COMPARED_WEIGHTS, MOST_PARTS = 64, 64
+#: Chosen: one takes 0.1 ms behind a window, and adapters lie in each layer. Before a window the device is asked so often, for so long.
+MOST_COMPARED_WEIGHTS, MOST_PARTS, WEIGHTS_LOOK_S, WEIGHTS_REST_S = 64, 64, 0.001, 2.0
 
 # ---- weights --------------------------------------------------------------------------------------------------------
 #: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.

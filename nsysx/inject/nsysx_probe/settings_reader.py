@@ -30,7 +30,7 @@ from .unread_gradients import UnreadGradients
 from .untrained_weights import UntrainedWeights
 
 #: What optimizers have to live for.
-OF_OPTIMIZERS = ("optimizers", "unheld", "unread", "unread_weights", "gradient_readers")
+OF_OPTIMIZERS = ("optimizers", "unheld", "unread", "unread_weights", "gradient_readers", "gradient_buffers")
 
 
 class SettingsReader:
@@ -40,8 +40,7 @@ class SettingsReader:
         self, torch: Any, out: Output, optimizers: Callable[[], list[Any]], graphs: Callable[[], int] = lambda: 0
     ) -> None:
         self.torch, self.out = torch, out
-        self.watching = False
-        self.graphs = graphs
+        self.watching, self.graphs = False, graphs
         self.outputs: list[Callable[[Any, Any], None]] = []  # `output` while it is watched: module calls look here
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
@@ -385,6 +384,7 @@ class SettingsReader:
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
             "unread_weights": asked(lambda: seen["unread"].weights(living)) if watched else None,
             "gradient_readers": asked(seen["unread"].readers) if watched else None,
+            "gradient_buffers": asked(seen["unread"].in_buffers) if watched else None,
         }
 
     def _networks(self) -> list[Any]:

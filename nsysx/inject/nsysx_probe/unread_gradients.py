@@ -31,7 +31,9 @@ class UnreadGradients:
         self._torch = torch
         self._class_of: dict[int, str] = {}
         self._trained: dict[int, list[Any]] = {}  # parameters of each network
-        self._sharded: set[int] = set()  # by torch's own wrappers, whose readers are the optimizers
+        self._wrapped: set[int] = (
+            set()
+        )  # parameters in torch's own wrappers, the readers of whose buffers are the optimizers
         self._needed: set[int] = set()  # an input of the network needs a gradient: its backward leads there
         self._elsewhere: set[int] = set()  # something else than an optimizer may read gradients
         self._first: dict[int, list[_Touched]] = {}  # of all parameters, before the first backward
@@ -52,7 +54,7 @@ class UnreadGradients:
             self._class_of[id(module)] = settings_objects.class_of(module)
             self._trained[id(module)] = trained
             if settings_objects.wrappers(module):
-                self._sharded.add(id(module))
+                self._wrapped.update(map(id, trained))
 
     def inputs(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note what a network is called with, each time."""
@@ -149,6 +151,10 @@ class UnreadGradients:
         with self._torch._C.DisableTorchFunction():
             return sorted({self._class_of[key] for key in self._trained if self._has_other_readers(key)})
 
+    def in_buffers(self) -> list[str]:
+        """Return the classes of networks whose gradients are parts of buffers that are none of torch's own wrappers."""
+        return sorted({self._class_of[key] for key in self._trained if self._in_buffer(key)})
+
     def _held_by(self, optimizer: Any) -> list[int]:
         theirs = {id(p) for p in settings_objects.parameters_of(optimizer)}
         return [key for key, trained in self._trained.items() if any(id(p) in theirs for p in trained)]
@@ -177,7 +183,13 @@ class UnreadGradients:
             for parameter in self._trained[key]:
                 if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
                     return True
-            return key not in self._sharded and any(_is_part(p.grad) for p in self._trained[key] if p.grad is not None)
+        return self._in_buffer(key)
+
+    def _in_buffer(self, key: int) -> bool:
+        """Return whether gradients are parts of a buffer. A wrapper's parameters have their views also where what it wraps is called."""
+        with self._torch._C.DisableTorchFunction():
+            others = (p for p in self._trained[key] if id(p) not in self._wrapped)
+            return any(_is_part(p.grad) for p in others if p.grad is not None)
 
     def _needs_gradient(self, given: Any, depth: int) -> bool:
         """Return whether a tensor in here needs a gradient; also where that cannot be seen."""

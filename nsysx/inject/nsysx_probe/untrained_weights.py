@@ -3,17 +3,19 @@
 Parts that are to stay as they were trained before are often only left out of the optimizer: backward computes their gradients all the
 same, and wrappers of ranks reduce them. Where gradients are reset, nothing of them shows that they are for nothing: lines of the program,
 masters that are copied back or an optimizer that is none of torch's may train such weights, too. So some numbers of some of them are read
-when a window has closed and the device has rested, and compared with those behind the window before, many steps ago.
+when a window has closed and the device has rested, and compared with those behind the window before, many steps ago. A program may end
+in its last window: so they are compared just before that opens, too.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import settings_objects, tensor_checksum
-from .probe_bounds import MOST_COMPARED_WEIGHTS, MOST_PARTS
+from .probe_bounds import MOST_COMPARED_WEIGHTS, MOST_PARTS, WEIGHTS_LOOK_S, WEIGHTS_REST_S
 from .qualified_names import WRAPPER_PARTS, held
 
 
@@ -26,14 +28,16 @@ class _Suspect(NamedTuple):
 
 class UntrainedWeights:
     """``rows``: of each such network ``class``, ``elements`` of these parameters ``of`` all that get gradients, and the ``parts`` of it in
-    which they are, as well as those that are ``trained``: paths of modules and parameters. No paths where these are many.
+    which they are, as well as those that are ``trained``: paths of modules and parameters. No paths where these are many. None as long as
+    numbers were not compared.
     """
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] | None = None
         self._given: dict[int, set[int]] = {}  # of each network: parameters that have a gradient
         self._suspects: list[_Suspect] = []
+        self._judged = False
         self._numbers: dict[int, list[Any]] = {}
 
     def begin(self) -> None:
@@ -54,12 +58,16 @@ class UntrainedWeights:
         theirs = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
         if not theirs:
             return  # they are gone, as at the program's end
-        self._suspects = []
+        self._suspects, self._judged = [], True
+        judged: list[set[int]] = []
         for network in networks:
             given, cls = self._given.get(id(network), set()), settings_objects.class_of(network)
             # Of a network that no optimizer knows anything of, something else trains all.
             if given <= theirs or not given & theirs or cls in read:
                 continue
+            if given in judged:  # the wrapper and what it wraps are called
+                continue
+            judged.append(given)
             with self.torch._C.DisableTorchFunction():
                 every = {id(p): p for p in settings_objects.parameters_in(network) if id(p) in given}
                 lost = [p for p in every.values() if id(p) not in theirs]
@@ -75,19 +83,31 @@ class UntrainedWeights:
             apart = -(-len(lost) // MOST_COMPARED_WEIGHTS)
             self._suspects.append(_Suspect(row, [weakref.ref(p) for p in lost[::apart]]))
 
+    def window_opens(self) -> None:
+        """Compare numbers with those behind the last window, a while later, if the devices come to rest; nothing is recorded yet."""
+        watched = [p for suspect in self._suspects for p in (ref() for ref in suspect.some) if p is not None]
+        until = time.monotonic() + WEIGHTS_REST_S
+        if watched and self._numbers:
+            while not all(map(self._at_rest, watched)) and time.monotonic() < until:
+                time.sleep(WEIGHTS_LOOK_S)
+            self.window_closed()
+
     def window_closed(self) -> None:
         """Compare numbers of these parameters with those behind the window before; nothing is recorded, and the devices have rested."""
-        before, self._numbers = self._numbers, {}
-        self.rows = []
+        rows, numbers, compared = list[dict[str, Any]](), dict[int, list[Any]](), True
         for suspect in self._suspects:
             living = [p for p in (ref() for ref in suspect.some) if p is not None]
             for parameter in living:
                 if not self._at_rest(parameter):
                     return
-                self._numbers[id(parameter)] = self._some_numbers(parameter)
-            same = (before.get(id(p)) == self._numbers[id(p)] for p in living)
-            if living and len(living) == len(suspect.some) and all(same):
-                self.rows.append(suspect.row)
+                numbers[id(parameter)] = self._some_numbers(parameter)
+            if len(living) < len(suspect.some) or not all(id(p) in self._numbers for p in living):
+                compared = False
+            elif all(self._numbers[id(p)] == numbers[id(p)] for p in living):
+                rows.append(suspect.row)
+        self._numbers = numbers
+        if compared and self._judged:
+            self.rows = rows
 
     def _at_rest(self, parameter: Any) -> bool:
         return not parameter.is_cuda or bool(self.torch.cuda.current_stream(parameter.device).query())
