@@ -38,6 +38,13 @@ _BY_SAMPLE = re.compile(
 )
 #: Each number of the result is made of its row: over the last dimension, if one of each row is picked.
 _SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
+#: Each number of the result is made of a row of the first argument along one dimension, which is gone or one long in it.
+_REDUCES = re.compile(r"^aten::(sum|mean|logsumexp|amax|amin|argmax|argmin)$")
+#: Losses of each row of the first argument, whose second dimension goes, and of each number. A mean or a sum of them is one number.
+_ROW_LOSS = re.compile(r"^aten::(cross_entropy_loss|nll_loss(_nd|2d)?)$")
+_ELEMENT_LOSS = re.compile(
+    r"^aten::(binary_cross_entropy(_with_logits)?|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div|soft_margin_loss)$"
+)
 #: What writes over all of its first argument and reads nothing of it.
 _OVERWRITES = re.compile(r"^aten::(zero_|fill_)$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze)$")
@@ -87,6 +94,8 @@ def result_sizes(flow: OperatorFlow, sizes: Sequence[Sequence[Size]]) -> dict[in
             for number, size in zip(made, of_arguments, strict=True):
                 if number >= 0:
                     result.setdefault(number, size)
+    for number, size in flow.later_sizes.items():
+        result.setdefault(number, size)
     return result
 
 
@@ -113,6 +122,11 @@ def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
             changes.remove(same)
         changes.append(Narrowed(by, share) if same is None else Narrowed(by | same.by, share | same.share))
     return changes
+
+
+def is_row_loss(name: str) -> bool:
+    """Return whether an operator is a loss of rows and of what each is compared with."""
+    return _ROW_LOSS.match(name) is not None
 
 
 def narrowing(before: Size, after: Size) -> frozenset[int] | None:
@@ -218,8 +232,11 @@ class _Reads:
         if result is None:
             return None
         last, others = len(result) - 1, list[Kept | None]([None] * (len(sizes) - 1))
-        if ELEMENTWISE.match(name):
+        if ELEMENTWISE.match(name) or (_ELEMENT_LOSS.match(name) and result == sizes[0]):
             return [kept if size == result else None for size in sizes]
+        if (reduced := _reduced(name, sizes[0], result)) is not None:
+            of_rows = Kept(frozenset(reduced[d] for d in kept.dimensions), kept.share, kept.by)
+            return [of_rows, *(kept if _ROW_LOSS.match(name) and size == result else None for size in sizes[1:])]
         if name == "aten::embedding" and last not in kept.dimensions:
             return [None, *others]
         if name == "aten::addmm" and last not in kept.dimensions:
@@ -247,6 +264,22 @@ class _Reads:
     def _whole(self, made: Sequence[int]) -> None:
         for number in made:
             self._read(number, None)
+
+
+def _reduced(name: str, before: Size, after: Size) -> tuple[int, ...] | None:
+    """Return which dimension of the argument each of the result is, where an operator makes one number of each row along another.
+
+    None where it does not, or where sizes do not tell which dimension that is.
+    """
+    dimensions = range(len(before))
+    if _ROW_LOSS.match(name):
+        gone = [1] if len(before) > 1 and after == (before[0], *before[2:]) else []
+    elif _REDUCES.match(name) and len(after) == len(before):
+        gone = [d for d in dimensions if before[d] > 1 and after == (*before[:d], 1, *before[d + 1 :])]
+        return tuple(dimensions) if len(gone) == 1 else None
+    else:
+        gone = [d for d in dimensions if after == before[:d] + before[d + 1 :]] if _REDUCES.match(name) else []
+    return tuple(d for d in dimensions if d != gone[0]) if len(gone) == 1 else None
 
 
 def _reshaped(name: str, before: Size, after: Size, kept: Kept) -> Kept | None:

@@ -8,7 +8,7 @@ then on. If it is a view the tensor viewed has the same, too; where that has no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -67,8 +67,8 @@ class OperatorFlow:
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
     ``operators``: the pattern of the names of its operators.
     ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
-    thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too; ``precedes``:
-    those of the step behind it were.
+    thread read behind the step, numbers of operators; ``later_sizes``: of those that have dimensions. ``follows``: the operators of the
+    step before it were recorded, too; ``precedes``: those of the step behind it were.
     """
 
     names: Sequence[str]
@@ -81,6 +81,7 @@ class OperatorFlow:
     end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     sequence: Sequence[int] = ()
     read_later: frozenset[int] = frozenset()
+    later_sizes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     follows: bool = False
     precedes: bool = False
     which: Sequence[tuple[int, ...]] = ()
@@ -180,8 +181,10 @@ def flows_of(profile: Profile, operators: str = _TORCHS) -> Iterator[OperatorFlo
         if flow is None:
             return
         before, behind = recorded_beside(ranges, ops.filter(of_thread), (start, end), theirs.height)
-        later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end)) if behind else frozenset[int]()
-        yield replace(flow, read_later=later, follows=before, precedes=behind, operators=operators)
+        readers = ops.filter(of_thread, pl.col("start_ns") >= end) if behind else ops.clear()
+        later = _reads(readers)
+        sizes = _sizes_read(readers, later.intersection(flow.number))
+        yield replace(flow, read_later=later, later_sizes=sizes, follows=before, precedes=behind, operators=operators)
 
 
 def operators_before(profile: Profile) -> OperatorFlow | None:
@@ -203,6 +206,22 @@ def operators_before(profile: Profile) -> OperatorFlow | None:
 def _reads(ops: pl.DataFrame) -> frozenset[int]:
     """Return the numbers of the operators that made what these are given."""
     return frozenset(number for number, _ in results_given(ops["label"]))
+
+
+def _sizes_read(ops: pl.DataFrame, made: frozenset[int]) -> dict[int, tuple[int, ...]]:
+    """Return the sizes of what some operators made (numbers), as the first of these operators that is given it says."""
+    label, sizes = ops["label"].cast(pl.String), dict[int, tuple[int, ...]]()
+    if not made or not ops.height:
+        return sizes
+    theirs = label.filter(label.str.contains_any([f"({number}," for number in made])).unique(maintain_order=True)
+    for each, given in zip(theirs.str.extract(SIZES, 1), theirs.str.extract(MADE, 1), strict=True):
+        dimensions, makers = DIMENSIONS.findall(each or ""), results_in(given or "")
+        if len(dimensions) != len(makers):
+            continue
+        for (number, which), size in zip(makers, dimensions, strict=True):
+            if which == 0 and size and number in made:
+                sizes.setdefault(number, tuple(map(int, re.findall(r"\d+", size))))
+    return sizes
 
 
 def results_given(labels: pl.Series) -> set[tuple[int, int]]:

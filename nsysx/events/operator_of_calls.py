@@ -2,7 +2,7 @@
 
 Calls of that step lie in the operators, and on autograd's thread in the nodes that these made, which carry their numbers. A call of
 another step has the operator of the call that it corresponds to. That may lie in another X-ray step than the flow: where that step runs
-nearly the same operators, they correspond in their order; one may log, or end earlier.
+nearly the same operators, they correspond in their order; one may log, or end earlier. The last one may hold the beginning alone.
 """
 
 from __future__ import annotations
@@ -126,11 +126,15 @@ def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame
     theirs = theirs.sort("start_ns")
     code = {name: number for number, name in enumerate(dict.fromkeys(flow.names))}
     of_flow = np.array([code[name] for name in flow.names], np.int64)
+    latest_ns = max(theirs["start_ns"].to_list(), default=0)
+    last_ns = max(steps.filter(pl.col("start_ns") <= latest_ns)["end_ns"].to_list(), default=0)
     for start, end in steps.select("start_ns", "end_ns").iter_rows():
         inside = theirs.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
         names = np.array([code.get(name, -1) for name in inside["name"].to_list()], np.int64)
         here, like = align(names, of_flow)
-        if len(like) and len(like) >= CORRESPONDING_OPERATORS_SHARE * max(len(names), len(of_flow)):
+        # A step that the end of the recording cut short runs the beginning of the flow.
+        length = max(len(names), len(of_flow) if end < last_ns or not len(like) else int(like[-1]) + 1)
+        if len(like) and len(like) >= CORRESPONDING_OPERATORS_SHARE * length:
             row = np.full(len(names), -1)
             row[here] = like
             yield inside.with_columns(row=pl.Series(row))

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
+from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.frozen_parameters import bucket_bytes, frozen_parameters
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import (
-    FEWEST_SMALL_UNITS,
     MOST_SHARE,
     ROUNDED_FOR_SHARE,
     SMALL_BUCKETS_TIMES,
-    SMALL_UNIT_BYTES,
     USUAL_BUCKET_BYTES,
 )
 from nsysx.findings._once import Takes
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames import lookup
 from nsysx.model import Row
-from nsysx.reading import nccl_notes
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, TRUSTED_ERROR, VALIDATED_ERROR_SHARE
@@ -245,7 +240,6 @@ def one_unit(settings: RecordedSettings) -> str:
 # ---- what is sent, and in how many messages ----------------------------------------------------------------------------
 
 _SUMMED_AS_FLOAT32 = r"(AllReduce|ReduceScatter)\w*Sum_f(32|loat)"
-_OF_UNITS = r"AllGather|ReduceScatter"
 
 
 def _float32_transfer(case: Case) -> int:
@@ -281,85 +275,3 @@ def reduces_float32(case: Case, settings: RecordedSettings) -> str:
 def half_of_the_bytes(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return the most that gradients of half the bytes save: half of their exposed transfer."""
     return case.bound(_float32_transfer(case) / 2, "half of the bytes move, in half of the time")
-
-
-def _small_messages(case: Case) -> frozenset[int]:
-    """Return the gathers and scatters (ops) of forward and backward whose message has few bytes, by what NCCL noted; none without that."""
-    comm = communication(case)
-    in_network = comm["phase"].cast(pl.String).is_in(["forward", "backward"]).fill_null(value=False)
-    of_units = comm.filter(in_network & pl.Series(lookup.matching(comm["name"], _OF_UNITS), dtype=pl.Boolean))
-    members = nccl_notes.members(case.profile.trace).get(case.process, {})
-    noted = nccl_notes.messages(case.profile.trace, of_units, members)
-    sizes = {name: member.size or 0 for name, member in members.items()}
-    # What a rank adds to a gather or gets from a scatter is its part of the unit.
-    small = [
-        op
-        for op, message in zip(of_units["op"].to_list(), noted, strict=True)
-        if message.bytes is not None and 0 < sizes.get(message.communicator, 0) * message.bytes < SMALL_UNIT_BYTES
-    ]
-    return frozenset(small)
-
-
-def _sharded_modules(settings: RecordedSettings) -> int:
-    """Return how many modules are sharded each by itself."""
-    return sum(n for r in sharded(settings) if isinstance(n := r.get("count"), int))
-
-
-#: A block of a network: the outermost part of a list.
-_BLOCK = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
-
-
-def block_of(path: str) -> str:
-    """Return the path of the block that a module is, or is in, "" for none."""
-    match = _BLOCK.search(path)
-    return match[0] if match else ""
-
-
-def units_left_share(case: Case, settings: RecordedSettings) -> float:
-    """Return how many units are left of those of now (share) if each block of the network is one, and what is around them another; 0 where
-    blocks are not seen.
-    """
-    count = _sharded_modules(settings)
-    names = case.profile.attributed.modules["module"].drop_nulls().cast(pl.String)
-    blocks = {block for name in names.to_list() if (block := block_of(name))}
-    return min(1.0, (len(blocks) + 1) / count) if blocks and count else 0.0
-
-
-def small_units(case: Case, settings: RecordedSettings) -> str:
-    """Return that a sharded model gathers many units that are small."""
-    count = _sharded_modules(settings)
-    often = len(_small_messages(case)) / case.steps
-    if count < FEWEST_SMALL_UNITS or often < FEWEST_SMALL_UNITS:
-        return ""
-    return (
-        f"{units.several(count, 'module')} {'is' if count == 1 else 'are'} sharded each by itself, and {often:.0f} gathers and scatters of "
-        f"a step move less than {units.size(SMALL_UNIT_BYTES)}: they take as long as it takes the ranks to meet"
-    )
-
-
-def fewer_units(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what it saves if small units are gathered with others: at most these gathers and scatters, and their launches.
-
-    Where the host sets the pace, most of what it does there are the hooks that FSDP runs for each unit, and those of the units that go, go.
-    """
-    small = _small_messages(case)
-    if not small:
-        return None
-    gathers = case.worth(RemoveOps(small), bound=True)
-    left = units_left_share(case, settings) if settings is not None else 0.0
-    if 2 * case.lost_to(StepLimit.LAUNCH) < case.step_ns or not left:
-        return gathers
-    idle = case.bound(case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM), "all idle time")
-    hooks = round((1 - left) * (idle.likely_ns or 0) / 2)
-    return without_hooks(replace(gathers, likely_ns=max(gathers.likely_ns or 0, hooks)), idle, left)
-
-
-def without_hooks(least: Saving, most: Saving, left: float) -> Saving:
-    """Return what it saves that small units become a few: at least that no collective is left, at most all idle time of those that go.
-
-    FSDP's hooks run on the host for each unit, before and behind it, and are no launches: the replay leaves them where they are. Units
-    that are ``left`` (share) cost what they cost now.
-    """
-    why = "FSDP's hooks on the host go with the units: more than their gathers, less than all idle time"
-    at_best = round((1 - left) * (most.likely_ns or 0))
-    return Saving.between(min(least.likely_ns or 0, at_best), at_best, why)

@@ -11,6 +11,7 @@ from nsysx.findings import _recomputed_exchanges as recomputed
 from nsysx.findings import _reduced_scales as scales
 from nsysx.findings import _root_unit as root
 from nsysx.findings import _sharded_models as shards
+from nsysx.findings import _small_units as small
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -19,10 +20,10 @@ from nsysx.findings._units_in_words import in_its_words as in_units
 OF_SHARDS = (
     Costly(
         "small units",
-        jobs.small_units,
+        small.small_units,
         "Many small modules are sharded each by itself",
         way("blocks-as-units"),
-        worth=jobs.fewer_units,
+        worth=small.fewer_units,
         set_by=("FSDP",),
         worded=in_units,
     ),

@@ -12,9 +12,10 @@ from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.events.root_unit import RootUnit, root_unit
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._costly_jobs import block_of, hidden_beside
+from nsysx.findings._costly_jobs import hidden_beside
 from nsysx.findings._exposed_transfer import exposed_share, transfer_of_ops_ns
 from nsysx.findings._once import Takes
+from nsysx.findings._small_units import block_of
 from nsysx.findings._units_in_words import blocks
 
 LARGE_ROOT = "Embedding and head are gathered at once before the first layer, and reduced at once behind the last"

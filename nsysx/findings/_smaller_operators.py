@@ -9,7 +9,7 @@ are read, and each is made of its own row alone, the others need not be made (``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import polars as pl
@@ -24,6 +24,7 @@ from nsysx.events.padded_experts import padded_experts
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._cut_rows import cut_first
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
@@ -167,11 +168,17 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         return
     work = work_of_operators(case, flow)
     taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
+    together: dict[tuple[str, float], list[tuple[frozenset[int], dict[int, float]]]] = {}
     for narrowed in narrowed_operators(flow):
         share_of = {row: share for row, share in narrowed.share.items() if row in taken}
         if not share_of or not told_of.isdisjoint(narrowed.by):
             continue
-        longest = max(share_of, key=lambda row: taken[row])
+        most = _of_most_work(flow, share_of, taken)
+        key = in_short(place_of_operator(code, flow, flow.start_ns[[most]])) or str(most)
+        # Several calls of a function, as of a trained and a frozen network, are narrowed by one change.
+        together.setdefault((key, share_of[most]), []).append((narrowed.by, share_of))
+    for (_, kept), changes in together.items():
+        share_of = {row: share for _, shares in changes for row, share in shares.items()}
         edits = [
             ScaleOps(
                 ops_of(work.filter(pl.col("row").is_in([row for row in share_of if share_of[row] == share]))),
@@ -180,17 +187,24 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
             )
             for share in sorted(set(share_of.values()))
         ]
-        made, picked = (place_of_operator(code, flow, flow.start_ns[[row]]) for row in (longest, max(narrowed.by)))
-        title = f"{in_short(picked) or 'One line'} keeps {units.share(share_of[longest], 1)} of what "
-        title += f"{in_short(made)} computes" if made != picked and made else "it computes"
-        heads = [row for row in share_of if flow.names[row] == "aten::linear"]
-        if heads and _keeps_logits(case):
-            made = place_of_operator(code, flow, flow.start_ns[[max(heads, key=lambda row: taken[row])]]) or made
-            yield _Smaller(
-                title, Fix.by_name(way("narrowed-first", _FEWER_LOGITS, _LOGITS_TO_KEEP)), tuple(edits), made
-            )
+        most, picks = _of_most_work(flow, share_of, taken), sorted(max(by) for by, _ in changes)
+        made = place_of_operator(code, flow, flow.start_ns[[most]])
+        picked = dict.fromkeys(in_short(place_of_operator(code, flow, flow.start_ns[[row]])) for row in picks)
+        keeping = " and ".join(filter(None, picked)) or "One line"
+        title = f"{keeping} {'keep' if len(picked) > 1 else 'keeps'} {units.share(kept, 1)} of what "
+        title += f"{in_short(made)} computes" if in_short(made) and in_short(made) not in picked else "it computes"
+        if flow.names[most] == "aten::linear" and _keeps_logits(case):
+            fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, _LOGITS_TO_KEEP))
         else:
-            yield _Smaller(title, Fix.by_name("narrowed-first"), tuple(edits), made)
+            ordered = [most, *(row for row in sorted(share_of) if row != most)]
+            paste = cut_first(case, code, flow, picks, ordered)
+            fix = Fix.by_name("narrowed-first").but(paste=paste or None)
+        yield _Smaller(title, fix, tuple(edits), made)
+
+
+def _of_most_work(flow: OperatorFlow, rows: Iterable[int], taken: Mapping[int, int]) -> int:
+    """Return the linear layer with most work among some operators, without one the operator with most: the place to narrow before."""
+    return max(rows, key=lambda row: (flow.names[row] == "aten::linear", taken[row]))
 
 
 _FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): it projects all positions to the vocabulary without"

@@ -12,7 +12,7 @@ from nsysx.advice import Alternative
 from nsysx.events.frozen_base import sharded_networks, trained_numbers
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
-from nsysx.findings._costly_jobs import block_of
+from nsysx.findings._small_units import block_of
 
 
 class BlocksOfList(NamedTuple):

@@ -37,7 +37,7 @@ from nsysx.events.untrained_gathers import gathered_in_loop
 from nsysx.findings import _pasted
 from nsysx.findings._bucket_options import of_buckets, uses_ddp
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._costly_jobs import hidden_beside, one_unit, small_units, units_left_share, without_hooks
+from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
@@ -74,6 +74,7 @@ from nsysx.findings._rank_rows import rank_rows, rank_shown
 from nsysx.findings._sharded_models import fits_whole
 from nsysx.findings._shares_of_ranks import as_much_in_each_step, in_like_order, share_line
 from nsysx.findings._short_reductions import in_one_shot
+from nsysx.findings._small_units import small_units, units_left_share, without_hooks
 from nsysx.findings._units_in_words import in_blocks, in_its_words
 from nsysx.findings._unlike_micro_batches import unlike_micro_batches
 from nsysx.findings._unlike_steps import in_unlike_steps

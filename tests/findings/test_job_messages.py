@@ -252,6 +252,51 @@ def test_hooks_of_small_units_are_what_a_host_bound_job_waits_for(host_us: float
         assert idle * 20 / 24 / 2 < (finding.saving.likely_ns or 0) < idle
 
 
+def paced(folder: Path, *, host_us: float, gather_us: float = 25, blocks: int = 3, launches: int = 1) -> Finding | None:
+    """Return what is found of 24 units in some blocks, 64 MiB each, between which the host works for ``host_us``."""
+    program = Program()
+    member(program.main, WORLD, 8, 0)
+    program.t = 10 * US
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for unit in range(24):
+                with program.range(f"net.blocks.{unit * blocks // 24}:Block"):
+                    noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=8 << 20)
+                    program.t += US
+                    program.launch(gather_us, GATHER)
+                    program.host(host_us)
+                    for _ in range(launches):
+                        program.launch(5)
+        program.sync()
+
+    probes(folder / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": 24}]}), (100,))
+    return found(of_settings(program.steps(body).summary(folder)), "small units")
+
+
+def test_units_that_cost_the_host_more_than_they_transfer_are_small_whatever_their_bytes(tmp_path: Path) -> None:
+    finding = paced(tmp_path, host_us=400)
+    assert finding is not None and "24 modules are sharded each by itself, and the GPU idles" in finding.detail
+    idle = 24 * (400 - 50) * US
+    assert idle * 20 / 24 / 2 < (finding.saving.likely_ns or 0) < idle
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {"host_us": 5},  # a host that keeps up
+        {"host_us": 400, "gather_us": 900},  # a link that is slower than the host
+        {"host_us": 400, "blocks": 24},  # one unit a block
+        {"host_us": 40, "launches": 80},  # a host that launches many kernels for each unit
+    ],
+    ids=str,
+)
+def test_units_of_blocks_and_units_that_take_long_to_send_are_left_alone(
+    healthy: dict[str, Any], tmp_path: Path
+) -> None:
+    assert paced(tmp_path, **healthy) is None
+
+
 @pytest.mark.parametrize(
     ("count", "part_bytes", "modules"),
     [

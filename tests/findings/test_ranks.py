@@ -13,7 +13,7 @@ import pytest
 
 from nsysx import units
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _costly_jobs, nsx110_exposed_comm
+from nsysx.findings import _costly_jobs, _small_units, nsx110_exposed_comm
 from nsysx.findings._case import Case
 from nsysx.findings._divided_comm import of_ranks
 from nsysx.findings._rank_rows import rank_shown
@@ -364,12 +364,12 @@ def test_blocks_that_become_units_are_what_is_left_of_the_units(modules: list[st
     attributed = SimpleNamespace(modules=pl.DataFrame({"module": modules}))
     case = cast(Case, SimpleNamespace(profile=SimpleNamespace(attributed=attributed)))
     settings = RecordedSettings({"wrappers": [{"kind": "fully_shard", "count": count}]})
-    assert _costly_jobs.units_left_share(case, settings) == left
+    assert _small_units.units_left_share(case, settings) == left
 
 
 @pytest.mark.parametrize(("left", "most_ms"), [(0.0, 8), (0.25, 6), (0.9, 0.8)])
 def test_units_that_are_left_cost_what_they_cost_now(left: float, most_ms: float) -> None:
-    saving = _costly_jobs.without_hooks(Saving(MS), Saving(8 * MS), left)
+    saving = _small_units.without_hooks(Saving(MS), Saving(8 * MS), left)
     assert saving.most_ns == most_ms * MS
     assert (saving.likely_ns or 0) - (saving.error_ns or 0) == min(MS, most_ms * MS)
 

@@ -194,6 +194,55 @@ def test_rows_that_something_reads_are_computed(reads: str, tmp_path: Path) -> N
     assert not narrowed_first(tmp_path, reads)
 
 
+CUTTING = {
+    LINE: "return self.head(self.norm(x))",
+    20: "labels = ids[:, 1:]",
+    NARROWING_LINE: "scores = token_losses(model, ids)[:, -c.kept :]",
+}
+
+
+def scoring(program: Lined, step: int, *, by_rows: bool = True, reads: int = 25) -> None:
+    """A head (900 us) makes logits of 8 x 100 positions, of which a loss (300 us) is one of each, or their mean; ``reads`` are read."""
+    at, logits = 1000 * step + 10, "[8, 100, 5000]"
+    with program.line(20), program.range("forward"):
+        operator(program, "slice", at, [-1, -1], "[8, 101], []")
+    with program.line(LINE), program.range("forward"), program.range("net:Net"):
+        operator(program, "layer_norm", at + 1, [-1, -1, -1], "[8, 100, 64], [], [64]", 50, RESAMPLE)
+        operator(program, "linear", at + 2, [at + 1, -1], "[8, 100, 64], [5000, 64]", 900)
+    with program.line(21), program.range("forward"):
+        operator(program, "flatten", at + 3, [at + 2, -1], f"{logits}, []")
+        operator(program, "flatten", at + 4, [at, -1], "[8, 100], []")
+        operator(program, "cross_entropy_loss", at + 5, [at + 3, at + 4], "[800, 5000], [800]", 300, RESAMPLE)
+        operator(program, "view", at + 6, [at + 5, -1], "[800], []" if by_rows else "[], []")
+    with program.line(NARROWING_LINE):
+        if by_rows:
+            operator(program, "slice", at + 7, [at + 6, -1, -1], "[8, 100], [], []")
+        operator(
+            program, "mean", at + 8, [at + (7 if by_rows else 6), -1], f"[8, {reads}], []" if by_rows else "[], []", 1
+        )
+    program.sync()
+
+
+def scored(folder: Path, **kind: Any) -> list[Finding]:
+    program = Lined(CUTTING).run(lambda program, step: scoring(program, step, **kind))
+    return [f for f in program.found(folder, "NSX131") if "narrowed-first" in [way.name for way in f.remedies]]
+
+
+def test_losses_of_rows_are_cut_before_the_head(tmp_path: Path) -> None:
+    """The loss of each row is narrowed with the logits that it is made of, and what these are compared with is cut, too."""
+    (found,) = scored(tmp_path)
+    assert found.title == f"train.py:{NARROWING_LINE} keeps 25 % of what train.py:{LINE} computes"
+    assert found.where["line"] == LINE
+    assert found.saving_ns_per_step == pytest.approx(0.75 * 1_250_000, rel=0.05)
+    assert "return self.head(self.norm(x)[:, -25:])" in found.paste
+    assert "labels = ids[:, 1:][:, -25:]" in found.paste
+
+
+@pytest.mark.parametrize("kind", [{"by_rows": False}, {"reads": 100}], ids=str)
+def test_a_mean_loss_and_one_that_is_read_whole_need_all_rows(kind: dict[str, Any], tmp_path: Path) -> None:
+    assert not scored(tmp_path, **kind)
+
+
 def steering(program: Lined, step: int, *, inverse: str, side: int, read: bool, network: bool = True) -> None:
     """A network (300 us), or functions alone; an inverse of 512 matrices (200 us) that a product (10 us) and, if ``read``, a sum reads."""
     at, size = 1000 * step + 10, f"[512, 8, {side}]"

@@ -1,0 +1,124 @@
+"""Lines that take what is read of some rows before these are computed, in the program's own names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from nsysx.analyses.lines import text_of, texts
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.narrowed_operators import Size, is_row_loss, narrowing, result_sizes, sizes_of
+from nsysx.events.operator_flow import OperatorFlow, is_view
+from nsysx.findings._case import Case
+from nsysx.findings._flow_work import in_short, place_of_operator
+from nsysx.model import Row
+
+
+def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[int], computing: Sequence[int]) -> str:
+    """Return the lines that make only the rows that are read, "" where the texts of the lines do not tell how.
+
+    ``picks``: what narrows the results (rows of the flow); ``computing``: what is narrowed with them, the product of most work first.
+    """
+    sizes = [sizes_of(text) for text in flow.size]
+    result = result_sizes(flow, sizes)
+    where = [place_of_operator(code, flow, flow.start_ns[[row]]) for row in picks]
+    pieces = {
+        _piece(_text(case, picked), sizes[row][0], result.get(flow.number[row]))
+        for row, picked in zip(picks, where, strict=True)
+    }
+    piece, made = pieces.pop() if len(pieces) == 1 else "", _place(code, flow, computing[0])
+    line = _with_piece(_text(case, made), piece) if piece and made else ""
+    if not line:
+        return ""
+    lines = [f"{line}  # {in_short(made)}; so many as {in_short(where[0])} keeps"]
+    before = sizes[picks[0]][0]
+    for targets in {_targets(flow, row, before, result) for row in computing if is_row_loss(flow.names[row])}:
+        compared = {} if targets is None else _place(code, flow, targets)
+        cut = _assigned(_text(case, compared), piece)
+        lines.append(f"{cut}  # {in_short(compared)}" if cut else f"# and {piece} of what they are compared with")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _place(code: CodeLines, flow: OperatorFlow, row: int) -> Row:
+    return place_of_operator(code, flow, flow.start_ns[[row]])
+
+
+def _text(case: Case, where: Row) -> ast.stmt | None:
+    """Return the statement in a line, None for one that is not whole."""
+    text = (text_of(texts(case.profile), where["file"], where["line"]) if where else "") or ""
+    try:
+        (statement,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    return statement
+
+
+def _piece(statement: ast.stmt | None, before: Size, after: Size | None) -> str:
+    """Return the index that takes the first or the last places of the second dimension, with their number, "" for another one."""
+    cuts = (
+        [each.slice for each in ast.walk(statement) if isinstance(each, ast.Subscript)] if statement is not None else []
+    )
+    cuts = [each for each in cuts if isinstance(each, ast.Tuple) and len(each.elts) == 2 and _is_all(each.elts[0])]
+    if (
+        len(cuts) != 1
+        or not isinstance(cuts[0], ast.Tuple)
+        or after is None
+        or narrowing(before, after) != frozenset({1})
+    ):
+        return ""
+    taken = cuts[0].elts[1]
+    if not isinstance(taken, ast.Slice) or len(after) != len(before) or taken.step is not None:
+        return ""
+    if taken.upper is None and taken.lower is not None:
+        return f"[:, -{after[1]}:]"
+    return f"[:, :{after[1]}]" if taken.lower is None and taken.upper is not None else ""
+
+
+def _is_all(index: ast.expr) -> bool:
+    return isinstance(index, ast.Slice) and index.lower is index.upper is index.step is None
+
+
+def _with_piece(statement: ast.stmt | None, piece: str) -> str:
+    """Return a statement whose value is a call of one argument with a piece of that argument, "" for another one."""
+    if isinstance(statement, ast.Return):
+        value, start = statement.value, "return "
+    elif isinstance(statement, ast.Assign):
+        value, start = statement.value, f"{ast.unparse(statement.targets[0])} = "
+    else:
+        return ""
+    if (
+        not isinstance(value, ast.Call)
+        or len(value.args) != 1
+        or value.keywords
+        or isinstance(value.args[0], ast.Starred)
+    ):
+        return ""
+    return f"{start}{ast.unparse(value.func)}({_cut(value.args[0], piece)})"
+
+
+def _assigned(statement: ast.stmt | None, piece: str) -> str:
+    """Return a statement that gives a name to a piece of its value, "" for one that gives none."""
+    if (
+        not isinstance(statement, ast.Assign)
+        or len(statement.targets) != 1
+        or not isinstance(statement.targets[0], ast.Name)
+    ):
+        return ""
+    return f"{statement.targets[0].id} = {_cut(statement.value, piece)}"
+
+
+def _cut(value: ast.expr, piece: str) -> str:
+    text = ast.unparse(value)
+    return (
+        f"{text}{piece}"
+        if isinstance(value, ast.Call | ast.Subscript | ast.Name | ast.Attribute)
+        else f"({text}){piece}"
+    )
+
+
+def _targets(flow: OperatorFlow, row: int, size: Size, result: dict[int, Size]) -> int | None:
+    """Return the operator that makes what a loss compares rows with, in the size in which these are narrowed; None if it is not seen."""
+    maker = flow.row_of.get(flow.made[row][1]) if len(flow.made[row]) > 1 else None
+    while maker is not None and result.get(flow.number[maker]) != size:
+        maker = flow.row_of.get(flow.made[maker][0]) if is_view(flow.names[maker]) and flow.made[maker] else None
+    return maker

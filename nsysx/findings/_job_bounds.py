@@ -1,0 +1,12 @@
+"""The numbers that the rules about jobs of several ranks were tuned with, as ``_finding_bounds`` holds those of the other rules."""
+
+from __future__ import annotations
+
+# ---- _costly_jobs -----------------------------------------------------------------------------------------------
+#: A host that FSDP's units keep from launching leaves the GPU idle for this share of the step or more. Chosen: a fifth shows on any host.
+IDLE_FOR_UNITS_SHARE = 0.2
+#: Blocks as units leave at most this share of the units of now. Chosen: fewer do not change the pace.
+MOST_UNITS_LEFT_SHARE = 0.5
+#: A unit has at most so many launches a step, its own and those of its layers. A linear layer that is a unit has about 20 (FSDP2), of which
+#: most are FSDP's; with more, the host works for the network. Chosen: three times as many.
+MOST_LAUNCHES_OF_UNIT = 64
