@@ -35,7 +35,8 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_drawn, made_weights, outermost_rows
+from nsysx.events.made_weights import made_weights
+from nsysx.events.operator_flow import OperatorFlow, flow_of, is_drawn, outermost_rows
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.repeated_constants import repeated_constants
 from nsysx.events.trained_operators import trained_of
