@@ -67,8 +67,8 @@ def _kept(given: Profile) -> dict[int, LateHost | None]:
 
 
 def _of_rank(rank: int, alone: Profile) -> LateHost | None:
-    code, steps = alone.code(), alone.scope.steps
-    if code is None or not steps:
+    code, per_step = alone.code(), alone.scope.per_step
+    if code is None or not alone.scope.steps:
         return None
     noted = by_line(alone).filter(pl.col("place") >= 0)
     host = pl.when("host").then("real_ns").otherwise(0.0)
@@ -76,5 +76,5 @@ def _of_rank(rank: int, alone: Profile) -> LateHost | None:
     return LateHost(
         rank,
         alone,
-        {code.places.row(line_row): (ns / steps, host_ns / steps) for line_row, ns, host_ns in sums.iter_rows()},
+        {code.places.row(line_row): (per_step(ns), per_step(host_ns)) for line_row, ns, host_ns in sums.iter_rows()},
     )

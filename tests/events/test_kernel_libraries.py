@@ -47,6 +47,8 @@ KERNELS = (
     ("CUB and Thrust", "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long>>(T1)"),
     ("CUB and Thrust", "void thrust::cuda_cub::core::_kernel_agent<ReduceAgent>(T1)"),
     ("MAGMA", "void magma_sgemm_kernel<float>(int)"),
+    ("FBGEMM", "void split_embedding_codegen_forward_unweighted_kernel<float, float, float, (unsigned long)128>(T1)"),
+    ("FBGEMM", "void lxu_cache_lookup_kernel<long>(at::GenericPackedTensorAccessor<long, (unsigned long)1>)"),
     ("TorchInductor", "triton_per_fused__softmax_2"),
     ("XLA", "loop_multiply_fusion"),
     ("PyTorch", "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>>(int)"),
