@@ -70,7 +70,7 @@ def test_host_code_before_calls() -> None:
     for source in rounds():
         calls = made_calls(source)
         told = pauses_of(calls)
-        gaps = _held._pauses(profile(steady_calls=calls))
+        gaps = _held.pauses(profile(steady_calls=calls))
         found = rows(gaps)
         assert sorted((r["call"], r["start_ns"], r["end_ns"]) for r in found) == sorted(
             (r["call"], r["start_ns"], r["end_ns"]) for r in told

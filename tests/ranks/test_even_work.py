@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.ranks import even_work
 from nsysx.ranks.own_time import OwnTimes
+from nsysx.replay.held_lines import Unheld
 from nsysx.replay.together import ReplayedRank
 from tests.ranks.test_uneven import MS, one_kernel
 
@@ -63,7 +64,7 @@ def test_host_code_that_goes_on_one_rank_is_awaited_no_more_by_the_other() -> No
     slow, other = member(*[(2, "x")] * STEPS), member(*[(2, "x")] * STEPS)
     builds = np.tile([True, False], STEPS)
     cols = replace(slow.cols, gap=np.where(builds, 30 * MS, slow.cols.gap))
-    slow = replace(slow, cols=cols, unheld={"built": builds})
+    slow = replace(slow, cols=cols, unheld={"built": Unheld.of_calls(builds)})
     assert slow.changed("other") is slow and other.changed("built") is other
     zero = np.zeros((2, STEPS))
     times = OwnTimes(zero, zero, *[zero[:, 0]] * 3, 32 * MS, None, 0.0, (slow, other), dict.fromkeys(range(100), 0))
