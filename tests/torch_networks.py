@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -115,3 +115,16 @@ def diffusion() -> Loss:
 
 
 NETWORKS = (gpt, resnet50, lstm, gcn, diffusion)
+
+
+class Residual(nn.Module):
+    """Layers in turn, each of which adds to what it is given."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x

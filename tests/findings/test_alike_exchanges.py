@@ -16,6 +16,7 @@ from tests.findings.recorded_programs import from_host, recorded
 from tests.findings.test_branches_behind import Exchanged, Expert
 from tests.findings.test_layer_messages import SETTINGS
 from tests.findings.test_whole_tokens import RANKS, WIDTH, Summed, ranks
+from tests.torch_networks import Residual
 
 __all__ = ["ranks"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names of the same collectives
@@ -42,19 +43,8 @@ class Layer(nn.Module):
         return torch.cat([out] * SHARING) if self.form == "own part" else out
 
 
-class Net(nn.Module):
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(form) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = x + layer(x)
-        return x
-
-
 def told(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
-    net = Net(form)
+    net = Residual(Layer(form) for _ in range(3))
 
     def step() -> None:
         net(from_host(torch.randn(64, WIDTH))).square().mean().backward()

@@ -17,6 +17,7 @@ from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from tests.findings.lined import all_is_transfer
 from tests.findings.recorded_programs import from_host, recorded
 from tests.findings.test_whole_tokens import RANKS, WIDTH, ranks
+from tests.torch_networks import Residual
 
 __all__ = ["ranks"]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names of the same collectives
@@ -65,19 +66,8 @@ class Layer(nn.Module):
         return out + self.shared(x)  # type: ignore[no-any-return]
 
 
-class Net(nn.Module):
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(form) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = x + layer(x)
-        return x
-
-
 def told(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
-    net = Net(form)
+    net = Residual(Layer(form) for _ in range(3))
 
     def step() -> None:
         net(from_host(torch.randn(64, WIDTH))).square().mean().backward()

@@ -31,9 +31,8 @@ class UnreadGradients:
         self._torch = torch
         self._class_of: dict[int, str] = {}
         self._trained: dict[int, list[Any]] = {}  # parameters of each network
-        self._wrapped: set[int] = (
-            set()
-        )  # parameters in torch's own wrappers, the readers of whose buffers are the optimizers
+        # Parameters in torch's own wrappers, the readers of whose buffers are the optimizers.
+        self._wrapped: set[int] = set()
         self._needed: set[int] = set()  # an input of the network needs a gradient: its backward leads there
         self._elsewhere: set[int] = set()  # something else than an optimizer may read gradients
         self._first: dict[int, list[_Touched]] = {}  # of all parameters, before the first backward
