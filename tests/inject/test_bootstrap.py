@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.inject.test_probe_e2e import INJECT, compare
-from tests.light_torch import WITHOUT_DYNAMO
+from tests.light_torch import WITHOUT_META
 
 STEPS = f"""
-{WITHOUT_DYNAMO}torch.manual_seed(0)
+{WITHOUT_META}torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(5):

@@ -25,7 +25,7 @@ import pytest
 import torch
 from nsysx_probe import ranges
 
-from tests.light_torch import WITHOUT_DYNAMO
+from tests.light_torch import WITHOUT_DYNAMO, WITHOUT_META
 
 INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 
@@ -328,7 +328,7 @@ def test_sigterm_in_a_step_loses_only_that_step(nsys: str, tmp_path: Path, scrip
 
 
 GROWS = f"""
-{WITHOUT_DYNAMO}import torch
+{WITHOUT_META}import torch
 from torch import nn
 
 def used():

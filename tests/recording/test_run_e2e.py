@@ -23,7 +23,7 @@ import pytest
 
 from nsysx.inject.nsysx_probe import ranges
 from nsysx.recording import window_plan
-from tests.light_torch import WITHOUT_DYNAMO
+from tests.light_torch import WITHOUT_META
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -291,7 +291,7 @@ def test_an_option_that_nsys_does_not_know(profile: Any, tmp_path: Path) -> None
 def test_where_cuda_does_not_start_everything_is_recorded_and_that_is_said(profile: Any) -> None:
     """The other options that need CUDA: test_window_plan."""
     steps = "2:4"
-    train = f"{WITHOUT_DYNAMO}import torch\nm = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), .1)\n"
+    train = f"{WITHOUT_META}import torch\nm = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), .1)\n"
     train += "for _ in range(20): o.zero_grad(); m(torch.ones(1, 2)).sum().backward(); o.step()\nraise SystemExit(7)"
     run = profile(sys.executable, "-c", train, options=("--no-report", "--steps", steps))
     assert (run.code, run.out, run.err) == (7, "", "")

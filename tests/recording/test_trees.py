@@ -13,11 +13,11 @@ import pytest
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
 from nsysx.recording import then_stop
-from tests.light_torch import WITHOUT_DYNAMO
+from tests.light_torch import WITHOUT_META
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
 TRAIN = f"""
-{WITHOUT_DYNAMO}import os, sys, time, torch
+{WITHOUT_META}import os, sys, time, torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
 net = torch.nn.Linear(8, 8)
@@ -33,7 +33,7 @@ print("trained", flush=True)
 #: Each start of the ranks has keys of its own in torchrun's store: with those of the ranks before them gloo sometimes connects to those
 #: that have ended, and waits for good (torch 2.13, without nsysx in 2 of 3 runs).
 RANKS = f"""
-{WITHOUT_DYNAMO}import os, sys, time, torch
+{WITHOUT_META}import os, sys, time, torch
 from torch import distributed as dist
 rank, start, at = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"], sys.argv[1]
 torch.set_num_threads(1)
@@ -166,7 +166,7 @@ def test_a_process_that_a_command_leaves_behind_is_ended_and_waited_for(tmp_path
 
 
 SPAWNED = f"""
-{WITHOUT_DYNAMO}import sys, time, torch
+{WITHOUT_META}import sys, time, torch
 from torch import distributed as dist, multiprocessing
 def work(rank, path):
     torch.set_num_threads(1)

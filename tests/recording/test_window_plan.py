@@ -23,7 +23,7 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.run_options import RunOptions, check_options
 from nsysx.recording.run_outputs import Outputs
-from tests.light_torch import WITHOUT_DYNAMO
+from tests.light_torch import WITHOUT_META
 from tests.recording.test_capture import FakeNsys
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
@@ -159,7 +159,7 @@ def test_the_cold_start_has_files_of_its_own(tmp_path: Path) -> None:
 
 
 PROGRAM = f"""
-{WITHOUT_DYNAMO}import time, torch
+{WITHOUT_META}import time, torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
 net = torch.nn.Linear(8, 8)
@@ -298,7 +298,7 @@ def test_what_nsys_leaves_of_two_windows_is_kept(
 
 
 EXEC = f"""
-{WITHOUT_DYNAMO}import os, sys, torch
+{WITHOUT_META}import os, sys, torch
 torch.set_num_threads(1)
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
