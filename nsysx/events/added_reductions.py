@@ -147,7 +147,7 @@ def _sent(profile: Profile, search: _SumSearch) -> Iterator[_OneReduced]:
     )
     columns = ("call_start_ns", "communicator", "bytes", "call", "phase", "recompute")
     of_thread = {
-        int(str(thread)): list(part.select(columns).sort("call_start_ns").iter_rows())
+        int(str(thread)): list(part[columns].sort("call_start_ns").iter_rows())
         for (thread,), part in messages.group_by("thread", maintain_order=True)
     }
     for row in search.reductions:
@@ -178,7 +178,7 @@ class _FunctionCalls:
         self._nodes, self._operators = functions.filter(nodes), operators
         called = functions.filter(~nodes).sort("start_ns").unique("number", keep="first", maintain_order=True)
         columns = ("number", "thread", "start_ns", "end_ns", "name")
-        self._called = {number: call for number, *call in called.select(columns).iter_rows()}
+        self._called = {number: call for number, *call in called[columns].iter_rows()}
 
     def asked(self, thread: int, start_ns: int) -> Reduction:
         """Return when the program asks for what is reduced at an instant on a thread."""

@@ -226,11 +226,9 @@ class _Finder:
         callers = callers.with_columns(lookup.at(self.keys, callers["above"].to_numpy()).alias("parent"))
         callers = callers.sort("key", "len", "parent", descending=[False, True, False], nulls_last=True)
         modules = modules.join(callers.unique("key", keep="first", maintain_order=True), on="key", how="left")
-        return (
-            modules.with_columns(lookup.at(self.keys, modules["key"].to_numpy()).alias("module"))
-            .select("module", "cls", "parent", "calls", "first_ns")
-            .sort("first_ns", "module")
-        )
+        return modules.with_columns(lookup.at(self.keys, modules["key"].to_numpy()).alias("module"))[
+            "module", "cls", "parent", "calls", "first_ns"
+        ].sort("first_ns", "module")
 
 
 def capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
@@ -243,11 +241,11 @@ def capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     nodes = trace.graph_node.sort("start_ns").unique(["process", "node"], keep="first", maintain_order=True)
     back = {
         (p, n): (p, o)
-        for p, n, o in trace.graph_node.select("process", "node", "original_node").iter_rows()
+        for p, n, o in trace.graph_node["process", "node", "original_node"].iter_rows()
         if o not in (None, 0, n)
     }
     origin = []
-    for process, node in nodes.select("process", "node").iter_rows():
+    for process, node in nodes["process", "node"].iter_rows():
         key, hops = (process, node), 0
         while key in back and hops < MOST_NODE_COPIES:
             key, hops = back[key], hops + 1
@@ -321,7 +319,7 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
         found_at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
         captured = pl.concat(
             [
-                origin.select("process", "graph_node"),
+                origin["process", "graph_node"],
                 found_at.select(pl.col(f).alias(f"_{f}") for f in fields),
             ],
             how="horizontal",

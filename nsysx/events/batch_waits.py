@@ -35,7 +35,7 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
     waits = waits.filter(lookup.matching(waits["name"], WAITS))
     if not waits.height:
         return none
-    process_of = dict(calls.select("thread", "process").unique().iter_rows())
+    process_of = dict(calls["thread", "process"].unique().iter_rows())
     loading = set(marked.filter(pl.col("phase").cast(pl.String) == DATA)["process"].unique())
     to_gpu = ops["call"].filter((ops["op_kind"] == "memcpy") & (ops["name"] == "HtoD")).drop_nulls().unique()
     copies = np.zeros(calls.height + 1, np.bool_)

@@ -91,7 +91,7 @@ def _stretches(profile: Profile, steps: pl.DataFrame, evaluating: pl.DataFrame) 
     start, end = between["cpu_start_ns"].to_list(), between["cpu_end_ns"].to_list()
     last = steps.filter("cut").tail(1)
     behind = (
-        evaluating.filter(pl.col("start_ns").is_between(*last.select("start_ns", "end_ns").row(0)))["start_ns"]
+        evaluating.filter(pl.col("start_ns").is_between(*last["start_ns", "end_ns"].row(0)))["start_ns"]
         if last.height
         else None
     )
@@ -132,7 +132,7 @@ def _names(profile: Profile, call: I64) -> list[str]:
     copies = profile.attributed.gpu_ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_in(rows.tolist()))
     directions = {
         row["call"]: _direction(row["copy_kind"], row["src_kind"], row["dst_kind"])
-        for row in copies.select("call", "copy_kind", "src_kind", "dst_kind").iter_rows(named=True)
+        for row in copies["call", "copy_kind", "src_kind", "dst_kind"].iter_rows(named=True)
     }
     names = [
         HOST_CODE if row < 0 else directions.get(row) or _OF_KIND.get(kinds[row], OTHER_CALLS)

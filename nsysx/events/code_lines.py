@@ -338,9 +338,7 @@ def _captured(trace: Trace, xray: CodeLines, attributed: Attributed) -> I64 | No
         of_thread = np.flatnonzero(thread == key)
         stack[of_thread] = xray.at(key, time[of_thread])
     origin = origin.select("process", "graph_node", pl.Series("stack", stack))
-    joined = ops.select("process", "graph_node").join(
-        origin, on=["process", "graph_node"], how="left", maintain_order="left"
-    )
+    joined = ops["process", "graph_node"].join(origin, on=["process", "graph_node"], how="left", maintain_order="left")
     return joined["stack"].fill_null(-1).to_numpy()
 
 

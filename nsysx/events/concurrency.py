@@ -24,8 +24,8 @@ def alone(ops: pl.DataFrame, everything: pl.DataFrame) -> npt.NDArray[np.float64
     Both are GPU ops with process, device, start_ns, end_ns; ``everything`` holds the ops, too.
     """
     share = np.zeros(ops.height)
-    where = ops.select("process", "device").with_row_index("row")
-    everything = everything.select("process", "device", "start_ns", "end_ns")
+    where = ops["process", "device"].with_row_index("row")
+    everything = everything["process", "device", "start_ns", "end_ns"]
     for (process, device), rows in where.group_by("process", "device"):
         members = rows["row"].cast(pl.Int64).to_numpy()
         all_of_it = everything.filter((pl.col("process") == process) & (pl.col("device") == device))

@@ -30,7 +30,7 @@ def converted_addends(profile: Profile) -> pl.DataFrame:
     ranges = every.filter(pl.col("kind") == "op")
     name, text = ranges["name"].cast(pl.String), ranges["label"].cast(pl.String)
     size = text.str.extract(SIZES, 1).fill_null("").str.extract_all(r"\[[\d, ]*\]")
-    ops = ranges.select("thread", "start_ns", "end_ns").with_columns(
+    ops = ranges["thread", "start_ns", "end_ns"].with_columns(
         number=text.str.extract(ID, 1).cast(pl.Int64, strict=False),
         given=text.str.extract(_SECOND, 1).cast(pl.Int64, strict=False),
         first=size.list.get(0, null_on_oob=True),
@@ -40,7 +40,7 @@ def converted_addends(profile: Profile) -> pl.DataFrame:
     # An optimizer asks for gradients of its parameters' type.
     phases = every.filter((pl.col("kind") == "phase") & pl.col("name").cast(pl.String).str.starts_with("optimizer"))
     adds = _outside(adds, phases)
-    converts = ops.filter(name.str.contains(_CONVERTS)).select("thread", "start_ns", "end_ns", "number", "first")
+    converts = ops.filter(name.str.contains(_CONVERTS))["thread", "start_ns", "end_ns", "number", "first"]
     converts = _outside(converts, ops.filter(name.str.contains(_OF_AUTOGRAD)))
     pairs = converts.join(
         adds.select("given", "first", "thread", add_ns="start_ns", added_ns="end_ns"),

@@ -102,7 +102,7 @@ class WorkOfStep:
         row = np.searchsorted(flow.start_ns[outer], self._called_ns, side="right") - 1
         inside = (row >= 0) & (self._called_ns < flow.end_ns[outer][row])
         # What other threads launch, such as the backward, has operators of its own.
-        calls = profile.attributed.api_calls.select("call", "thread")
+        calls = profile.attributed.api_calls["call", "thread"]
         thread = computes.select("call").join(calls, on="call", how="left", maintain_order="left")["thread"].to_numpy()
         self._unnamed_ns = self._called_ns[~inside & (thread == flow.thread)]
 

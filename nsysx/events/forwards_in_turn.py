@@ -40,7 +40,7 @@ def _find(profile: Profile) -> ForwardsInTurn | None:
     calls = [call for call in _outermost(flow) if trained[call.first : call.last].any()]
     if len(calls) < 2 or len({call.path for call in calls}) > 1 or depth(flow, calls) > 1:
         return None
-    ops = profile.steady_ops.select("op", "name", "phase", "module", "call_start_ns").sort("call_start_ns")
+    ops = profile.steady_ops["op", "name", "phase", "module", "call_start_ns"].sort("call_start_ns")
     name, phase = ops["name"].cast(pl.String), ops["phase"].cast(pl.String)
     ops = ops.with_columns(
         pl.col("module").cast(pl.String),

@@ -99,7 +99,7 @@ def _find(profile: Profile) -> tuple[GatheredLoss, ...]:
         here = steady.filter(
             (steady["kind"] == "allgather") & pl.Series(code.op[steady["op"].to_numpy()] == stack, dtype=pl.Boolean)
         )
-        sent = {_Came(*row) for row in here.select("communicator", "bytes").iter_rows()}
+        sent = {_Came(*row) for row in here["communicator", "bytes"].iter_rows()}
         if loss is None or len(sent) != 1:
             continue
         (each,) = sent

@@ -36,7 +36,7 @@ def gil_idle(profile: Profile) -> pl.DataFrame:
         pl.when(pl.col("span").is_not_null()).then(holder).alias("holder"), pl.col("_late").alias("thread")
     ).drop("span", "_late")
     rest = parts.filter(~pl.col("waits")).with_columns(holder=pl.lit(None, pl.Int64))
-    return pl.concat([cut.select(rest.columns), rest])
+    return pl.concat([cut[rest.columns], rest])
 
 
 def lines_of(profile: Profile, thread: I64, instants: I64) -> I64:

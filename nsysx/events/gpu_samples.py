@@ -90,11 +90,7 @@ def of_kernels(profile: Profile) -> pl.DataFrame:
 
 
 def _no_rows(profile: Profile) -> pl.DataFrame:
-    return (
-        profile.steady_ops.select(_LAUNCH)
-        .clear()
-        .with_columns(pl.lit(None, dtype=t).alias(c) for c, t in _RESULT.items())
-    )
+    return profile.steady_ops[_LAUNCH].clear().with_columns(pl.lit(None, dtype=t).alias(c) for c, t in _RESULT.items())
 
 
 def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: list[int]) -> pl.DataFrame:
@@ -108,12 +104,12 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
     ops = profile.attributed.gpu_ops
     # Rows of a pair are compared as a pair: a process may use several devices.
     ops = ops.filter(pl.any_horizontal((pl.col("process") == p) & (pl.col("device") == d) for p, d in places))
-    ops = ops.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).select("op", "start_ns", "end_ns")
+    ops = ops.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))["op", "start_ns", "end_ns"]
     steady = profile.steady_ops.filter(pl.col("device").is_in(used)).select("op", *_LAUNCH)
-    kinds = steady.select(_LAUNCH).unique(maintain_order=True).with_row_index("kind")
+    kinds = steady[_LAUNCH].unique(maintain_order=True).with_row_index("kind")
     if len(times) < LEFT_OUT_PARTS * FEWEST_GPU_SAMPLES or not kinds.height:
         return _no_rows(profile)
-    steady = steady.join(kinds, on=_LAUNCH, how="left", nulls_equal=True, maintain_order="left").select("op", "kind")
+    steady = steady.join(kinds, on=_LAUNCH, how="left", nulls_equal=True, maintain_order="left")["op", "kind"]
     ops = ops.join(steady, on="op", how="left", maintain_order="left")
     of_kind = ops["kind"].fill_null(kinds.height).cast(pl.Int64).to_numpy()
     s, e = ops["start_ns"].to_numpy() - start, ops["end_ns"].to_numpy() - start

@@ -143,6 +143,6 @@ def _launched(profile: Profile) -> pl.DataFrame:
     """Return what the shown process launches: thread, call_start_ns, ns on the GPU."""
     ops = profile.attributed.gpu_ops
     ops = ops.filter((ops["process"] == profile.process) & ops["call_start_ns"].is_not_null())
-    calls = profile.attributed.api_calls.select("call", "thread")
+    calls = profile.attributed.api_calls["call", "thread"]
     timed = ops.select("call", "call_start_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
     return timed.join(calls, on="call", how="left", maintain_order="left")

@@ -205,9 +205,9 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], a) for a, b in _of_threads(thread)}
     outer = _outermost(calls)
     threads = dict(attributed.threads)
-    launching = calls.select("process", "thread", "start_ns").filter(calls["gpu_ops"] > 0)
+    launching = calls["process", "thread", "start_ns"].filter(calls["gpu_ops"] > 0)
     launching = lookup.ordered(launching, "start_ns", ["thread"])
-    overheads = lookup.parted(trace.overhead.select("process", "start_ns", "end_ns"), "process")
+    overheads = lookup.parted(trace.overhead["process", "start_ns", "end_ns"], "process")
     launches = lookup.parted(launching, "process")
     by_process = {}
     for process in ops["process"].drop_nulls().unique().to_list():

@@ -52,13 +52,13 @@ def calls(trace: Trace) -> pl.DataFrame:
     rows = pl.concat(parts).sort("start_ns", "thread", "end_ns", descending=[False, False, True])
     one_call = ["process", "thread", "start_ns", "name", "library", "holds"]
     held = rows.filter("holds").group_by(one_call, maintain_order=True).agg(pl.col("end_ns", "bytes").max())
-    return pl.concat([held.select(rows.columns), rows.filter(~pl.col("holds"))]).sort("start_ns", maintain_order=True)
+    return pl.concat([held[rows.columns], rows.filter(~pl.col("holds"))]).sort("start_ns", maintain_order=True)
 
 
 def blocking(trace: Trace) -> pl.DataFrame:
     """Return the calls that hold their thread: process, thread, start_ns, end_ns."""
     frames = [trace.frames[name] for name, (_, holds) in _FRAMES.items() if holds]
-    return pl.concat(f.select(_TIMES) for f in frames).filter(pl.col("end_ns") > pl.col("start_ns"))
+    return pl.concat(f[_TIMES] for f in frames).filter(pl.col("end_ns") > pl.col("start_ns"))
 
 
 def gloo(trace: Trace) -> pl.DataFrame:

@@ -222,7 +222,7 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     by_end = {
         process: lookup.ordered(work.drop("process"), "end_ns", ["device", "stream"])
         for (process,), work in lookup.parted(
-            attributed.gpu_ops.select("process", "device", "stream", "end_ns"), "process"
+            attributed.gpu_ops["process", "device", "stream", "end_ns"], "process"
         ).items()
     }
     pieces: list[pl.DataFrame] = [pl.DataFrame(schema=_IDLE)]

@@ -44,7 +44,7 @@ LAYER = ("process", "thread", "start_ns", "end_ns", "label", "kind", "name", "cl
 
 def layer_of(rows: pl.DataFrame) -> Layer:
     """Return ranges, with at least the columns of LAYER, as a layer: sorted by thread, the outer of two before the inner."""
-    rows = lookup.ordered(rows.select(LAYER), "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
+    rows = lookup.ordered(rows[LAYER], "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     return Layer(rows, nesting_by_thread(thread, start, end))
 
@@ -177,10 +177,10 @@ def module_layer(ranges: Ranges) -> Layer:
     rows = ranges.ranges.filter(~pl.col("crossing"))
     by_probe = rows.filter(BY_PROBE)
     if by_probe.height:
-        return layer_of(pl.concat([by_probe.select(LAYER), backward_ranges(ranges).select(LAYER)]))
+        return layer_of(pl.concat([by_probe[LAYER], backward_ranges(ranges)[LAYER]]))
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
     outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
-    return layer_of(pl.concat([named.select(LAYER), outer.select(LAYER)]))
+    return layer_of(pl.concat([named[LAYER], outer[LAYER]]))
 
 
 def _outer_ops(ops: pl.DataFrame) -> pl.DataFrame:

@@ -112,7 +112,7 @@ def _of_checkpoints(
     nodes = ops.filter(pl.col("name").str.contains(_REENTRANT) & pl.col("name").str.starts_with(_EVALUATES))
     for backward in backwards:
         of_backward = nodes.filter(pl.col("start_ns") >= backward.start_ns, pl.col("end_ns") <= backward.end_ns)
-        spans = of_backward.sort("start_ns").select("thread", "start_ns", "end_ns").rows()
+        spans = of_backward.sort("start_ns")["thread", "start_ns", "end_ns"].rows()
         thread, start, _, label = backward.accumulations[-1]
         size = next(iter(sizes_of(_sizes_in(label))), ())
         if not spans or thread != spans[-1][0] or start < spans[-1][2] or len(size) < 2:
@@ -157,13 +157,13 @@ def _end_of_step(ranges: pl.DataFrame, flow: OperatorFlow) -> int:
 def _backwards(ranges: pl.DataFrame, ops: pl.DataFrame) -> list[_RecordedBackward]:
     """Return the backwards of the X-ray steps in which gradients are accumulated."""
     phases = ranges.filter(pl.col("own"), pl.col("kind") == "phase", pl.col("name").cast(pl.String) == "backward")
-    spans = phases.select("start_ns", "end_ns").sort("start_ns").rows()
+    spans = phases["start_ns", "end_ns"].sort("start_ns").rows()
     accumulating = ops.filter(pl.col("name") == _ACCUMULATES).sort("start_ns")
     result = list[_RecordedBackward]()
     for start, end in spans:
         inside = accumulating.filter(pl.col("start_ns") >= start, pl.col("end_ns") <= end)
         if inside.height:
-            result.append(_RecordedBackward(start, end, inside.select("thread", "start_ns", "end_ns", "label").rows()))
+            result.append(_RecordedBackward(start, end, inside["thread", "start_ns", "end_ns", "label"].rows()))
     return result
 
 

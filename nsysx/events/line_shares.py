@@ -205,7 +205,7 @@ class Shares:
 
 def host_time(profile: Profile, lines: CodeLines) -> pl.DataFrame:
     """Return stack, ns of the timeline of the thread that drives the steady steps."""
-    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process).select("start_ns", "end_ns")
+    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)["start_ns", "end_ns"]
     lead = driver(profile)
     host = windows.with_columns(thread=pl.lit(-1 if lead is None else lead), group=pl.lit(0, pl.Int64))
     return divided(profile, lines, host).drop("group")

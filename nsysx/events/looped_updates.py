@@ -67,7 +67,7 @@ def _loops(profile: Profile) -> tuple[LoopedUpdates, ...]:
     there: I64 = code.places_of(code.at(flow.thread, flow.start_ns))
     many = np.intersect1d(there, launched.places[launched.places >= 0])
     eligible = {row: seen for row in many.tolist() if (seen := _updates(profile, flow, there == row))}
-    functions = code.places.select("file", "function").rows()
+    functions = code.places["file", "function"].rows()
     by_function: dict[object, list[int]] = {}
     for row in eligible:
         by_function.setdefault(functions[row], []).append(row)
@@ -108,7 +108,7 @@ def _launched(profile: Profile) -> _Launched | None:
     """Return what is launched, None where no line launches much outside of networks, on one device and for this rank alone."""
     code, steps = profile.code(), profile.scope.steps or 1
     columns = ("op", "call", "phase", "cls", "op_kind", "copy_kind", "start_ns", "end_ns")
-    ops = profile.steady_ops.select(columns).filter(profile.steady_ops["call"].is_not_null())
+    ops = profile.steady_ops[columns].filter(profile.steady_ops["call"].is_not_null())
     if code is None or not ops.height:
         return None
     ops = ops.with_columns(thread=profile.attributed.api_calls["thread"].gather(ops["call"])).sort(

@@ -28,7 +28,7 @@ def lost(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
         return idle
     ended = lookup.matching(calls["name"], r"^cu(da)?StreamEndCapture")
     rows = np.flatnonzero(begun | ended | idle)  # few of all calls
-    few = calls.select("process", "thread", "start_ns")[rows].with_columns(
+    few = calls["process", "thread", "start_ns"][rows].with_columns(
         row=rows, change=begun[rows].astype(np.int32) - ended[rows]
     )
     captures = pl.col("change").cum_sum().over("process", "thread") > 0
@@ -61,7 +61,7 @@ def whole(steps: pl.DataFrame, calls: pl.DataFrame, seams: Sequence[int]) -> tup
     missing = lost(calls) | _graphs_lost(calls)
     if not missing.any() or not steps.height:
         return steps, {}
-    gone = calls.select("process", "start_ns").filter(missing)
+    gone = calls["process", "start_ns"].filter(missing)
     kept, counts = [], {}
     for of_process in steps.sort("process", "start_ns").partition_by("process", maintain_order=True):
         process = int(of_process["process"][0])

@@ -37,7 +37,7 @@ class Marks:
 def switches(notes: pl.DataFrame) -> dict[int, Marks]:
     """Return process -> when marks were on, for processes in which they were off at some time."""
     switches: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-    for process, time, text in notes.sort("start_ns").select("process", "start_ns", "name").iter_rows():
+    for process, time, text in notes.sort("start_ns")["process", "start_ns", "name"].iter_rows():
         try:
             note = json.loads(text)
         except (TypeError, ValueError, RecursionError):
@@ -57,22 +57,20 @@ def calls_outside(ranges: Ranges, steps: pl.DataFrame) -> pl.DataFrame:
     wanted = (
         (pl.col("kind") == "phase") & pl.col("own") & pl.col("name").cast(pl.String).is_in(["forward", "evaluation"])
     )
-    phases = (
-        ranges.ranges.filter(wanted)
-        .sort("process", "thread", "start_ns")
-        .select("process", "thread", "start_ns", "end_ns")
-    )
+    phases = ranges.ranges.filter(wanted).sort("process", "thread", "start_ns")[
+        "process", "thread", "start_ns", "end_ns"
+    ]
     before = pl.col("end_ns").cum_max().shift(1).over("process", "thread")
     phases = phases.filter((pl.col("start_ns") >= before).fill_null(True))
     covered = steps.select("process", "start_ns", pl.col("end_ns").alias("until")).sort("start_ns")
     placed = phases.sort("start_ns").join_asof(covered, on="start_ns", by="process", check_sortedness=False)
     outside = placed.filter((pl.col("start_ns") >= pl.col("until")).fill_null(True))
-    return outside.select("process", "start_ns", "end_ns")
+    return outside["process", "start_ns", "end_ns"]
 
 
 def xrayed(ranges: Ranges, threads: Collection[int], steps: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return which of these steps (start and end, ns) have lines or operators on one of these threads."""
     operators = ranges.ranges.filter(pl.col("kind") == "op")
-    noted = pl.concat([rows.select("thread", "start_ns") for rows in (operators, ranges.lines)])
+    noted = pl.concat([rows["thread", "start_ns"] for rows in (operators, ranges.lines)])
     times = np.sort(noted.filter(pl.col("thread").is_in(list(threads)))["start_ns"].to_numpy())
     return {step for step in steps if np.diff(np.searchsorted(times, step)).item()}

@@ -29,7 +29,7 @@ def measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
 
 
 def _measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
-    calls = calls.select("call", "start_ns", "end_ns", "name", "gpu_ops").sort("start_ns", "end_ns")
+    calls = calls["call", "start_ns", "end_ns", "name", "gpu_ops"].sort("start_ns", "end_ns")
     # torch asks before each call that a capture may not hold whether there is one: two calls with such a question between them are
     # neighbours.
     calls = calls.filter(~pl.Series(lookup.matching(calls["name"], "StreamIsCapturing")))
@@ -43,7 +43,7 @@ def _measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
     if begun % 2:  # a start without its end before the first reading: these records are no pairs
         return False
     pairs = recorded[: len(recorded) // 2 * 2].reshape(-1, 2)
-    working = calls.select("call", "start_ns", "gpu_ops").filter(pl.col("gpu_ops") > 0)
+    working = calls["call", "start_ns", "gpu_ops"].filter(pl.col("gpu_ops") > 0)
     total = np.concatenate(([0], np.cumsum(working["gpu_ops"].to_numpy())))
     first, last = np.searchsorted(working["start_ns"].to_numpy(), pairs).T
     inside = total[last] - total[first]

@@ -78,7 +78,7 @@ def _find(profile: Profile) -> LayerMessages:
     for message in made:
         row = int(np.searchsorted(start, message.start_ns))
         if row < len(start) and start[row] <= message.end_ns:
-            with_bytes.append((message, Sent(*calls.select("kind", "communicator", "bytes").row(row))))
+            with_bytes.append((message, Sent(*calls["kind", "communicator", "bytes"].row(row))))
             layer_of[message.start_ns] = calls["module"][row] or ""
     with_bytes = [(m, sent) for m, sent in with_bytes if (sent.bytes or 0) >= LEAST_LAYER_MESSAGE_BYTES]
     if not with_bytes:
@@ -126,9 +126,7 @@ def _ops_of(ops: pl.DataFrame, sent: set[Sent], *, back: bool) -> frozenset[int]
     among = {(each.communicator, each.bytes) for each in sent}
     return frozenset(
         op
-        for op, phase, kind, communicator, size in ops.select(
-            "op", "phase", "kind", "communicator", "bytes"
-        ).iter_rows()
+        for op, phase, kind, communicator, size in ops["op", "phase", "kind", "communicator", "bytes"].iter_rows()
         if Sent(kind, communicator, size) in sent or (back and phase == "backward" and (communicator, size) in among)
     )
 

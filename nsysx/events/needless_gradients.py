@@ -118,7 +118,7 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).select("start_ns", "end_ns").sort("start_ns")
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own"))["start_ns", "end_ns"].sort("start_ns")
     recorded = ranges.filter(pl.col("kind") == "op").select(
         "thread", "start_ns", "end_ns", "number", pl.col("name", "label").cast(pl.String)
     )
@@ -209,7 +209,7 @@ def _read(recorded: pl.DataFrame) -> _Step:
     evaluated = node = outer_end = gradient_end = -1
     thread_before, gradient, accumulating = -1, -1, False
     op_ids = recorded["label"].str.extract(_NUMBER, 1).cast(pl.Int64).to_list()
-    columns = recorded.select("thread", "start_ns", "end_ns", "number", "name", "label")
+    columns = recorded["thread", "start_ns", "end_ns", "number", "name", "label"]
     for op_id, (thread, start, end, number, name, text) in zip(op_ids, columns.iter_rows(), strict=True):
         if thread != thread_before:
             evaluated = node = outer_end = gradient_end = -1
@@ -256,7 +256,7 @@ def _launching_kernels(profile: Profile) -> pl.DataFrame:
     launches = np.zeros(calls.height, np.bool_)
     kernels = (ops["op_kind"] == "kernel") & (ops["process"] == profile.process)
     launches[ops["call"].filter(kernels).drop_nulls().to_numpy()] = True
-    return calls.select("thread", "start_ns").filter(launches)
+    return calls["thread", "start_ns"].filter(launches)
 
 
 def _taken_unseen(launches: pl.DataFrame, step: _Step) -> set[_Result] | None:

@@ -173,7 +173,7 @@ def _of_lines(trace: Trace, event_type: int) -> Flags:
     """Return which rows are lines of Python, which the probe writes in a domain of their own."""
     rows, chosen = trace.nvtx, np.zeros(trace.nvtx.height, np.bool_)
     domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == vocabulary.LINES_DOMAIN)
-    for process, domain in domains.select("process", "domain").unique().iter_rows():
+    for process, domain in domains["process", "domain"].unique().iter_rows():
         chosen |= ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
     chosen &= (rows["event_type"] == event_type).to_numpy()
     return chosen
@@ -193,13 +193,11 @@ def _gil(trace: Trace) -> pl.DataFrame | None:
     if not domains.height:
         return None
     rows = trace.nvtx.filter(pl.col("event_type") == schema.NVTX_PUSH_POP, pl.col("end_ns") > pl.col("start_ns"))
-    rows = rows.join(domains.select("process", "domain").unique(), on=["process", "domain"], how="semi")
+    rows = rows.join(domains["process", "domain"].unique(), on=["process", "domain"], how="semi")
     text = rows["text"].cast(pl.String)
     rows = rows.with_columns(text.str.starts_with("Holding").alias("holds"))
     about_lock = text.str.contains("^(Holding|Waiting)").fill_null(False)
-    return (
-        rows.filter(about_lock).select("process", "thread", "start_ns", "end_ns", "holds").drop_nulls().sort("start_ns")
-    )
+    return rows.filter(about_lock)["process", "thread", "start_ns", "end_ns", "holds"].drop_nulls().sort("start_ns")
 
 
 def read(trace: Trace) -> Ranges:
@@ -252,7 +250,7 @@ def read(trace: Trace) -> Ranges:
     ).filter(wanted & (end >= start))
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
-    notes = with_meaning.select("process", "start_ns", "name")
+    notes = with_meaning["process", "start_ns", "name"]
     return Ranges(
         ranges.drop("_mark").with_row_index("range"),
         marks.drop("_mark"),
@@ -297,7 +295,7 @@ def _probe_marks(
     chosen = np.array([m.kind in kinds for m in meanings], np.bool_)[which] & by_probe
     told = [meanings[i] for i in which[chosen].tolist()]
     return (
-        rows.select("process", "thread", "start_ns")
+        rows["process", "thread", "start_ns"]
         .filter(chosen)
         .with_columns(
             pl.Series("kind", [m.kind for m in told], dtype=pl.String),

@@ -35,7 +35,7 @@ def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I
 
     ``pauses``: process, kind, start_ns, end_ns. A span of loading begins where the last call before it ended.
     """
-    calls = lookup.having(attributed.api_calls.select("process", "kind", "start_ns", "end_ns"), process=process)
+    calls = lookup.having(attributed.api_calls["process", "kind", "start_ns", "end_ns"], process=process)
     # Code is mostly loaded in the first seconds, and what comes behind the last loading tells nothing of it.
     last_ns = calls["start_ns"].filter(lookup.matching(calls["kind"], _LOADS)).max()
     calls = calls.filter(pl.col("start_ns") <= pl.lit(last_ns, pl.Int64))  # no row where nothing was loaded
@@ -101,7 +101,7 @@ def _behind_others(
     for all others. The arguments are those of `one_time_steps`.
     """
     chosen = np.zeros(len(windows[0][0]), np.bool_)
-    comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value).select("process", "start_ns", "end_ns")
+    comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)["process", "start_ns", "end_ns"]
     others = [other for other in comm["process"].unique(maintain_order=True).to_list() if other != process]
     of_process = comm.filter(pl.col("process") == process).sort("start_ns")
     start, end = (of_process[c].to_numpy() for c in ("start_ns", "end_ns"))

@@ -128,7 +128,7 @@ def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame
     of_flow = np.array([code[name] for name in flow.names], np.int64)
     latest_ns = max(theirs["start_ns"].to_list(), default=0)
     last_ns = max(steps.filter(pl.col("start_ns") <= latest_ns)["end_ns"].to_list(), default=0)
-    for start, end in steps.select("start_ns", "end_ns").iter_rows():
+    for start, end in steps["start_ns", "end_ns"].iter_rows():
         inside = theirs.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
         names = np.array([code.get(name, -1) for name in inside["name"].to_list()], np.int64)
         here, like = align(names, of_flow)
@@ -146,7 +146,7 @@ def _makers_of_nodes(operators: pl.DataFrame, flow: OperatorFlow) -> dict[int, i
     Where the last of all is a conversion, within an operator that autocast calls, that is the one. ``operators``: number, row.
     """
     makers: dict[int, int] = {}
-    for number, row in operators.select("number", "row").iter_rows():
+    for number, row in operators["number", "row"].iter_rows():
         outside = number not in makers or flow.start_ns[row] >= flow.end_ns[makers[number]]
         if number >= 0 and (outside or flow.names[row] == _CONVERTS):
             makers[number] = row

@@ -65,6 +65,8 @@ class Profile:
     steady: Events
     other_ranks: OtherRanks | None = None
     _made: dict[Callable[[Profile], Any], Any] = field(default_factory=dict, repr=False, compare=False)
+    #: What was made of the capture alone: that is the same, whichever process is shown and whatever other reports say.
+    _of_capture: dict[Callable[[Profile], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def calls(self) -> pl.DataFrame:
@@ -130,7 +132,7 @@ class Profile:
         A step is taken, and its idle time counted, on this device alone: idle time of two devices is not time of one step.
         """
         busy: dict[int, int] = {}
-        for device, start, end in self._windows.select("device", "start_ns", "end_ns").iter_rows():
+        for device, start, end in self._windows["device", "start_ns", "end_ns"].iter_rows():
             activity = self.ledgers.activity[self.process, device]
             busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
         return max(busy, key=lambda device: (busy[device], -device), default=None)
@@ -142,7 +144,7 @@ class Profile:
         rows = gpu if gpu.height else self.steps.cpu_windows.filter(pl.col("process") == self.process)
         if not rows.height:
             return 0, 0
-        start, end = rows.select("start_ns", "end_ns").row(0)
+        start, end = rows["start_ns", "end_ns"].row(0)
         return int(start), int(end)
 
     @property
@@ -151,13 +153,16 @@ class Profile:
 
     def once(self, make: Callable[[Profile], T]) -> T:
         """Return ``make(self)``, made once for all who ask with the same function."""
-        if make not in self._made:
+        return self._once(make, self._made)
+
+    def _once(self, make: Callable[[Profile], T], made: dict[Callable[[Profile], Any], Any]) -> T:
+        if make not in made:
             try:
-                self._made[make] = make(self)
+                made[make] = make(self)
             except NotRecorded as answer:
                 # A traceback keeps what everybody who asked had at hand: tens of bytes a GPU op.
-                self._made[make] = answer.with_traceback(None)
-        value: T = self._made[make]
+                made[make] = answer.with_traceback(None)
+        value: T = made[make]
         if isinstance(value, NotRecorded):
             raise NotRecorded(value.reason, value.fix)
         return value
@@ -185,7 +190,7 @@ class Profile:
         caused = ledger.idle_caused(self.ledgers.idle.filter(shown))
         columns = waits.columns
         waits = waits.drop("idle_caused_ns").join(caused, on="call", how="left", maintain_order="left")
-        return waits.with_columns(pl.col("idle_caused_ns").fill_null(0)).select(columns)
+        return waits.with_columns(pl.col("idle_caused_ns").fill_null(0))[columns]
 
     def wait_sites(self) -> pl.DataFrame:
         """Return the blocking calls of ``steady`` with their split and their call site.
@@ -196,7 +201,7 @@ class Profile:
 
     def lines(self) -> pl.DataFrame:
         """Return call -> file, line, function; see ``python_lines``; where an X-ray noted lines of all calls but launches."""
-        return self.once(_lines)
+        return self._once(_lines, self._of_capture)
 
     def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
         """Add file, line and function to calls of any kind."""
@@ -208,7 +213,7 @@ class Profile:
 
     def code(self) -> lines_room.CodeLines | None:
         """Return the stacks of lines of all calls and GPU ops, None where no X-ray noted any."""
-        return self.once(_code)
+        return self._once(_code, self._of_capture)
 
 
 class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
@@ -243,12 +248,12 @@ _PIECES = frame_columns.schema(derived.IDLE_PIECES)
 
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:
     idle = {}
-    for p, d, a, b in profile.steps.windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+    for p, d, a, b in profile.steps.windows["process", "device", "start_ns", "end_ns"].iter_rows():
         pieces = profile.ledgers.idle_of(p, d)
         start, end = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
         rows = np.flatnonzero((end > a) & (start < b))
         ns = np.minimum(end[rows], b) - np.maximum(start[rows], a)
-        others = pieces.select("op", "cause", "began_in")[rows].with_columns(pl.col("op", "began_in").fill_null(-1))
+        others = pieces["op", "cause", "began_in"][rows].with_columns(pl.col("op", "began_in").fill_null(-1))
         idle[p, d] = others.with_columns(pl.Series("ns", ns, dtype=pl.Int64))
     return idle
 
@@ -289,7 +294,7 @@ def calls_in(calls: pl.DataFrame, windows: pl.DataFrame) -> Mask:
     """Return which calls start in the CPU window of their process."""
     process, start_ns = calls["process"].fill_null(-1).to_numpy(), calls["start_ns"].to_numpy()
     inside = np.zeros(len(start_ns), np.bool_)
-    for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
+    for key, start, end in windows["process", "start_ns", "end_ns"].iter_rows():
         inside |= (process == key) & (start_ns >= start) & (start_ns < end)
     return inside
 
@@ -300,13 +305,13 @@ def _ops_in(ops: pl.DataFrame, cpu_windows: pl.DataFrame, windows: pl.DataFrame)
     process = ops["process"].fill_null(-1).to_numpy()
     called, begin = ops["call_start_ns"].fill_null(never).to_numpy(), ops["start_ns"].to_numpy()
     inside = np.zeros(len(called), np.bool_)
-    for key, start, end in cpu_windows.select("process", "start_ns", "end_ns").iter_rows():
+    for key, start, end in cpu_windows["process", "start_ns", "end_ns"].iter_rows():
         inside |= (process == key) & (called >= start) & (called < end)
     alone = np.flatnonzero(called == never)
     if len(alone):
         # Such as the migrations of unified memory: nobody launches them, and the device is busy with them all the same.
         device = ops["device"].to_numpy()[alone]
-        for key, key_device, start, end in windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+        for key, key_device, start, end in windows["process", "device", "start_ns", "end_ns"].iter_rows():
             inside[alone] |= (
                 (process[alone] == key) & (device == key_device) & (begin[alone] >= start) & (begin[alone] < end)
             )

@@ -92,7 +92,7 @@ def _probe_frames(ranges: Ranges, calls: pl.DataFrame) -> pl.DataFrame:
     sync, copy = (kind == Call.SYNC).to_numpy(), (kind == Call.COPY).to_numpy()
     never = np.iinfo(np.int64).max
     parts = [pl.DataFrame(schema=_FRAMES)]
-    for low, high, part in _on_threads(calls, marks.select("thread", "start_ns", "name"), "start_ns"):
+    for low, high, part in _on_threads(calls, marks["thread", "start_ns", "name"], "start_ns"):
         call = np.flatnonzero(sync[low:high] | copy[low:high]) + low
         mark = np.searchsorted(part["start_ns"].to_numpy(), start[call], side="right") - 1
         first_wait = np.full(part.height, never)

@@ -62,7 +62,7 @@ def _pause(process: int | None, thread: int | None, time: int, kind: str, text: 
 
 def decode(marks: pl.DataFrame) -> pl.DataFrame:
     """Return the pauses of marks (process, thread, start_ns, kind, name) in order of time, columns as declared (PAUSES)."""
-    rows = marks.select("process", "thread", "start_ns", "kind", "name").iter_rows()
+    rows = marks["process", "thread", "start_ns", "kind", "name"].iter_rows()
     pauses = [pause for row in rows if (pause := _pause(*row))]
     return pl.DataFrame(pauses, schema=_SCHEMA).sort("start_ns", "end_ns")
 

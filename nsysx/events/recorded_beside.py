@@ -12,7 +12,7 @@ def recorded_beside(ranges: pl.DataFrame, ops: pl.DataFrame, step: tuple[int, in
 
     Another window of the capture may hold operators of steps that are far from it.
     """
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns").select("start_ns", "end_ns")
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")["start_ns", "end_ns"]
     before, behind = steps.filter(pl.col("start_ns") < step[0])[-1:], steps.filter(pl.col("start_ns") >= step[1])[:1]
     held = [
         ops.filter(pl.col("start_ns") >= start, pl.col("end_ns") <= end).height

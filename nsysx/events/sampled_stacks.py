@@ -125,7 +125,7 @@ def places(stacks: pl.DataFrame) -> Places:
     of_stack = key.join(distinct, on=key.columns, how="left", nulls_equal=True, maintain_order="left")["place"]
     framework = [
         None if f < 0 else f"{short(of_file[f])}:{functions[g] or UNKNOWN}"
-        for f, g in distinct.select("_file", "_function").iter_rows()
+        for f, g in distinct["_file", "_function"].iter_rows()
     ]
     place_of = np.full(count, -1)
     place_of[number_of] = of_stack.cast(pl.Int64).to_numpy()

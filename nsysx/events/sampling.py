@@ -117,7 +117,7 @@ def gpu_work_error(given: Profile, sampled: Sampled) -> float:
     window = given.steps.cpu_windows.filter(pl.col("process") == given.process)
     if not counted or not window.height:
         return 0.0
-    begin, end = window.select("start_ns", "end_ns").row(0)
+    begin, end = window["start_ns", "end_ns"].row(0)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     inside = (
         launched.fill_null(False).to_numpy()
@@ -166,7 +166,7 @@ def _steps(look: Trace) -> pl.DataFrame | None:
     steps = steps.sort("start_ns")
     if (steps["start_ns"] < steps["end_ns"].shift(1)).any():
         return None
-    return steps.select("start_ns", "end_ns")
+    return steps["start_ns", "end_ns"]
 
 
 CHOICE = Choice(is_step, choose)

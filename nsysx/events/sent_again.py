@@ -243,7 +243,7 @@ class _StepSends:
 
     def _nodes_of(self, number: int) -> list[SpanOfThread]:
         """Return when the node of a function is at work in backward."""
-        nodes = self._nodes.filter(pl.col("number") == number).select("thread", "start_ns", "end_ns")
+        nodes = self._nodes.filter(pl.col("number") == number)["thread", "start_ns", "end_ns"]
         return [SpanOfThread(*row) for row in nodes.iter_rows()]
 
     def _only_sends(self, begin_ns: int, end_ns: int) -> bool:
@@ -273,7 +273,7 @@ class _StepSends:
     def _numbered(self) -> pl.DataFrame:
         """Functions of autograd and their nodes, which carry the same number."""
         numbered = (pl.col("number") >= 0) & pl.col("name").cast(pl.String).str.contains(_FUNCTIONS)
-        return self._operators.filter(numbered).select("thread", "start_ns", "end_ns", "number", "name", "label")
+        return self._operators.filter(numbered)["thread", "start_ns", "end_ns", "number", "name", "label"]
 
     @cached_property
     def _functions(self) -> pl.DataFrame:

@@ -75,7 +75,7 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     rows = rows[start[rows] >= reach]
     launched = correlated.gpu_ops.select("call", op="name", grid="grid", block="block").drop_nulls("call")
     op = launched.unique("call", keep="first", maintain_order=True)
-    made = calls.select("call", "name")[rows].join(op, on="call", how="left", maintain_order="left")
+    made = calls["call", "name"][rows].join(op, on="call", how="left", maintain_order="left")
     made = made.with_columns(lookup.text(made[c]) for c in ("name", "op"))
     key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")
     phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
@@ -331,7 +331,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     Without such steps the same object is returned.
     """
     marks = marked_when.switches(ranges.notes)
-    steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).select("process", "start_ns", "end_ns")
+    steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own"))["process", "start_ns", "end_ns"]
     stretches = steps, marked_when.calls_outside(ranges, steps)
     for process in list(marks):
         of_process = [rows.filter(pl.col("process") == process) for rows in stretches]

@@ -87,7 +87,7 @@ def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
     n = cpu.height
     calls = attributed.api_calls
     once = lookup.matching(calls["kind"], "^(load|alloc|host_alloc)$")
-    loads = calls.select("process", "start_ns", "self_ns").filter(once).filter(pl.col("process") == cpu["process"][0])
+    loads = calls["process", "start_ns", "self_ns"].filter(once).filter(pl.col("process") == cpu["process"][0])
     loads = loads.sort("start_ns")
     step_of = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)

@@ -50,7 +50,7 @@ def step_coverage(
     it would count for them. Without GPU work it divides on the CPU.
     """
     all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
-    spans = all_of_it.select("start_ns", "end_ns").rows()
+    spans = all_of_it["start_ns", "end_ns"].rows()
     if not spans or not cpu.height or source == "capture":
         return None
     length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
@@ -58,6 +58,6 @@ def step_coverage(
     if not shown:
         return coverage(cpu, between, once, spans[0], ends)
     on_device = pl.col("device") == shown[0]
-    of_device = tiles.filter(on_device).select("index", "start_ns", "end_ns")
+    of_device = tiles.filter(on_device)["index", "start_ns", "end_ns"]
     steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
     return coverage(steps, between.filter(on_device), once, spans[0], ends)

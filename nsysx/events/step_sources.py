@@ -73,7 +73,7 @@ def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
                 pl.lit(before["start_ns"][0], dtype=pl.Int64).alias("start_ns"),
                 pl.lit(began[0], dtype=pl.Int64).alias("end_ns"),
             )
-            made.append(alike.select(list(STEP)))
+            made.append(alike[list(STEP)])
     return pl.concat(made).sort("process", "start_ns")
 
 
@@ -87,8 +87,7 @@ def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .with_columns(pl.col("start_ns").shift(-1).over("process").alias("next_ns"))
         .join(last, on="process", how="left")
         .with_columns(pl.coalesce("next_ns", "last_ns").alias("end_ns"))
-        .filter(pl.col("end_ns") > pl.col("start_ns"))
-        .select(list(STEP))
+        .filter(pl.col("end_ns") > pl.col("start_ns"))[list(STEP)]
     )
 
 
@@ -116,16 +115,12 @@ def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     spans = ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "optimizer")).sort("process", "start_ns")
     spans = spans.filter(pl.col("label") == pl.col("label").first().over("process"))
     spans = _turns(spans, calls)
-    first = pl.concat([calls.select("process", "start_ns"), ranges.select("process", "start_ns")])
+    first = pl.concat([calls["process", "start_ns"], ranges["process", "start_ns"]])
     first = first.group_by("process").agg(pl.col("start_ns").min().alias("first_ns"))
-    return (
-        spans.join(first, on="process", how="left")
-        .with_columns(
-            pl.coalesce(pl.col("end_ns").shift(1).over("process"), "first_ns").alias("start_ns"),
-            pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("number"),
-        )
-        .select(list(STEP))
-    )
+    return spans.join(first, on="process", how="left").with_columns(
+        pl.coalesce(pl.col("end_ns").shift(1).over("process"), "first_ns").alias("start_ns"),
+        pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("number"),
+    )[list(STEP)]
 
 
 def whole_capture(attributed: Attributed) -> pl.DataFrame:
@@ -134,14 +129,13 @@ def whole_capture(attributed: Attributed) -> pl.DataFrame:
     span = pl.col("start_ns").min(), pl.col("end_ns").max()
     spans = pl.concat([frame.group_by("process").agg(span) for frame in (calls, attributed.gpu_ops)])
     busiest = calls.group_by("process", "thread").len().sort("len", "thread", descending=[True, False])
-    main = busiest.unique("process", keep="first", maintain_order=True).select("process", "thread")
+    main = busiest.unique("process", keep="first", maintain_order=True)["process", "thread"]
     return (
         spans.group_by("process")
         .agg(span)
         .join(main, on="process", how="left")
         .with_columns(pl.lit(0, dtype=pl.Int64).alias("number"))
-        .sort("process")
-        .select(list(STEP))
+        .sort("process")[list(STEP)]
     )
 
 
@@ -283,7 +277,7 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
     if len(begin) < FEWEST_SPREAD:
         return ""
     # The host may run ahead and then wait; the device may be late. Only what is uneven on both is no repetition.
-    called = ops.select("call_start_ns", "start_ns").drop_nulls().sort("call_start_ns", "start_ns")
+    called = ops["call_start_ns", "start_ns"].drop_nulls().sort("call_start_ns", "start_ns")
     first = np.searchsorted(called["call_start_ns"].to_numpy(), begin)
     on_device = called["start_ns"].to_numpy()[np.minimum(first, called.height - 1)]
     spread = []

@@ -23,7 +23,7 @@ def gpu_work(cpu: pl.DataFrame, tiles: pl.DataFrame, ops: pl.DataFrame) -> I64:
     """
     sums = np.zeros(int(cpu["index"].max() or 0) + 1 if cpu.height else 0, np.int64)  # type: ignore[arg-type]
     for (process, device), of_device in tiles.group_by("process", "device"):
-        work = ops.filter((ops["process"] == process) & (ops["device"] == device)).select("start_ns", "end_ns")
+        work = ops.filter((ops["process"] == process) & (ops["device"] == device))["start_ns", "end_ns"]
         work = work.sort("start_ns")
         total = np.concatenate(([0], np.cumsum((work["end_ns"] - work["start_ns"]).to_numpy())))
         inside = of_device.filter(pl.col("index") < len(sums))

@@ -238,7 +238,7 @@ def _windows(
     span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
     if whole:
         windows = attributed.gpu_ops.group_by("process", "device").agg(span)
-        cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
+        cpu_windows = whole_capture(attributed)["process", "start_ns", "end_ns"]
     else:
         windows = (
             tiles.filter(_within_stretches([steady or (0, -1)]))

@@ -169,7 +169,7 @@ def _by_time(cpu: pl.DataFrame, ops: pl.DataFrame, passes: Mapping[int, float]) 
     behind = (pl.col("meeting").forward_fill().fill_null(-1) + 1).over("process")
     number = pl.when(pl.col("met_ns").is_null()).then(pl.col("number")).otherwise(pl.coalesce("meeting", behind))
     joined = whole.join(meetings, on=["process", "index"], how="left", maintain_order="left")
-    return joined.with_columns(number.alias("number")).select(cpu.columns)
+    return joined.with_columns(number.alias("number"))[cpu.columns]
 
 
 def _meetings(steps: pl.DataFrame) -> pl.DataFrame:

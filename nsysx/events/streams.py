@@ -102,12 +102,12 @@ class Streams:
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
         self.work = dict(_work(ops, trace.window))
-        places = {*self.work, *edges.select(columns).iter_rows(), *trace.event.select(columns).unique().iter_rows()}
+        places = {*self.work, *edges[columns].iter_rows(), *trace.event[columns].unique().iter_rows()}
         self._blocking = _blocking(trace, places)
         self.edges: dict[_Place, tuple[I64, I64]] = {}
         if not edges.height:
             return
-        source = list(edges.select("process", "rec_context", "rec_stream").iter_rows())
+        source = list(edges["process", "rec_context", "rec_stream"].iter_rows())
         recorded = edges["rec_ns"].to_numpy()
         groups = edges.with_row_index("_row").group_by(columns, maintain_order=True).agg("_row", "at_ns")
         rows = {tuple(key): (np.array(r), np.array(t)) for *key, r, t in groups.iter_rows()}

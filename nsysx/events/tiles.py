@@ -208,11 +208,11 @@ def gpu_tiles(
                 "next_ns": np.append(begin[1:], finish[-1]),
             }
         )
-        tiles.append(frame.select(list(_TILE)))
+        tiles.append(frame[list(_TILE)])
         rest = frame.filter(pl.Series(followed)).with_columns(
             pl.col("end_ns").alias("start_ns"), pl.col("next_ns").alias("end_ns")
         )
-        between.append(rest.select(list(_BETWEEN)))
+        between.append(rest[list(_BETWEEN)])
     order = ("process", "device", "index")
     return StepTiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
 

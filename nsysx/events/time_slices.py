@@ -73,12 +73,12 @@ def of_ops(ops: pl.DataFrame) -> TakenSlices | None:
     lengths = longer.unique(shape)["usual_ns"].to_numpy()
     if len(lengths) < FEWEST_SLICED_SHAPES or lengths.max() < SLICED_SHAPES_TIMES * lengths.min():
         return None
-    return TakenSlices(round(usual), longer.select("op", "usual_ns", "ns"), _late_ns(ops, round(usual)))
+    return TakenSlices(round(usual), longer["op", "usual_ns", "ns"], _late_ns(ops, round(usual)))
 
 
 def _late_ns(ops: pl.DataFrame, slice_ns: int) -> int:
     """Return how long launched ops of a device waited although it had nothing of the program's to do, as long as a slice at most (ns)."""
-    ordered = ops.select("start_ns", "end_ns", "call_end_ns", "cls").sort("start_ns")
+    ordered = ops["start_ns", "end_ns", "call_end_ns", "cls"].sort("start_ns")
     free = pl.max_horizontal(pl.col("end_ns").cum_max().shift(1), "call_end_ns")
     waited = ordered.select(
         ns=pl.col("start_ns") - free, sent=pl.col("cls").cast(pl.String) == DeviceActivity.COMM.value

@@ -66,8 +66,8 @@ def _find(profile: Profile) -> UnheldGradients | None:
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     ).with_columns(pl.col("name", "label", "kind").cast(pl.String))
-    ranges = ranges.select("thread", "start_ns", "end_ns", "kind", "own", "name", "label")
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).select("start_ns", "end_ns").sort("start_ns")
+    ranges = ranges["thread", "start_ns", "end_ns", "kind", "own", "name", "label"]
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own"))["start_ns", "end_ns"].sort("start_ns")
     recorded = ranges.filter(pl.col("kind") == "op")
     adding = recorded.filter(pl.col("name") == _ACCUMULATES)
     if not adding.height or recorded.height > MOST_FLOW_OPERATORS:
@@ -81,7 +81,7 @@ def _find(profile: Profile) -> UnheldGradients | None:
     theirs, marks = recorded.filter(within), ranges.filter(within & pl.col("own"))
     updated = _updated_sizes(theirs, marks.filter(pl.col("name") == "optimizer"))
     gradients = _spans(theirs.filter(pl.col("name") == _ACCUMULATES))
-    backwards = marks.filter(pl.col("name") == "backward").select("start_ns", "end_ns").sort("start_ns").rows()
+    backwards = marks.filter(pl.col("name") == "backward")["start_ns", "end_ns"].sort("start_ns").rows()
     lost = [each for each in gradients if each.size not in updated]
     if not backwards or not lost or len(lost) == len(gradients):
         return None
@@ -100,7 +100,7 @@ def _find(profile: Profile) -> UnheldGradients | None:
 def _updated_sizes(recorded: pl.DataFrame, stepping: pl.DataFrame) -> set[tuple[int, ...]]:
     """Return the sizes of all tensors that operators are given while optimizers step."""
     sizes = set[tuple[int, ...]]()
-    for thread, start, end in stepping.select("thread", "start_ns", "end_ns").rows():
+    for thread, start, end in stepping["thread", "start_ns", "end_ns"].rows():
         inside = (pl.col("thread") == thread) & (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
         for text in recorded.filter(inside)["label"].str.extract(SIZES, 1).drop_nulls().unique():
             sizes.update(sizes_of(text))
@@ -111,7 +111,7 @@ def _spans(recorded: pl.DataFrame) -> list[_Span]:
     """Return the operators that lie in no other, by thread and time. Numbers of Python bear the names of what lay in their memory."""
     spans, thread_before, until = list[_Span](), -1, -1
     ordered = recorded.sort("thread", "start_ns", "end_ns", descending=[False, False, True])
-    for thread, start, end, text in ordered.select("thread", "start_ns", "end_ns", "label").iter_rows():
+    for thread, start, end, text in ordered["thread", "start_ns", "end_ns", "label"].iter_rows():
         until = until if thread == thread_before else -1
         thread_before = thread
         number, given = re.search(ID, text or ""), re.search(SIZES, text or "")

@@ -135,7 +135,7 @@ def _calling_lines(profile: Profile, ops: I64, rows: Sequence[Row]) -> I64:
 
 def _gathering(profile: Profile, *, copies: bool) -> pl.DataFrame:
     """Return what the steps launch to gather parameters without gradients; ``copies``: a unit copies its parameters out of what came."""
-    ops = profile.steady_ops.select("op", "call", "name", "cls", "phase", "module", "stream", "call_start_ns")
+    ops = profile.steady_ops["op", "call", "name", "cls", "phase", "module", "stream", "call_start_ns"]
     comm = ops["cls"] == DeviceActivity.COMM.value
     busiest = ops.filter(~comm).group_by("stream").len().sort("len", "stream")["stream"]
     trains = ops["phase"].cast(pl.String).is_in(["forward", "backward", "optimizer"]).fill_null(value=False)

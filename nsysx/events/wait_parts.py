@@ -111,7 +111,7 @@ def _allocations_that_waited(rows: pl.DataFrame, d: I64) -> Flags:
     free = pl.Series(d <= start) & rows["kind"].cast(pl.String).is_in(Call.ALLOCATOR)
     alone = rows.filter(free).select("process", "name", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     usual = alone.group_by("process", "name").agg(pl.col("ns").median().alias("usual"), pl.len().alias("calls"))
-    joined = rows.select("process", "name").join(
+    joined = rows["process", "name"].join(
         usual.filter(pl.col("calls") >= FEWEST_USUAL_CALLS), on=["process", "name"], how="left", maintain_order="left"
     )
     longer = end - start - joined["usual"].fill_null(float("nan")).to_numpy()
@@ -130,7 +130,7 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     the call of the copy; they are edited as a whole. Elsewhere it is the call itself.
     """
     columns = ("call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id")
-    calls, ops = attributed.api_calls.select(columns), attributed.gpu_ops
+    calls, ops = attributed.api_calls[columns], attributed.gpu_ops
     rows = _targets(trace, calls, _blocking(calls, ops))
     d = _drained(Streams(trace, calls, ops), rows)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
@@ -146,7 +146,7 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     waited = (d > start) & (d <= end) & (~allocates | _allocations_that_waited(rows, d))
     backlog = np.where(waited, d - start, 0)
     own_ns = _own_op_ns(rows, ops, copies, start + backlog, end)
-    return rows.select("call", "awaited").with_columns(
+    return rows["call", "awaited"].with_columns(
         pl.Series("backlog_ns", backlog, dtype=pl.Int64),
         pl.Series("own_op_ns", own_ns, dtype=pl.Int64),
         pl.Series("host_ns", (end - start) - backlog - own_ns, dtype=pl.Int64),
@@ -159,7 +159,7 @@ def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64,
     own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
     # A batch of copies under one call can have pauses in between.
-    batches = rows.with_row_index("_row").filter(pl.col("own_ops") > 1).select("_row", "call")
+    batches = rows.with_row_index("_row").filter(pl.col("own_ops") > 1)["_row", "call"]
     members = ops.filter(
         (pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_in(batches["call"].implode())
     )
@@ -172,7 +172,7 @@ def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64,
 
 def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
-    columns = calls.select("kind", "name", "thread", "start_ns", "end_ns")
+    columns = calls["kind", "name", "thread", "start_ns", "end_ns"]
     asking, before = columns[chosen], columns[np.maximum(chosen - 1, 0)]
     waits = (lookup.coded(asking["kind"], {Call.SYNC: 0}) == 0) & lookup.matching(asking["name"], "Stream")
     after = waits & (lookup.coded(before["kind"], {Call.COPY: 0}) == 0) & (chosen > 0)

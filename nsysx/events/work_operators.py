@@ -119,7 +119,7 @@ def _inherits_other_sizes(attributed: Attributed, ranges: Ranges, call: I64, ste
         return unlike
     like = ranges.repeats.of
     columns = [pl.col("name").to_physical(), "grid", "block", "bytes"]
-    first = attributed.gpu_ops.select("call", "name", "grid", "block", "bytes").drop_nulls("call")
+    first = attributed.gpu_ops["call", "name", "grid", "block", "bytes"].drop_nulls("call")
     first = first.unique("call", keep="first", maintain_order=True)
     of_call = np.full(len(like) + 1, -1)
     of_call[first["call"].to_numpy()] = np.arange(first.height)
@@ -153,10 +153,8 @@ def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
         return op
     origin = capture_calls(trace, attributed.api_calls).sort("thread", "time_ns")
     row = _innermost_at(layer, origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
-    origin = origin.select("process", "graph_node").with_columns(row=pl.Series(row))
-    joined = ops.select("process", "graph_node").join(
-        origin, on=["process", "graph_node"], how="left", maintain_order="left"
-    )
+    origin = origin["process", "graph_node"].with_columns(row=pl.Series(row))
+    joined = ops["process", "graph_node"].join(origin, on=["process", "graph_node"], how="left", maintain_order="left")
     return joined["row"].fill_null(-1).to_numpy()
 
 
@@ -205,7 +203,7 @@ def _described(layer: Layer, used: I64, outermost: I64, node: I64, compiled: Fla
     described = described.with_columns(_results(layer, described))
     # Kernels of inductor take results too, and are not operators.
     described = described.with_columns(made=described["made"].set(pl.Series(compiled[used]), None))
-    kinds = described.select("name", "shapes", "results", "made").unique(maintain_order=True)
+    kinds = described["name", "shapes", "results", "made"].unique(maintain_order=True)
     counted = [operator_flops.flops_of_operator(*row) for row in kinds.iter_rows()]
     kinds = kinds.with_columns(
         pl.Series("flops", [None if why else n for n, why in counted], dtype=pl.Int64),
@@ -236,7 +234,7 @@ def _results(layer: Layer, described: pl.DataFrame) -> list[pl.Series]:
     if not (forward | backward).any():
         return [results, made]
     names = described.with_row_index("row").filter(pl.Series(forward | backward))
-    taken = _results_taken(layer, names.select("process", "id").drop_nulls())
+    taken = _results_taken(layer, names["process", "id"].drop_nulls())
     first = taken.filter(pl.col("result") == 0).unique(["process", "id"], keep="first", maintain_order=True)
     sizes = names.join(first, on=["process", "id"], how="left", maintain_order="left")["size"]
     row = names["row"].to_numpy()
@@ -260,7 +258,7 @@ def _by_sizes(described: pl.DataFrame, forward: Flags, backward: Flags, results:
     # A backward is given the gradient of the result first, then input and weight.
     shapes = pl.concat(
         [
-            key.filter(pl.Series(forward)).select("x", "w", "out"),
+            key.filter(pl.Series(forward))["x", "w", "out"],
             key.filter(pl.Series(backward)).select(x="w", w="third", out="x"),
         ]
     ).drop_nulls()
@@ -299,4 +297,4 @@ def _results_taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     given = given.join(names, on=["process", "as"], how="inner", maintain_order="left")
     sizes = text.gather(given["row"]).str.extract(_SIZES, 1).str.strip_prefix("[").str.extract_all(r"\[[\d, ]*\]")
     given = given.with_columns(size=sizes.list.get(given["place"], null_on_oob=True))
-    return given.filter(pl.col("size") != "[]").select("process", "id", "result", "size")
+    return given.filter(pl.col("size") != "[]")["process", "id", "result", "size"]

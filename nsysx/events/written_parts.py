@@ -136,7 +136,7 @@ def writes_of_calls(profile: Profile) -> I64:
     steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
     inside = [
         nodes.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
-        for start, end in steps.select("start_ns", "end_ns").iter_rows()
+        for start, end in steps["start_ns", "end_ns"].iter_rows()
     ]
     numbers = np.array([flow.sequence[row] for row in rows])
     writes = [_writes_of(each["number"].to_numpy(), numbers, rows) for each in inside]

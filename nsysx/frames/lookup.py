@@ -144,7 +144,7 @@ def _order(
     if len(tied):
         rows = np.arange(frame.height) if rows is None else rows
         keys_ = [*([group] if group else []), time, *then]
-        part = frame.select(keys_)[rows[tied]].with_row_index("_row")
+        part = frame[keys_][rows[tied]].with_row_index("_row")
         down = [False] * (len(keys_) - len(then)) + list(descending or [False] * len(then))
         rows[tied] = rows[tied][part.sort(keys_, descending=down, nulls_last=True)["_row"].to_numpy()]
     return rows

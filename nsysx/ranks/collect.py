@@ -57,7 +57,7 @@ def _places(profile: Profile, ops: pl.DataFrame) -> tuple[tuple[Place, ...], I64
     phase, module = (ops[c].cast(pl.String).to_list() for c in ("phase", "module"))
     where: list[tuple[str | None, int | None]] = [(None, None)] * ops.height
     if code is not None and ops.height:
-        rows = code.places.select("file", "line").rows()
+        rows = code.places["file", "line"].rows()
         lines_of_ops = code.places_of(code.op[ops["op"].to_numpy()]).tolist()
         where = [rows[row] if row >= 0 else (None, None) for row in lines_of_ops]
     numbers: dict[Place, int] = {}
@@ -100,7 +100,7 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
 
 def _compute_kernels(ops: pl.DataFrame) -> pl.DataFrame:
     compute = (ops["cls"] == DeviceActivity.COMPUTE.value) & (ops["op_kind"] == "kernel")
-    return ops.select("process", "device", "family", "name", "grid", "block", "start_ns", "end_ns").filter(compute)
+    return ops["process", "device", "family", "name", "grid", "block", "start_ns", "end_ns"].filter(compute)
 
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.CommunicatorMember]) -> int | None:
@@ -160,7 +160,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     ``alone``: no other report is of its job, so that a single rank is compared with none and its kernels are not gathered.
     """
     cards = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
-    windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
+    windows = profile.steps.windows["process", "device", "start_ns", "end_ns"].rows()
     communicators = nccl_notes.members(profile.trace)
     span, noted = _span(profile), _noted_by_nccl(profile.trace)
     devices = Counter(process for process, *_ in windows)

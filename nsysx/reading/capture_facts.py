@@ -187,7 +187,7 @@ def capture_of(
             traced.add(str(value))
         if match := _OPTIONS.match(str(name)):
             options[match[1]] = str(value)
-    gpu = pl.concat([frames[f].select("process", "device").unique() for f in ("kernel", "memcpy", "memset", "graph")])
+    gpu = pl.concat([frames[f]["process", "device"].unique() for f in ("kernel", "memcpy", "memset", "graph")])
     used = gpu.unique().sort("process", "device").rows()
     threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))

@@ -82,7 +82,7 @@ def members(trace: Trace) -> dict[int, dict[str, CommunicatorMember]]:
     by_process: dict[int, dict[str, CommunicatorMember]] = {}
     if trace.nccl is not None:
         rows = trace.nccl.filter(pl.col("communicator").is_not_null())
-        for thread, communicator, size, rank in rows.select("thread", "communicator", "size", "rank").iter_rows():
+        for thread, communicator, size, rank in rows["thread", "communicator", "size", "rank"].iter_rows():
             communicators = by_process.setdefault(ids.process_of(thread), {})
             if size is not None or communicator not in communicators:
                 communicators[communicator] = CommunicatorMember(size, rank)
@@ -107,7 +107,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     units: list[_Unit] = []
     depth = 0
     columns = ("operation", "start_ns", "end_ns", "communicator", "bytes", "peer", "root")
-    for operation, start, end, communicator, size, peer, root in rows.select(columns).iter_rows():
+    for operation, start, end, communicator, size, peer, root in rows[columns].iter_rows():
         if depth == 0 and (not units or start > units[-1].end_ns):
             units.append(_Unit(start, end, []))
         unit = units[-1]

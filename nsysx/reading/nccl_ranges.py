@@ -24,7 +24,7 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
     (--include-json=true writes it).
     """
     named = domains.filter(pl.col("domain_name").cast(pl.String) == schema.NCCL_DOMAIN)
-    places = set(named.select("process", "domain").iter_rows())
+    places = set(named["process", "domain"].iter_rows())
     if not places:
         return None
     present = tables["NVTX_EVENTS"]

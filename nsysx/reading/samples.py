@@ -128,7 +128,7 @@ def python_samples(
 ) -> StackSamples | None:
     """Return the Python samples of a report, None if sampling was off. ``window`` and ``around``: ns in the report's own time."""
     named = domains.filter(pl.col("domain_name").cast(pl.String).is_in(schema.PYTHON_SAMPLING_DOMAINS))
-    places = [(p, d) for p, d in named.select("process", "domain").unique().iter_rows() if None not in (p, d)]
+    places = [(p, d) for p, d in named["process", "domain"].unique().iter_rows() if None not in (p, d)]
     if not places:
         return None
     stacks = _Stacks()

@@ -43,13 +43,13 @@ def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
     blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
     records, edges = events(profile, window.calls)
     every = profile.attributed.api_calls
-    launches = every.select("process", "start_ns", "end_ns").filter(every["kind"] == Call.LAUNCH)
+    launches = every["process", "start_ns", "end_ns"].filter(every["kind"] == Call.LAUNCH)
     launches = launches.filter(pl.col("process") == profile.steps.process)
     # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
     usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
     return CallData(
-        waits={c: (b, h) for c, b, h in blocking.select("call", "backlog_ns", "host_ns").iter_rows()},
-        sites=dict(blocking.filter(pl.col("site") != pl.col("call")).select("call", "site").iter_rows()),
+        waits={c: (b, h) for c, b, h in blocking["call", "backlog_ns", "host_ns"].iter_rows()},
+        sites=dict(blocking.filter(pl.col("site") != pl.col("call"))["call", "site"].iter_rows()),
         records=records,
         edges=edges,
         targets=_targets(profile, window.calls),
@@ -62,11 +62,11 @@ def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
 
 def _staging(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
-    copies = profile.attributed.gpu_ops.select("call", "bytes", "copy_kind", "src_kind").filter(
+    copies = profile.attributed.gpu_ops["call", "bytes", "copy_kind", "src_kind"].filter(
         (pl.col("copy_kind") == HOST_TO_DEVICE_KIND) & (pl.col("src_kind") == PAGEABLE_KIND)
     )
     copies = copies.drop_nulls(["call", "bytes"]).join(window.calls.select("call"), on="call", how="semi")
-    return {call: round(size * STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
+    return {call: round(size * STAGED_NS_PER_BYTE) for call, size in copies["call", "bytes"].iter_rows()}
 
 
 def _usual_latency(window: ReplayedWindow) -> int:
@@ -74,7 +74,7 @@ def _usual_latency(window: ReplayedWindow) -> int:
 
     What a call copies itself tells nothing about it, unless there is nothing else: a kernel behind it has waited for it.
     """
-    launched = window.ops.select("call", "stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    launched = window.ops["call", "stream", "call_start_ns", "end_ns", "latency_ns"].drop_nulls("call_start_ns")
     copies = window.calls.filter(pl.col("kind") == Call.COPY)["call"].implode()
     others = ~launched["call"].is_in(copies).fill_null(value=False).to_numpy()
     return _median_latency(launched, others) or _median_latency(launched, np.full(len(others), True))
@@ -103,11 +103,11 @@ def events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, 
     key = ["process", "correlation_id"]
     calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
     trace = profile.trace
-    recorded = trace.event.join(calls, on=key, how="inner").select("call", "event", "stream")
+    recorded = trace.event.join(calls, on=key, how="inner")["call", "event", "stream"]
     waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
     return (
         {c: (e, s) for c, e, s in recorded.iter_rows()},
-        {c: (e, s) for c, e, s in waiting.select("call", "event", "stream").drop_nulls().iter_rows()},
+        {c: (e, s) for c, e, s in waiting["call", "event", "stream"].drop_nulls().iter_rows()},
     )
 
 
@@ -117,7 +117,7 @@ def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
     calls = calls.filter(pl.col("kind") == Call.SYNC)
     rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
     result: dict[int, int] = {}
-    for call, name, stream, event in rows.select("call", "name", "stream", "event").iter_rows():
+    for call, name, stream, event in rows["call", "name", "stream", "event"].iter_rows():
         if "Stream" in name and stream not in (None, schema.NO_STREAM):
             result[call] = stream
         elif "Event" in name and event not in (None, schema.NO_STREAM):
@@ -137,7 +137,7 @@ def _loading(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     starts = calls["start_ns"].to_numpy()
     ids = calls["call"].to_numpy()
     result: Counter[int] = Counter()
-    for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
+    for begin, finish in spans["start_ns", "end_ns"].iter_rows():
         reached, b = max(begin, window.start_ns), min(finish, window.end_ns)
         i = int(np.searchsorted(starts, reached, side="left"))
         # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.

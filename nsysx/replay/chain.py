@@ -178,7 +178,7 @@ def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
     queues = _Queues(window.start_ns, dict(before.group_by("stream").agg(pl.col("end_ns").max()).iter_rows()))
     # What has not begun by now fills the launch queue, too.
     waiting = before.filter(pl.col("start_ns") > window.start_ns).sort("called_ns", "start_ns")
-    for stream, start in waiting.select("stream", "start_ns").iter_rows():
+    for stream, start in waiting["stream", "start_ns"].iter_rows():
         queues.launched(stream, start)
     before = before.drop("start_ns")
     late = before.filter(pl.col("end_ns") > window.start_ns)  # an event behind other work is done by now
@@ -194,7 +194,7 @@ def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
     free: dict[int, int] = {}
     launched = late.sort("called_ns").rows()
     index = 0
-    for call, start in calls.select("call", "start_ns").iter_rows():
+    for call, start in calls["call", "start_ns"].iter_rows():
         while index < len(launched) and launched[index][0] < start:
             _, stream, end = launched[index]
             free[stream] = max(free.get(stream, 0), end)
@@ -211,7 +211,7 @@ def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
 
 def _closing(profile: Profile, window: ReplayedWindow) -> int:
     """Return the first call after the window on the replayed threads, -1 if there is none."""
-    calls = profile.attributed.api_calls.select("call", "thread", "start_ns")
+    calls = profile.attributed.api_calls["call", "thread", "start_ns"]
     behind = calls.filter(
         (pl.col("start_ns") >= window.end_ns) & pl.col("thread").is_in(window.calls["thread"].unique().implode())
     )
@@ -240,7 +240,7 @@ def _ops_of_calls(window: ReplayedWindow) -> dict[int, list[_Ran]]:
     launched = window.ops.filter(inside)
     by_call: dict[int, list[_Ran]] = {}
     columns = ("call", "op", "stream", "start_ns", "end_ns")
-    for call, *ran in launched.select(columns).sort("call", "start_ns", "op").iter_rows():
+    for call, *ran in launched[columns].sort("call", "start_ns", "op").iter_rows():
         by_call.setdefault(call, []).append((ran[0], ran[1], ran[2], ran[3]))
     orphans = window.ops.filter(pl.col("call").is_null()).sort("start_ns")
     if orphans.height and launched.height:

@@ -347,7 +347,7 @@ def _pinned(cols: Columns, fixed: Fixed, ops: frozenset[int], bandwidth: float |
     """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter."""
     copies = fixed.ops(ops)
     if bandwidth:
-        sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
+        sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops)))["op", "bytes"].iter_rows())
         duration = cols.op_duration.copy()
         for row in np.flatnonzero(copies).tolist():
             if size := sizes.get(int(fixed.op[row])):

@@ -47,7 +47,7 @@ from nsysx.replay.edits import (
 )
 from nsysx.replay.outcome import HOST, IN_TURN, Moved, Outcome, SteadyStep
 from nsysx.replay.replay_bounds import TRUSTED_ERROR, VALIDATED_ERROR_SHARE
-from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
+from nsysx.replay.replayed_window import Withheld
 from nsysx.replay.simulate import ReplayResult, run
 
 __all__ = [
@@ -81,11 +81,10 @@ class Replay:
     ran ahead while the steps were recorded (``run_ahead``).
     """
 
-    def __init__(self, profile: Profile, window: ReplayedWindow) -> None:
+    def __init__(self, profile: Profile, model: unprofiled.Model) -> None:
         self._profile = profile
-        self.window = window
+        self.window = window = model.window
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
-        model = unprofiled.Model(profile, window)
         self.unchanged_ns = model.step(0.0)
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR or self._missed(profile) <= TRUSTED_ERROR
@@ -291,7 +290,7 @@ def idle_of(profile: Profile) -> pl.DataFrame:
 
 def _sites(profile: Profile) -> dict[int, str]:
     """Return call -> call site for the blocking calls of the steady steps."""
-    return dict(profile.wait_sites().select("call", "site").iter_rows())
+    return dict(profile.wait_sites()["call", "site"].iter_rows())
 
 
 def replayed_scope(profile: Profile) -> Scope | None:
@@ -318,5 +317,5 @@ def unprofiled_of(profile: Profile) -> Unprofiled | Withheld:
 
 def build(profile: Profile) -> Replay | Withheld:
     """Return the replay of the steady steps of the shown process, or why there is none."""
-    window = choose(profile)
-    return window if isinstance(window, Withheld) else Replay(profile, window)
+    model = unprofiled.model_of(profile)
+    return model if isinstance(model, Withheld) else Replay(profile, model)

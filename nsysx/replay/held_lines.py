@@ -50,7 +50,7 @@ class _HoldingLine(NamedTuple):
 
 def pauses(profile: Profile) -> pl.DataFrame:
     """Return call, thread, start_ns, end_ns of the host code before each steady call: the time since the call before on its thread."""
-    calls = profile.steady_calls.select("call", "thread", "start_ns", "end_ns")
+    calls = profile.steady_calls["call", "thread", "start_ns", "end_ns"]
     calls = lookup.ordered(calls, "start_ns", (), group="thread")
     thread, start_ns, end_ns = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     before_ns = start_ns.copy()  # none before the first of a thread

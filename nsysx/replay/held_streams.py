@@ -30,13 +30,13 @@ class _Collective(NamedTuple):
 
 def held_by_collectives(profile: Profile, chain: Chain) -> Chain:
     """Return the chain in which ops whose pause is a collective of another stream, launched before, wait for that, by an event."""
-    ops = profile.attributed.gpu_ops.select("op", "start_ns", "end_ns", "cls")
+    ops = profile.attributed.gpu_ops["op", "start_ns", "end_ns", "cls"]
     comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
     paused = [item.ops[0].op for item in chain.items if item.ops and item.ops[0].pause >= HELD_FROM_NS]
     if not comm.height or not paused:
         return chain
     collectives = {op: (start, end) for op, start, end, _ in comm.iter_rows()}
-    began = dict(ops.filter(pl.col("op").is_in(paused)).select("op", "start_ns").iter_rows())
+    began = dict(ops.filter(pl.col("op").is_in(paused))["op", "start_ns"].iter_rows())
     held: dict[int, tuple[int, _Collective]] = {}
     launched: list[_Collective] = []
     for i, item in enumerate(chain.items):

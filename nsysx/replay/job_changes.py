@@ -71,7 +71,7 @@ def built_calls(profile: Profile) -> frozenset[int]:
 
     These are the loads, and what is asked of a kernel until its launch; the host code before them builds it.
     """
-    calls = profile.steady_calls.select("call", "thread", "kind", "start_ns", "end_ns").sort("thread", "start_ns")
+    calls = profile.steady_calls["call", "thread", "kind", "start_ns", "end_ns"].sort("thread", "start_ns")
     launches = calls["call"].is_in(profile.steady_ops["call"].drop_nulls().implode())
     # Stretch n of a thread ends with its n-th launch, itself not included.
     before = launches.cast(pl.Int64).cum_sum() - launches.cast(pl.Int64)
@@ -108,7 +108,7 @@ def communicating(profile: Profile) -> frozenset[int]:
 def _relieved(profile: Profile, removed: frozenset[int], ops: I64) -> F64:
     """Return what is left of ops that communication which is removed slows."""
     left = np.ones(len(ops))
-    timed = profile.attributed.gpu_ops.select("op", "start_ns", "end_ns", "cls")
+    timed = profile.attributed.gpu_ops["op", "start_ns", "end_ns", "cls"]
     comm = timed.filter(pl.col("op").is_in(list(removed)) & (timed["cls"] == DeviceActivity.COMM.value))
     begin, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
     if not len(end):
@@ -129,7 +129,7 @@ def _reduced_once(profile: Profile) -> frozenset[int]:
 
 def _in_phase(profile: Profile, phase: str) -> pl.DataFrame:
     """Return op, kind (of collective, "" for others) and copy_kind of the steady GPU work that a phase launches."""
-    ops = profile.steady_ops.select("op", "name", "cls", "phase", "module", "copy_kind")
+    ops = profile.steady_ops["op", "name", "cls", "phase", "module", "copy_kind"]
     ops = ops.filter(ops["phase"].cast(pl.String) == phase)
     names = ops["name"].cast(pl.String)
     comm = ops["cls"] == DeviceActivity.COMM.value
@@ -208,7 +208,7 @@ def _reduced_zeros(profile: Profile) -> frozenset[int]:
 
 def _updates(profile: Profile) -> frozenset[int]:
     """Return what an optimizer computes."""
-    ops = profile.steady_ops.select("op", "cls", "phase")
+    ops = profile.steady_ops["op", "cls", "phase"]
     computes = ops["cls"] == DeviceActivity.COMPUTE.value
     return frozenset(ops.filter((ops["phase"].cast(pl.String) == "optimizer") & computes)["op"].to_list())
 
@@ -252,7 +252,7 @@ def _of_called_unit(profile: Profile) -> frozenset[int]:
 
 def _exchanged_again(profile: Profile) -> frozenset[int]:
     """Return the collectives that a backward repeats, because it computes a part of the forward again."""
-    ops = profile.steady_ops.select("op", "cls", "recompute")
+    ops = profile.steady_ops["op", "cls", "recompute"]
     repeated = (ops["cls"] == DeviceActivity.COMM.value) & ops["recompute"].fill_null(value=False)
     return frozenset(ops.filter(repeated)["op"].to_list())
 
@@ -265,7 +265,7 @@ def _gathered_twice(profile: Profile) -> frozenset[int]:
 
 def _computed_again(profile: Profile) -> frozenset[int]:
     """Return all that a backward computes again of the forward."""
-    ops = profile.steady_ops.select("op", "recompute")
+    ops = profile.steady_ops["op", "recompute"]
     return frozenset(ops.filter(ops["recompute"].fill_null(value=False))["op"].to_list())
 
 

@@ -163,7 +163,7 @@ def _speed_factor(calls: pl.DataFrame) -> float:
 
 def _graph_nodes(window: ReplayedWindow) -> I64:
     """Return the number of recorded nodes of each call's graph; a graph that was traced as a whole has none."""
-    calls = window.calls.select("call", "kind")
+    calls = window.calls["call", "kind"]
     graphs = calls.filter(pl.col("kind") == Call.GRAPH_LAUNCH)["call"]
     nodes = window.ops.select("call").filter(pl.col("call").is_in(graphs.implode())).group_by("call").len()
     counted = calls.join(nodes, on="call", how="left", maintain_order="left")

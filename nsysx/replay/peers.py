@@ -47,7 +47,7 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     # is the step of ranks that do the same work at the same time, does not tell how long the receive waits.
     sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
     if sends < LEAST_SENDING_SHARE * (end_ns - start_ns):
-        whole = dict(in_window.select("op", "ns").iter_rows())
+        whole = dict(in_window["op", "ns"].iter_rows())
         others_facts = profile.other_ranks
         if others_facts is not None:
             return Waiting({op: others_facts.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
@@ -103,13 +103,29 @@ def communication(profile: Profile) -> list[int]:
 def others(profile: Profile, most: int = MOST_REPLAYED_PEERS) -> Iterator[Profile]:
     """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps.
 
+    It is the same profile for all who ask, so that what one of them has made of it is made.
+    """
+    shown = profile.once(_shown)
+    for process in [p for p in profile.once(ranks) if p != profile.process][:most]:
+        if process not in shown:
+            shown[process] = _showing(profile, process)
+        yield shown[process]
+
+
+def _shown(profile: Profile) -> dict[int, Profile]:
+    """Return the profiles of the other ranks that were asked for, by their processes."""
+    return {}
+
+
+def _showing(profile: Profile, process: int) -> Profile:
+    """Return the profile with another rank as the shown one.
+
     A rank whose window holds fewer steps than that of the shown one has fewer steady ones: behind the last must be another.
     """
     steady = profile.steps.steady
-    for process in [p for p in ranks(profile) if p != profile.process][:most]:
-        last = profile.steps.cpu.filter(pl.col("process") == process).height - 2
-        fewer = None if steady is None else (steady[0], max(min(steady[1], last), steady[0]))
-        yield profile.showing(replace(profile.steps, process=process, steady=fewer))
+    last = int((profile.steps.cpu["process"] == process).sum()) - 2
+    fewer = None if steady is None else (steady[0], max(min(steady[1], last), steady[0]))
+    return profile.showing(replace(profile.steps, process=process, steady=fewer))
 
 
 def ranks(profile: Profile) -> list[int]:

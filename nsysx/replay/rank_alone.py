@@ -8,7 +8,7 @@ from dataclasses import replace
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.replay import peers, unprofiled
-from nsysx.replay.replayed_window import Withheld, choose
+from nsysx.replay.replayed_window import Withheld
 
 
 def by_itself(profile: Profile) -> unprofiled.Model | None:
@@ -17,8 +17,8 @@ def by_itself(profile: Profile) -> unprofiled.Model | None:
 
 
 def _by_itself(profile: Profile) -> unprofiled.Model | None:
-    window = choose(profile)
-    return None if isinstance(window, Withheld) else unprofiled.Model(profile, window, peers.unknown(profile))
+    model = unprofiled.model_of(profile, profile.once(peers.unknown))
+    return None if isinstance(model, Withheld) else model
 
 
 def hosts_ns(profile: Profile, most_ns: int) -> Mapping[int, int]:

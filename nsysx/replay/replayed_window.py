@@ -112,7 +112,7 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
 
 def _launched(profile: Profile, which: pl.Expr) -> I64:
     """Return, sorted, when the GPU ops that meet ``which`` (a condition on process and device) were launched (ns)."""
-    ops = profile.attributed.gpu_ops.select("process", "device", "call_start_ns").filter(which)
+    ops = profile.attributed.gpu_ops["process", "device", "call_start_ns"].filter(which)
     return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
 
 
@@ -146,9 +146,9 @@ _OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "threa
 def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame] | Withheld:
     """Return the calls that drive the device in [start, end) and the device's ops, or why they cannot form a chain."""
     of_process = pl.col("process") == profile.steps.process
-    calls = profile.attributed.api_calls.select(_CALL)
+    calls = profile.attributed.api_calls[_CALL]
     calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
-    ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process, device=device)
+    ops = lookup.having(profile.attributed.gpu_ops[_OP], process=profile.steps.process, device=device)
     driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
     if not driving:
         return Withheld("the GPU work of the steady steps was launched outside the trace")
@@ -178,7 +178,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     end = np.arange(1, count + 1)
     # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
     begin = np.minimum(np.searchsorted(borders, borders[end] - MOST_REPLAYED_OPS), end - 1)
-    ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process)
+    ops = lookup.having(profile.attributed.gpu_ops[_OP], process=profile.steps.process)
     work = gpu_work(cpu[first : last + 1], tiles.filter(pl.col("index").is_between(first, last)), ops)
     steps = cpu[first : last + 1]
     level = _level(begin, end, _host_ns(profile, steps)[None, :], length[None, :])
@@ -205,7 +205,7 @@ def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any], *others: I6
 def _host_ns(profile: Profile, steps: pl.DataFrame) -> I64:
     """Return how long the host itself takes for each of these steps of one process (ns): long calls, which wait, are left out."""
     took = pl.col("end_ns") - pl.col("start_ns")
-    calls = profile.attributed.api_calls.select("process", "start_ns", "end_ns")
+    calls = profile.attributed.api_calls["process", "start_ns", "end_ns"]
     long = lookup.having(calls, process=int(steps["process"][0])).filter(took >= WAITING_CALL_NS)
     start, ns = long["start_ns"].to_numpy(), long.select(took).to_series().to_numpy()
     within = np.append(0, np.cumsum(ns[np.argsort(start, kind="stable")]))
@@ -239,7 +239,7 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
         return None
     number = pl.col("number")
     numbered = profile.steps.cpu.select("process", "index", number).filter(pl.col("process").is_in(ranks))
-    if numbered.select("process", "number").is_duplicated().any():  # steps that count anew in each epoch
+    if numbered["process", "number"].is_duplicated().any():  # steps that count anew in each epoch
         return None
     tiles = profile.steps.gpu.join(numbered, on=["process", "index"])
     tiles = tiles.filter(number.is_in(cpu["number"][first : last + 1].implode()))
@@ -249,7 +249,7 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     if not len(numbers):
         return None
     spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
-    launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
+    launched = profile.attributed.gpu_ops["process", "call_start_ns"].filter(spanned).group_by("process").len()
     per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
     parts = profile.steps.parts  # a window holds few steps of several parts
     fewest = min(FEWEST_STEPS_OF_JOB * parts, int(MOST_OPS_OF_JOB // per_step))

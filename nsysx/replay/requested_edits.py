@@ -251,7 +251,7 @@ def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome
 
 def _longest_waits(profile: Profile, replay: Replay) -> list[str]:
     blocked = replay.blocked_ns()
-    sites = profile.wait_sites().select("site", "call").group_by("site").agg("call")
+    sites = profile.wait_sites()["site", "call"].group_by("site").agg("call")
     waits = {site: sum(blocked.get(c, 0) for c in calls) for site, calls in sites.iter_rows()}
     return sorted((s for s, ns in waits.items() if ns), key=lambda s: (-waits[s], s))[:MOST_WAITS_TRIED]
 

@@ -56,7 +56,7 @@ def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], 
     )
     enough = pl.min_horizontal(pl.col("alone_ns", "beside_ns").list.len()) >= FEWEST_KERNEL_RUNS
     factors = []
-    for together, together_ns, alone_ns in runs.filter(enough).select("beside_op", "beside_ns", "alone_ns").iter_rows():
+    for together, together_ns, alone_ns in runs.filter(enough)["beside_op", "beside_ns", "alone_ns"].iter_rows():
         low, usual, high = np.quantile(alone_ns, (0.1, 0.5, 0.9))
         factor = float(usual / max(np.median(together_ns), 1))
         if factor < 1 and high <= STEADY_KERNEL_TIMES * low:

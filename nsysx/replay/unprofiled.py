@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -38,13 +38,39 @@ from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
 from nsysx.replay.simulate import run, traced
 
 
+@dataclass(frozen=True)
+class _Chained:
+    """The replayed steps of one rank as a chain, and what tracing added to them: whatever its collectives wait for."""
+
+    window: ReplayedWindow
+    added: overhead.Added
+    chain: chains.Chain
+
+
+def _chained(profile: Profile) -> _Chained | Withheld:
+    window = choose(profile)
+    if isinstance(window, Withheld):
+        return window
+    added = overhead.added(profile, window)
+    return _Chained(window, added, held_streams.held_by_collectives(profile, chains.chain(profile, window, added)))
+
+
+def model_of(profile: Profile, waiting: peers.Waiting | None = None) -> Model | Withheld:
+    """Return the model of the shown rank, whose collectives wait so long, or as the other ranks show; or why there is none.
+
+    All models of a rank have one chain, which is most of their cost.
+    """
+    chained = profile.once(_chained)
+    if isinstance(chained, Withheld):
+        return chained
+    return Model(chained, waiting or peers.waiting(profile, *chained.window.gpu_span))
+
+
 class Model:
     """One rank, whose step can be computed for any cost of tracing. For the factors see `WithoutTracing`."""
 
-    def __init__(self, profile: Profile, window: ReplayedWindow, waiting: peers.Waiting | None = None) -> None:
-        self.window, self.added = window, overhead.added(profile, window)
-        self.chain = held_streams.held_by_collectives(profile, chains.chain(profile, window, self.added))
-        waiting = waiting or peers.waiting(profile, *window.gpu_span)
+    def __init__(self, chained: _Chained, waiting: peers.Waiting) -> None:
+        self.window, self.added, self.chain = chained.window, chained.added, chained.chain
         #: Whether the other ranks show the waiting for them; if not, all communication may be waiting.
         self.with_peers = waiting.by_peers
         self.relieved = WithoutTracing(self.chain, waiting.ns, waiting.whole_ns)
@@ -245,12 +271,13 @@ def _mean_recorded(profile: Profile, process: int, device: int, steps: int) -> i
 
 def _other_ranks(profile: Profile) -> list[Modelled] | None:
     """Return the step of each other rank of the job by itself; None if one cannot be replayed, which may be the slowest."""
-    windows = [(other, choose(other)) for other in peers.others(profile)]
     elsewhere = profile.other_ranks.alone if profile.other_ranks else ()
-    if elsewhere is None or any(isinstance(window, Withheld) for _, window in windows):
+    if elsewhere is None:
         return None
-    alone = (Model(other, window).alone() for other, window in windows if isinstance(window, ReplayedWindow))
-    return [*alone, *elsewhere]
+    models = [model_of(other) for other in peers.others(profile)]
+    if any(isinstance(model, Withheld) for model in models):
+        return None
+    return [*(model.alone() for model in models if isinstance(model, Model)), *elsewhere]
 
 
 def _less_waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
