@@ -60,7 +60,9 @@ def coverage(
         [np.full(len(start), name) for name in (STEADY, LAST, ONCE, WARMUP)],
         OTHER,
     ).tolist()
-    elsewhere = dict(between.group_by("index").agg(pl.col("evaluation").any()).iter_rows())
+    elsewhere: dict[int, bool] = {}
+    for index, evaluation in between["index", "evaluation"].iter_rows():
+        elsewhere[index] = elsewhere.get(index, False) or evaluation
     following = np.append(start[1:], end[-1])
     seams = 0
     for i, name in enumerate(named):

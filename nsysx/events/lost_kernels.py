@@ -22,9 +22,8 @@ def lost(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
     Between the begin and the end of a graph's capture on their thread launches put nothing on it.
     """
-    idle = ((calls["kind"] == Call.LAUNCH) & (calls["gpu_ops"] == 0)).fill_null(False).to_numpy()
-    begun = lookup.matching(calls["name"], r"^cu(da)?StreamBeginCapture")
-    if not begun.any() or not idle.any():
+    idle: npt.NDArray[np.bool_] = ((calls["kind"] == Call.LAUNCH) & (calls["gpu_ops"] == 0)).to_numpy()
+    if not idle.any() or not (begun := lookup.matching(calls["name"], r"^cu(da)?StreamBeginCapture")).any():
         return idle
     ended = lookup.matching(calls["name"], r"^cu(da)?StreamEndCapture")
     rows = np.flatnonzero(begun | ended | idle)  # few of all calls
@@ -47,7 +46,7 @@ def at_the_end(calls: pl.DataFrame) -> bool:
 
 def _graphs_lost(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which launches of graphs have no work in the report; none where no graph has any, because that was not recorded."""
-    graphs = (calls["kind"] == Call.GRAPH_LAUNCH).fill_null(False).to_numpy()
+    graphs = (calls["kind"] == Call.GRAPH_LAUNCH).to_numpy()
     worked = (calls["gpu_ops"] > 0).to_numpy()
     return graphs & ~worked if (graphs & worked).any() else np.zeros(calls.height, np.bool_)
 

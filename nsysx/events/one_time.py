@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.catalogue import DeviceActivity
+from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events.attribute import Attributed
 from nsysx.events.event_bounds import (
     FEWEST_RETURNS,
@@ -26,9 +26,6 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, coverage
 
-#: The kind of calls that load code.
-_LOADS = "^load$"
-
 
 def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I64, I64]:
     """Return start and end (ns) of the one-time work of one process; the spans may overlap.
@@ -37,18 +34,19 @@ def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I
     """
     calls = lookup.having(attributed.api_calls["process", "kind", "start_ns", "end_ns"], process=process)
     # Code is mostly loaded in the first seconds, and what comes behind the last loading tells nothing of it.
-    last_ns = calls["start_ns"].filter(lookup.matching(calls["kind"], _LOADS)).max()
-    calls = calls.filter(pl.col("start_ns") <= pl.lit(last_ns, pl.Int64))  # no row where nothing was loaded
+    last_ns = calls["start_ns"].filter(calls["kind"] == Call.LOAD).max()
+    calls = calls.clear() if last_ns is None else calls.filter(calls["start_ns"] <= last_ns)
     calls = lookup.ordered(calls, "start_ns", ["end_ns"])
     start, end = (calls[c].to_numpy() for c in ("start_ns", "end_ns"))
     # Code that is loaded on a kernel's first launch is loaded inside the call that launches it. A watchdog that asks for events
     # meanwhile does not end the pause.
-    works = lookup.matching(calls["kind"], "^(?!event$)")
+    works = (calls["kind"] != Call.EVENT).to_numpy()
     reach = np.append(0, np.maximum.accumulate(np.where(works, end, 0)))[:-1] if len(end) else end
-    loads = np.flatnonzero(lookup.matching(calls["kind"], _LOADS))
+    loads = np.flatnonzero(calls["kind"] == Call.LOAD)
     root = np.maximum.accumulate(np.where(reach <= start, np.arange(len(start)), 0))[loads]
     begins = np.where(reach[root] > 0, np.minimum(reach[root], start[root]), start[root])
-    compiled = pauses.filter((pl.col("kind") == "compile") & (pl.col("process") == process))
+    compiled = lookup.having(pauses, process=process)
+    compiled = compiled.filter(compiled["kind"] == "compile")
     return (
         np.concatenate((begins, compiled["start_ns"].to_numpy())),
         np.concatenate((np.maximum(end[root], end[loads]), compiled["end_ns"].to_numpy())),
@@ -101,15 +99,18 @@ def _behind_others(
     for all others. The arguments are those of `one_time_steps`.
     """
     chosen = np.zeros(len(windows[0][0]), np.bool_)
-    comm = attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)["process", "start_ns", "end_ns"]
-    others = [other for other in comm["process"].unique(maintain_order=True).to_list() if other != process]
-    of_process = comm.filter(pl.col("process") == process).sort("start_ns")
+    ops = attributed.gpu_ops
+    comm = ops["process", "start_ns", "end_ns"].filter(ops["cls"] == DeviceActivity.COMM.value)
+    others = [other for other in lookup.present(comm["process"]) if other != process]
+    if not others:
+        return chosen
+    of_process = lookup.having(comm, process=process).sort("start_ns")
     start, end = (of_process[c].to_numpy() for c in ("start_ns", "end_ns"))
     needed_of = []  # of each window: the step of each collective, and what explains its length
     for begin, _, needed in _explained_by(windows, usual_ns):
         step = np.searchsorted(begin, start, side="right") - 1
         needed_of.append((step, np.where(step >= 0, needed[step], np.inf)))
-    if not others or not any((end - start >= needed).any() for _, needed in needed_of):
+    if not any((end - start >= needed).any() for _, needed in needed_of):
         return chosen
     before = np.append(np.int64(0), np.maximum.accumulate(end)[:-1])
     once = [coverage([spans(other, attributed, pauses)]) for other in others]

@@ -40,7 +40,7 @@ class Events:
 
     def __post_init__(self) -> None:
         for frame in (self.calls, self.ops):
-            strange = set(frame["process"].drop_nulls().unique().to_list()) - set(self.scope.processes)
+            strange = set(lookup.present(frame["process"])) - set(self.scope.processes)
             if strange:
                 raise ValueError(f"rows of processes {sorted(strange)} in a scope of {self.scope.processes}")
 
@@ -140,8 +140,8 @@ class Profile:
     @cached_property
     def window(self) -> tuple[int, int]:
         """What ``steady`` spans on the timeline of the shown device, else on the CPU; (0, 0) when there are no events."""
-        gpu = self._windows.filter(pl.col("device") == (-1 if self.device is None else self.device))
-        rows = gpu if gpu.height else self.steps.cpu_windows.filter(pl.col("process") == self.process)
+        gpu = lookup.having(self._windows, device=-1 if self.device is None else self.device)
+        rows = gpu if gpu.height else lookup.having(self.steps.cpu_windows, process=self.process)
         if not rows.height:
             return 0, 0
         start, end = rows["start_ns", "end_ns"].row(0)
@@ -149,7 +149,7 @@ class Profile:
 
     @property
     def _windows(self) -> pl.DataFrame:
-        return self.steps.windows.filter(pl.col("process") == self.process)
+        return lookup.having(self.steps.windows, process=self.process)
 
     def once(self, make: Callable[[Profile], T]) -> T:
         """Return ``make(self)``, made once for all who ask with the same function."""
@@ -292,7 +292,7 @@ def _rows(frame: pl.DataFrame, inside: Mask) -> pl.DataFrame:
 
 def calls_in(calls: pl.DataFrame, windows: pl.DataFrame) -> Mask:
     """Return which calls start in the CPU window of their process."""
-    process, start_ns = calls["process"].fill_null(-1).to_numpy(), calls["start_ns"].to_numpy()
+    process, start_ns = lookup.filled(calls["process"], -1), calls["start_ns"].to_numpy()
     inside = np.zeros(len(start_ns), np.bool_)
     for key, start, end in windows["process", "start_ns", "end_ns"].iter_rows():
         inside |= (process == key) & (start_ns >= start) & (start_ns < end)
@@ -302,8 +302,8 @@ def calls_in(calls: pl.DataFrame, windows: pl.DataFrame) -> Mask:
 def _ops_in(ops: pl.DataFrame, cpu_windows: pl.DataFrame, windows: pl.DataFrame) -> Mask:
     """Return which GPU ops were launched in the CPU window of their process, or without a call began in that of their device."""
     never = np.iinfo(np.int64).max
-    process = ops["process"].fill_null(-1).to_numpy()
-    called, begin = ops["call_start_ns"].fill_null(never).to_numpy(), ops["start_ns"].to_numpy()
+    process = lookup.filled(ops["process"], -1)
+    called, begin = lookup.filled(ops["call_start_ns"], never), ops["start_ns"].to_numpy()
     inside = np.zeros(len(called), np.bool_)
     for key, start, end in cpu_windows["process", "start_ns", "end_ns"].iter_rows():
         inside |= (process == key) & (called >= start) & (called < end)
@@ -320,11 +320,11 @@ def _ops_in(ops: pl.DataFrame, cpu_windows: pl.DataFrame, windows: pl.DataFrame)
 
 def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: bool) -> tuple[Scope, Scope]:
     """Return what the whole and the steady events cover."""
-    everyone = {p for f in (attributed.api_calls, attributed.gpu_ops) for p in f["process"].drop_nulls().unique()}
+    everyone = {p for f in (attributed.api_calls, attributed.gpu_ops) for p in lookup.present(f["process"])}
     first, last = steps.steady if chosen and steps.steady else (None, None)
     covered: Literal["part", "capture"] = "capture" if trace.window is None and trace.sampled is None else "part"
     whole = Scope("chosen" if chosen else covered, tuple(sorted(everyone | {steps.process})), first=first, last=last)
-    devices = tuple(steps.windows.filter(pl.col("process") == steps.process)["device"].sort().to_list())
+    devices = tuple(lookup.having(steps.windows, process=steps.process)["device"].sort().to_list())
     if steps.whole or steps.steady is None:
         return whole, Scope(covered, (steps.process,), devices)
     first, last = steps.steady if trace.sampled is None else (trace.sampled.indices[index] for index in steps.steady)
@@ -374,10 +374,9 @@ def gather(
 
 def _steady_events(scope: Scope, steps: StepTable, calls: pl.DataFrame, ops: pl.DataFrame) -> Events:
     """Return the calls and GPU ops of the steady steps of the shown process."""
-    shown = pl.col("process") == steps.process
     if steps.whole:
         of_process = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
     else:
-        cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
+        cpu_windows, windows = (lookup.having(f, process=steps.process) for f in (steps.cpu_windows, steps.windows))
         of_process = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
     return Events(scope, _rows(calls, of_process[0]), _rows(ops, of_process[1]))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
+from nsysx.catalogue import Call
 from nsysx.events.attribute import Attributed
 from nsysx.events.event_bounds import (
     FIRST_CALL_STEP_SHARE,
@@ -52,7 +53,7 @@ def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     Those that began and held nothing (a fetch that found its loader exhausted), and those before the first: networks that were called
     before training, in a program of which the report holds training, too.
     """
-    for process in steps["process"].unique().to_list():
+    for process in lookup.present(steps["process"]):
         told = steps_of_probe(probes, process)
         empty, first = told.get("empty"), told.get("first")
         numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
@@ -68,10 +69,13 @@ def _tiles(cpu: pl.DataFrame, gpu: pl.DataFrame) -> tuple[I64, I64]:
     """Return begin and end of each step on the device on which it is longest; on the CPU where there is no GPU work."""
     if not gpu.height:
         return cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy()
-    longest = gpu.sort(pl.col("end_ns") - pl.col("start_ns"), descending=True).unique("index", keep="first")
-    both = cpu.select("index").join(longest, on="index", how="left", maintain_order="left")
-    begin, end = (both[c].fill_null(0).to_numpy() for c in ("start_ns", "end_ns"))
-    return begin, end
+    index, tile = cpu["index"].to_numpy(), gpu["index"].to_numpy()
+    size = max(index.max(initial=-1), tile.max(initial=-1)) + 1
+    begin, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    by_length = np.argsort((gpu["start_ns"] - gpu["end_ns"]).to_numpy(), kind="stable")[::-1]
+    for times, column in ((begin, "start_ns"), (end, "end_ns")):
+        times[tile[by_length]] = gpu[column].to_numpy()[by_length]  # the last assignment, of the longest, holds
+    return begin[index], end[index]
 
 
 def _usual_and_long_ns(length: I64, last: int) -> tuple[float, float]:
@@ -86,8 +90,9 @@ def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
     """Return how long each step loads code and allocates (ns), more than the later steps do."""
     n = cpu.height
     calls = attributed.api_calls
-    once = lookup.matching(calls["kind"], "^(load|alloc|host_alloc)$")
-    loads = calls["process", "start_ns", "self_ns"].filter(once).filter(pl.col("process") == cpu["process"][0])
+    kind = calls["kind"]
+    once = (kind == Call.LOAD) | (kind == Call.ALLOC) | (kind == Call.HOST_ALLOC)
+    loads = lookup.having(calls["process", "start_ns", "self_ns"].filter(once), process=cpu["process"][0])
     loads = loads.sort("start_ns")
     step_of = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)

@@ -9,8 +9,8 @@ import polars as pl
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.step_sources import whole_capture
 from nsysx.events.tiles import Run
+from nsysx.frames import lookup
 from nsysx.reading.trace import Sampled
 
 
@@ -49,15 +49,25 @@ def step_coverage(
     It divides on the device that works most in the steps: the host runs ahead, and an evaluation that waits for the steps before
     it would count for them. Without GPU work it divides on the CPU.
     """
-    all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
-    spans = all_of_it["start_ns", "end_ns"].rows()
-    if not spans or not cpu.height or source == "capture":
+    if not cpu.height or source == "capture":
         return None
-    length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-    shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
-    if not shown:
-        return coverage(cpu, between, once, spans[0], ends)
-    on_device = pl.col("device") == shown[0]
-    of_device = tiles.filter(on_device)["index", "start_ns", "end_ns"]
-    steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
-    return coverage(steps, between.filter(on_device), once, spans[0], ends)
+    span = _span(int(cpu["process"][0]), attributed)
+    of_device = lookup.parted(tiles, "device")
+    length = {device: int((part["end_ns"] - part["start_ns"]).sum()) for (device,), part in of_device.items()}
+    shown = max(length, key=lambda device: (length[device], -device), default=0)
+    if span is None or length.get(shown, 0) <= 0:
+        return None if span is None else coverage(cpu, between, once, span, ends)
+    shown_tiles = of_device[shown,]["index", "start_ns", "end_ns"]
+    steps = cpu.drop("start_ns", "end_ns").join(shown_tiles, on="index", how="left", maintain_order="left")
+    return coverage(steps, lookup.having(between, device=shown), once, span, ends)
+
+
+def _span(process: int, attributed: Attributed) -> tuple[int, int] | None:
+    """Return when the first call or GPU op of a process begins and the last one ends (ns), None without any."""
+    every = (f["process", "start_ns", "end_ns"] for f in (attributed.api_calls, attributed.gpu_ops))
+    frames = [rows for f in every if (rows := lookup.having(f, process=process)).height]
+    if not frames:
+        return None
+    return min(int(f["start_ns"].to_numpy().min()) for f in frames), max(
+        int(f["end_ns"].to_numpy().max()) for f in frames
+    )

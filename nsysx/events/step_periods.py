@@ -48,6 +48,8 @@ def grouped(
     step it is as much work as before the others; parts before which there is less are no step. ``seams``: where the later parts of the
     capture begin; no step lies across.
     """
+    if not between.height:
+        return cpu, {}
     made, parts = [], {}
     launches = ops.select(
         "process", "call_start_ns", works=pl.Series(lookup.matching(ops["op_kind"], "^(kernel|graph)$"))

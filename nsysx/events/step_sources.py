@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -35,6 +36,8 @@ MARKS = "NVTX marks named like steps"
 
 def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
     """Return step rows from ranges: one inside an earlier one of its process is none, one that overlaps it a little cuts it."""
+    if not spans.height:
+        return pl.DataFrame(schema=STEP)
     spans = spans.sort("process", "start_ns", "end_ns", descending=[False, False, True])
     reach = pl.col("end_ns").cum_max().shift(1).over("process")
     spans = spans.filter(reach.is_null() | (pl.col("end_ns") > reach))
@@ -55,12 +58,14 @@ def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     A network's first call with gradients is usually a look at shapes before training. Where no training follows, and the steps begin
     with calls of the same network, it was the first of them; it has no number.
     """
-    by_probe = rows.filter(pl.col("own") & (pl.col("kind") == "phase"))
-    made = [steps]
-    for (process,), of_process in steps.group_by("process", maintain_order=True):
-        phases = by_probe.filter(pl.col("process") == process).sort("start_ns", "end_ns", descending=[False, True])
-        if phases["name"].is_in(["backward", "optimizer"]).any() or of_process["number"][0] != 0:
+    first_calls = []
+    for (process,), of_process in lookup.parted(steps, "process").items():
+        if of_process["number"][0] != 0:
             continue
+        phases = lookup.having(rows.filter(rows["own"] & (rows["kind"] == "phase")), process=process)
+        if ((phases["name"] == "backward") | (phases["name"] == "optimizer")).any():
+            continue
+        phases = phases.sort("start_ns", "end_ns", descending=[False, True])
         began, ended = of_process["start_ns"].to_list(), of_process["end_ns"].to_list()
         on_thread = phases.filter(pl.col("thread") == of_process["thread"][0])
         before = on_thread.filter(pl.col("end_ns") <= began[0])
@@ -73,8 +78,8 @@ def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
                 pl.lit(before["start_ns"][0], dtype=pl.Int64).alias("start_ns"),
                 pl.lit(began[0], dtype=pl.Int64).alias("end_ns"),
             )
-            made.append(alike[list(STEP)])
-    return pl.concat(made).sort("process", "start_ns")
+            first_calls.append(alike[list(STEP)])
+    return pl.concat([steps, *first_calls]).sort("process", "start_ns") if first_calls else steps
 
 
 def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +99,7 @@ def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
     kept = []
-    for (process,), of_process in spans.group_by("process", maintain_order=True):
+    for (process,), of_process in lookup.parted(spans, "process").items():
         launches = calls["start_ns"].filter((calls["process"] == process) & (calls["kind"] == Call.LAUNCH))
         called = launches.sort().to_numpy()
         counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
@@ -110,9 +115,15 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(kept) if kept else spans
 
 
-def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return steps that end where the optimizer's step ends; with several optimizers, the same one each time."""
-    spans = ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "optimizer")).sort("process", "start_ns")
+#: The rule of the steps that follow.
+_OPTIMIZER_RULE = "each step ends where the optimizer's step ends"
+
+
+def _from_optimizer(spans: pl.DataFrame, ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return steps that end where the optimizer's step (``spans``) ends; with several optimizers, the same one each time."""
+    if not spans.height:
+        return pl.DataFrame(schema=STEP)
+    spans = spans.sort("process", "start_ns")
     spans = spans.filter(pl.col("label") == pl.col("label").first().over("process"))
     spans = _turns(spans, calls)
     first = pl.concat([calls["process", "start_ns"], ranges["process", "start_ns"]])
@@ -173,29 +184,32 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             hint = "The report has: " + (", ".join(label[:60] for label in common) or "nothing in this report")
             raise NsysxError(what, slug="step-range-empty", hint=hint, exit_code=EXIT_EMPTY)
         return [("user", f"ranges that match {step_range!r}", matched)]
-    named = pl.col("kind") == "step"
-    by_probe, user, marked = (
-        rows.filter(named & pl.col("own")),
-        rows.filter(named & ~pl.col("own")),
-        marks.filter(named),
+    named, phase = rows["kind"] == "step", rows["kind"] == "phase"
+    by_probe, user, marked, optimizers = (
+        rows.filter(named & rows["own"]),
+        rows.filter(named & ~rows["own"]),
+        marks.filter(marks["kind"] == "step"),
+        rows.filter(phase & (rows["name"] == "optimizer")),
     )
+    # Each is made where a process has none of those before it.
     sources: tuple[tuple[str, str, int, Callable[[], pl.DataFrame]], ...] = (
-        ("nsysx", "step ranges of the probe", 1, lambda: _with_first_call(_from_spans(by_probe), rows)),
-        ("user", "NVTX ranges named like steps", 1, lambda: _from_spans(user)),
-        ("user", MARKS, 2, lambda: _from_marks(marked, calls)),
-        ("optimizer", "each step ends where the optimizer's step ends", 2, lambda: _from_optimizer(rows, calls)),
+        ("nsysx", "step ranges of the probe", 1, cache(lambda: _with_first_call(_from_spans(by_probe), rows))),
+        ("user", "NVTX ranges named like steps", 1, cache(lambda: _from_spans(user))),
+        ("user", MARKS, 2, cache(lambda: _from_marks(marked, calls))),
+        ("optimizer", _OPTIMIZER_RULE, 2, cache(lambda: _from_optimizer(optimizers, rows, calls))),
     )
-    made = [(source, rule, least, make()) for source, rule, least, make in sources]
     chosen_of: list[Found] = []
     narrow: Found | None = None
-    evaluations = rows.filter(pl.col("own") & (pl.col("kind") == "phase") & (pl.col("name") == "evaluation"))
+    evaluations = rows.filter(rows["own"] & phase & (rows["name"] == "evaluation"))
     # A process has its own steps, whatever runs beside it. Ranks of one job have steps of one kind: what is an evaluation between steps of
     # one, however often it comes, is none of the rollouts that another could have.
-    once = _with_steps(attributed, made[0][-1], evaluations)
-    for process in sorted({p for *_, steps in made for p in steps["process"].unique().to_list()}):
+    once = _with_steps(attributed, sources[0][-1](), evaluations)
+    marking = (by_probe, user, marked, optimizers)
+    for process in sorted({process for of_source in marking for process in lookup.present(of_source["process"])}):
         own_ops = lookup.having(attributed.gpu_ops, process=process)
-        for source, rule, least, steps in made:
-            of_process = steps.filter(pl.col("process") == process)
+        for source, rule, least, make in sources:
+            steps = make()
+            of_process = lookup.having(steps, process=process)
             if of_process.height < least:
                 continue
             # What comes behind few of the steps is an exception, or ends a round of several of them (step_periods).
@@ -290,20 +304,16 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
     return ""
 
 
-#: Copies are not work of a step: what a program loads before its first step may take longer than all of them.
-_COMPUTES = ("kernel", "graph")
-
-
 def _with_steps(attributed: Attributed, by_probe: pl.DataFrame, evaluations: pl.DataFrame) -> set[int]:
     """Return the processes whose steps of the probe cover their work, if those are the steps of several processes."""
-    marked = by_probe["process"].unique().to_list()
+    marked = lookup.present(by_probe["process"])
     if len(marked) < 2:
         return set()
     return {
         process
         for process in marked
         if _covers(
-            by_probe.filter(pl.col("process") == process),
+            lookup.having(by_probe, process=process),
             lookup.having(attributed.gpu_ops, process=process),
             evaluations,
             FEWEST_BETWEEN,
@@ -323,26 +333,24 @@ def _covers(
     iteration. ``unmarked_before``: what knows a loop by its rounds has seen some of them before it marks one, so the same kernels before
     the first step do not count.
     """
-    computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
-    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", "name", computes).drop_nulls(
-        "call_start_ns"
-    )
-    computing = launched.filter("computes")
-    launched = computing if computing.height else launched
-    whole = launched.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
+    launched = ops["process", "call_start_ns", "start_ns", "end_ns", "name", "op_kind"].drop_nulls("call_start_ns")
+    # Copies are not work of a step: what a program loads before its first step may take longer than all of them.
+    computes = (launched["op_kind"] == "kernel") | (launched["op_kind"] == "graph")
+    launched = launched.filter(computes) if computes.any() else launched
+    whole = int((launched["end_ns"] - launched["start_ns"]).sum())
     inside = 0
-    for (process,), of_process in steps.group_by("process"):
-        part = launched.filter(pl.col("process") == process)
+    for (process,), of_process in lookup.parted(steps, "process").items():
+        part = lookup.having(launched, process=process)
         start, end = of_process["start_ns"].sort().to_numpy(), of_process["end_ns"].sort().to_numpy()
         if len(start) >= 4:
             start, end = start[:-1], end[:-1]
         called, ns = part["call_start_ns"].to_numpy(), (part["end_ns"] - part["start_ns"]).to_numpy()
         within = _within(called, start, end)
         inside += int(ns[within].sum())
-        if unmarked_before:
+        if unmarked_before and (called < start[0]).any():
             repeated = part["name"].is_in(part["name"].filter(pl.Series(within, dtype=pl.Boolean)).unique().implode())
             whole -= int(ns[repeated.to_numpy() & (called < start[0])].sum())
-        beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
+        beside = lookup.having(evaluations, process=process).sort("start_ns")
         begin, until = union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns")))
         if len(np.unique(np.searchsorted(start, begin))) < often:
             whole -= int(ns[~within & _within(called, begin, until)].sum())

@@ -34,7 +34,8 @@ from nsysx.events.step_coverage import step_coverage, steps_of_coverage
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import Run, StepTiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
-from nsysx.model import Row
+from nsysx.frames import frame_columns, lookup
+from nsysx.model import Column, Row
 from nsysx.reading.trace import Sampled
 
 
@@ -115,8 +116,7 @@ def find(
     cpu, tiles, grouped, passes = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(_timed_bare(cpu, probes), attributed.gpu_ops)
     parts = grouped.get(process) or passes.get(process, 1)
-    shown = pl.col("process") == process
-    shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
+    shown_steps, tiled, rest = (lookup.having(f, process=process) for f in (cpu, tiles.gpu, tiles.between))
     ends = _part_ends(shown_steps, seams)
     whole = steps == "all" or source == "capture"
     steady, once = _chosen_steps(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
@@ -128,7 +128,7 @@ def find(
         warm_from = judge(range(ends[0] + 1))[0] if sampled and ends else stretches[0][0]
     cpu = steps_to_meetings.numbered(_marked(cpu, steady, warm_from, once), attributed.gpu_ops, passes)
     windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
-    shown_steps = cpu.filter(shown)
+    shown_steps = lookup.having(cpu, process=process)
     shown_steady = shown_steps.filter(_within_stretches(stretches))
     lengths, numbers = step_work.lengths(shown_steady, tiled)
     work = None if bare.timed(probes, process) else step_work.gpu_work(shown_steady, tiled, attributed.gpu_ops)
@@ -139,7 +139,7 @@ def find(
         rule + _grouped_by(grouped.get(process)) + _met_after(passes.get(process)),
         cpu=cpu,
         gpu=tiles.gpu,
-        between=tiles.between.filter(_between_parts(seams).not_()),
+        between=tiles.between.filter(_between_parts(seams).not_()) if seams else tiles.between,
         windows=windows,
         cpu_windows=cpu_windows,
         process=process,
@@ -161,7 +161,7 @@ def _proposed(ranges: Ranges, attributed: Attributed, step_range: str | None) ->
     sources = find_steps(ranges, attributed, step_range)
     all_steps = pl.concat([steps for *_, steps in sources])
     process = _busiest(all_steps, attributed.gpu_ops)
-    source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
+    source, rule, _ = next((s for s in sources if process in lookup.present(s[2]["process"])), sources[0])
     return all_steps, source, rule
 
 
@@ -208,15 +208,13 @@ def _tiled(
     ops = attributed.gpu_ops
     cpu = all_steps.sort("process", "start_ns")
     part = np.searchsorted(np.asarray(seams, np.int64), cpu["start_ns"].to_numpy(), side="right")
-    following = pl.col("part").shift(-1).over("process")  # each part cuts its last step
-    cpu = (
-        cpu.with_columns(pl.Series("part", part, dtype=pl.Int64))
-        .with_columns(
-            pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
-            (following.is_null() | (following != pl.col("part"))).alias("cut"),
-        )
-        .drop("part")
-        .with_columns(pl.lit(1, pl.Int64).alias("parts"))
+    process, row = cpu["process"].to_numpy(), np.arange(cpu.height)
+    begins = process != np.append(process[:1] - 1, process[:-1])
+    ends = np.append(begins[1:] | (np.diff(part) != 0), True)[: len(row)]  # each part cuts its last step
+    cpu = cpu.with_columns(
+        pl.Series("index", row - np.maximum.accumulate(np.where(begins, row, 0)), dtype=pl.Int64),
+        pl.Series("cut", ends, dtype=pl.Boolean),
+        pl.Series("parts", np.ones(len(row), np.int64)),
     )
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
@@ -237,17 +235,21 @@ def _windows(
     """Return what averages are taken over, on each device and on the CPU: the ``steady`` tiles and steps, or the whole capture."""
     span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
     if whole:
-        windows = attributed.gpu_ops.group_by("process", "device").agg(span)
-        cpu_windows = whole_capture(attributed)["process", "start_ns", "end_ns"]
-    else:
-        windows = (
-            tiles.filter(_within_stretches([steady or (0, -1)]))
-            .group_by("process", "device")
-            .agg(span)
-            .filter(pl.col("end_ns") > pl.col("start_ns"))
-        )
-        cpu_windows = cpu.filter("steady").group_by("process").agg(span)
-    return windows.sort("process", "device"), cpu_windows.sort("process")
+        windows = attributed.gpu_ops.group_by("process", "device").agg(span).sort("process", "device")
+        return windows, whole_capture(attributed)["process", "start_ns", "end_ns"].sort("process")
+    first, last = steady or (0, -1)
+    inside = tiles.filter((tiles["index"] >= first) & (tiles["index"] <= last))
+    windows = _spans(inside, frame_columns.GPU_WINDOWS, "process", "device")
+    return windows.filter(windows["end_ns"] > windows["start_ns"]), _spans(
+        cpu.filter(cpu["steady"]), frame_columns.CPU_WINDOWS, "process"
+    )
+
+
+def _spans(steps: pl.DataFrame, columns: Sequence[Column], *keys: str) -> pl.DataFrame:
+    """Return the first start and the last end of the steps with each combination of the keys, in their order."""
+    parts = sorted(lookup.parted(steps, *keys).items(), key=lambda item: item[0])
+    rows = [(*key, part["start_ns"].min(), part["end_ns"].max()) for key, part in parts]
+    return pl.DataFrame(rows, schema=frame_columns.schema(columns), orient="row")
 
 
 def _steady(
@@ -273,8 +275,9 @@ def _marked(cpu: pl.DataFrame, steady: Run | None, warm_from: int, once: Flags) 
     """Return the steps with ``steady`` and ``warmup``."""
     first, last = steady or (0, -1)
     # Warm-up is what lies before all steady steps, or has a one-time cost before those that averages are taken over.
-    cold = (pl.col("index") < warm_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
-    return cpu.with_columns(pl.col("index").is_between(first, last).alias("steady"), cold.alias("warmup"))
+    index = cpu["index"].to_numpy()
+    cold = (index < warm_from) | np.isin(index, np.flatnonzero(once[:first]))
+    return cpu.with_columns(pl.Series("steady", (index >= first) & (index <= last)), pl.Series("warmup", cold))
 
 
 def _course(recorded: Trend, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
@@ -312,8 +315,7 @@ def _of_main(cpu: pl.DataFrame, seams: Sequence[int], main: int, sampled: Sample
 
 def _between_parts(seams: Sequence[int]) -> pl.Expr:
     """Return whether what follows a step is nothing of the program: one part of the capture ended and another began."""
-    across = ((pl.col("cpu_start_ns") < seam) & (pl.col("cpu_end_ns") >= seam) for seam in seams)
-    return pl.any_horizontal(pl.lit(False), *across)
+    return pl.any_horizontal((pl.col("cpu_start_ns") < seam) & (pl.col("cpu_end_ns") >= seam) for seam in seams)
 
 
 def _steps_inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
@@ -330,20 +332,17 @@ def _steps_inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.Dat
 def _timed_bare(cpu: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     """Return the steps without those of processes that trained beside the one whose steps were timed between the windows, if it has any."""
     beside = {p.get("pid") for p in probes if p.get("windows_of")}
-    processes = [key for key in cpu["process"].unique().to_list() if ids.pid_of(key) not in beside]
+    processes = [key for key in lookup.present(cpu["process"]) if ids.pid_of(key) not in beside] if beside else []
     return cpu.filter(cpu["process"].is_in(processes)) if processes else cpu
 
 
 def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
     """Return the process with steps that works most on the GPU, 0 where there are no steps."""
-    busiest = ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("d"))
-    ranked = (
-        cpu.group_by("process")
-        .len()
-        .join(busiest, on="process", how="left")
-        .sort("d", "len", "process", nulls_last=True, descending=[True, True, False])
-    )
-    return int(ranked["process"][0]) if ranked.height else 0
+    processes = lookup.present(cpu["process"])
+    if len(processes) < 2:
+        return processes[0] if processes else 0
+    work = dict(ops.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum()).iter_rows())
+    return max(processes, key=lambda key: (work.get(key, -1), (cpu["process"] == key).sum(), -key))
 
 
 def _chosen_steps(steps: str | None, count: int, source: str) -> Run | None:

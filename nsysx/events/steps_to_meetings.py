@@ -22,6 +22,7 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.event_bounds import MOST_STEP_PARTS
 from nsysx.events.operator_bounds import FEWEST_MEETINGS
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: Phases in which a pass runs.
@@ -37,7 +38,9 @@ def up_to_meetings(
     ``cpu``: process, index, number, thread, start_ns, end_ns, cut, parts. Passes before the first whole step of a window are none; those
     behind the last collective are a step that is cut. ``seams``: where the later parts of the capture begin.
     """
-    inferring = [_Inferring.of_process(steps, ops, seams) for _, steps in cpu.group_by("process", maintain_order=True)]
+    if not (ops["cls"] == DeviceActivity.COMM.value).any():
+        return cpu, {}
+    inferring = [_Inferring.of_process(steps, ops, seams) for steps in lookup.parted(cpu, "process").values()]
     in_rounds = _in_rounds(inferring)
     # A rank that has a single pass of each query meets as often as one that has several.
     if not in_rounds and not any(rank.meets and rank.passes > 1 for rank in inferring):
@@ -86,7 +89,8 @@ class _Inferring:
     @classmethod
     def of_process(cls, steps: pl.DataFrame, ops: pl.DataFrame, seams: Sequence[int]) -> _Inferring:
         """Return what is known of the proposed steps of one process."""
-        launched = ops.filter((pl.col("process") == steps["process"][0]) & pl.col("call_start_ns").is_not_null())
+        launched = lookup.having(ops["process", "call_start_ns", "cls", "phase"], process=steps["process"][0])
+        launched = launched.drop_nulls("call_start_ns")
         collectives = launched.filter(_COLLECTIVE)
         called = collectives["call_start_ns"].sort().to_numpy()
         part = np.searchsorted(np.asarray(seams, np.int64), steps["start_ns"].to_numpy(), side="right")
@@ -137,7 +141,7 @@ def numbered(cpu: pl.DataFrame, ops: pl.DataFrame, passes: Mapping[int, float]) 
     So it is where a rank has not as many passes in each step, or not as many as another rank. Ranks end a collective together; what is
     known of one rank alone is counted on from its first pass in a window, which all begin with the same number.
     """
-    unlike = cpu.filter(pl.col("process").is_in(list(passes)) & ~pl.col("cut"))["parts"].n_unique() > 1
+    unlike = passes and cpu.filter(pl.col("process").is_in(list(passes)) & ~pl.col("cut"))["parts"].n_unique() > 1
     if not unlike:
         return cpu
     return _by_window(cpu) if len(passes) == 1 else _by_time(cpu, ops, passes)

@@ -49,9 +49,10 @@ def without_evaluation(cpu: pl.DataFrame, phases: pl.DataFrame, ops: pl.DataFram
     One in the middle, with other GPU work before and behind it, stays. Where half of the steps or more hold one, it is what the
     program does (inference in ``eval()`` mode) and no exception. ``phases``: process, start_ns, end_ns, phase.
     """
-    spans = phases.filter(pl.col("phase") == "evaluation").sort("process", "start_ns")
-    if not spans.height:
+    evaluates = phases["phase"] == "evaluation"
+    if not evaluates.any():
         return cpu
+    spans = phases.filter(evaluates).sort("process", "start_ns")
     start, end, process = (cpu[c].to_numpy().copy() for c in ("start_ns", "end_ns", "process"))
     for (key,), part in spans.group_by("process", maintain_order=True):
         other = ops.filter(
@@ -172,7 +173,7 @@ def gpu_tiles(
     parts of the capture begin; what follows the last step before one is no step.
     """
     tiles, between = [pl.DataFrame(schema=_TILE)], [pl.DataFrame(schema=_BETWEEN)]
-    wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns", pl.col("phase").cast(pl.String))
+    wanted = ops["process", "device", "call_start_ns", "start_ns", "end_ns", "phase"]
     of_process = lookup.parted(cpu, "process")
     for (process, device), part in lookup.parted(wanted.drop_nulls("call_start_ns"), "process", "device").items():
         steps = of_process.get((process,))
@@ -209,10 +210,11 @@ def gpu_tiles(
             }
         )
         tiles.append(frame[list(_TILE)])
-        rest = frame.filter(pl.Series(followed)).with_columns(
-            pl.col("end_ns").alias("start_ns"), pl.col("next_ns").alias("end_ns")
-        )
-        between.append(rest[list(_BETWEEN)])
+        if followed.any():
+            rest = frame.filter(pl.Series(followed)).with_columns(
+                pl.col("end_ns").alias("start_ns"), pl.col("next_ns").alias("end_ns")
+            )
+            between.append(rest[list(_BETWEEN)])
     order = ("process", "device", "index")
     return StepTiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
 

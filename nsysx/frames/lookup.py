@@ -185,6 +185,18 @@ def having(frame: pl.DataFrame, **values: int) -> pl.DataFrame:
     return frame.filter(pl.col(c) == values[c] for c in other) if other else frame
 
 
+def present(column: pl.Series) -> list[int]:
+    """Return the distinct values of an integer column, sorted, without null; most reports have one process, which takes no query."""
+    values: list[int] = column.drop_nulls().unique().sort().to_list() if column.min() != column.max() else []
+    return values or [each for each in (column.min(),) if isinstance(each, int)]
+
+
+def filled(column: pl.Series, missing: int) -> I64:
+    """Return an integer column with ``missing`` for null; without a query where there is none."""
+    values: I64 = (column.fill_null(missing) if column.null_count() else column).to_numpy()
+    return values
+
+
 def numbered(keys: I64) -> tuple[I64, I64]:
     """Return the sorted distinct values of non-negative numbers, and each row's index into them."""
     size = int(keys.max(initial=0)) + 1

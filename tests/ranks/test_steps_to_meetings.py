@@ -17,7 +17,7 @@ from nsysx.events.steps import StepTable
 from nsysx.model import Summary
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import own_time
-from nsysx.replay import rank_alone, replayed_window
+from nsysx.replay import replayed_window, unprofiled
 from tests.builder import Report, Thread
 from tests.ranks.test_rank_table import ALL_REDUCE
 
@@ -217,13 +217,13 @@ def test_what_hosts_do_for_more_data_is_shared_out_with_it(tmp_path: Path) -> No
 def test_ranks_replay_the_same_steps_of_several_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More work than is replayed: a run of steps, whose numbers lie four apart; as many of them as of passes otherwise."""
     monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 40)
-    chosen, real = [], rank_alone.choose
+    chosen, real = [], unprofiled.choose
 
     def choose(profile: Profile) -> replayed_window.ReplayedWindow | replayed_window.Withheld:
         chosen.append(real(profile))
         return chosen[-1]
 
-    monkeypatch.setattr(rank_alone, "choose", choose)
+    monkeypatch.setattr(unprofiled, "choose", choose)
     gather_job([job(tmp_path / "j.sqlite")], ReadingOptions())
     runs = {w.numbers for w in chosen if isinstance(w, replayed_window.ReplayedWindow)}
     assert runs == {tuple(range(0, 36, 4))}
