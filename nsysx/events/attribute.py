@@ -19,7 +19,7 @@ from nsysx.events import thread_roles
 from nsysx.events.batch_waits import batch_waits
 from nsysx.events.correlate import Correlated, Threads
 from nsysx.events.event_bounds import LOOKUP_BLOCK_ROWS, MARKED, MOST_NODE_COPIES, REPEATED, UNMATCHED
-from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
+from nsysx.events.layers import LAYER, PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, Labels
@@ -79,7 +79,7 @@ def _phase_spans(layer: Layer) -> pl.DataFrame:
                     "thread": np.full(len(open_), thread),
                     "start_ns": nest.top.times[:-1][open_],
                     "end_ns": nest.top.times[1:][open_],
-                    "phase": names.gather(nest.top.labels[open_]),
+                    "phase": lookup.at(names, nest.top.labels[open_].astype(np.int64)),
                 },
                 schema=_SPANS,
             )
@@ -96,10 +96,11 @@ class _Finder:
     def __init__(self, ranges: Ranges, roles: Mapping[int, str]) -> None:
         self.roles = roles
         self.modules = module_layer(ranges)
-        rows = ranges.ranges.filter(pl.col("kind").is_in(["phase", "op", "step"]) & ~pl.col("crossing"))
-        self.phases = layer_of(rows.filter(pl.col("kind") == "phase"))
-        self.ops = layer_of(rows.filter((pl.col("kind") == "op") & (pl.col("number") >= 0)))
-        self.steps = layer_of(rows.filter(pl.col("kind") == "step"))
+        rows = ranges.ranges[LAYER]
+        kind, here = rows["kind"], ~ranges.ranges["crossing"]
+        self.phases = layer_of(rows.filter(here & (kind == "phase")))
+        self.ops = layer_of(rows.filter(here & (kind == "op") & (rows["number"] >= 0)))
+        self.steps = layer_of(rows.filter(here & (kind == "step")))
         names, index = lookup.distinct(self.phases.rows["name"])
         self.phase_names = ["backward", *sorted({n for n in names if n} - {"backward"})]
         # Work outside every module is named by its phase.
@@ -111,11 +112,7 @@ class _Finder:
         self._key = np.append(self.key_of_row, -1).astype(np.int32)
         self._backward = np.append((self.modules.rows["kind"] == "backward_module").to_numpy(), False)
         self._recompute = np.append(self.modules.rows["recompute"].to_numpy().astype(np.bool_), False)
-        backward = rows.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward")).sort("start_ns")
-        self.backward = {
-            int(process): (part["start_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
-            for (process,), part in backward.group_by("process")
-        }
+        self.backward = thread_roles.backwards(ranges)
         self.seq_module = self._sequence_modules()
 
     def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
@@ -312,7 +309,7 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     tree = finder.tree()
     fields = ("phase", "module", "grade", "recompute")
     calls = calls.hstack(_graded(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()), ranges))
-    row = correlated.gpu_ops["call"].fill_null(-1).to_numpy()
+    row = lookup.filled(correlated.gpu_ops["call"], -1)
     ops = correlated.gpu_ops.with_columns(lookup.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
         origin = capture_calls(trace, calls).sort("thread", "time_ns")

@@ -31,6 +31,8 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
     """
     none = pl.DataFrame(schema=frame_columns.schema(PHASE_SPANS))
     calls, ops = correlated.api_calls, correlated.gpu_ops
+    if not trace.osrt.height:
+        return none
     waits = trace.osrt.filter(pl.col("end_ns") - pl.col("start_ns") >= LONG_BATCH_WAIT_NS)
     waits = waits.filter(lookup.matching(waits["name"], WAITS))
     if not waits.height:

@@ -107,8 +107,8 @@ def _one_row_per_call(runtime: pl.DataFrame) -> tuple[pl.DataFrame, tuple[LeftOu
     """
     key = ["process", "correlation_id"]
     table, before = schema.SOURCES["runtime"].table, runtime.height
-    copied = pl.col("copied")
-    if runtime.select(copied.any()).item():
+    if runtime["copied"].any():
+        copied = pl.col("copied")
         only_copy = copied & ~(~copied).any().over(key) | (pl.col("correlation_id") == 0)
         runtime = runtime.filter(~copied | only_copy)
     copies, before = before - runtime.height, runtime.height
@@ -136,7 +136,7 @@ def _unique(process: pl.Series, ids: pl.Series) -> bool:
     if ids.null_count() or process.null_count():
         return False
     keys, every = process.to_numpy(), ids.to_numpy()
-    for key in process.unique().to_list():
+    for key in lookup.present(process):
         of_process = keys == key
         numbers = every if of_process.all() else every[of_process]
         low, high = int(numbers.min()), int(numbers.max())
@@ -172,10 +172,10 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, Threads, tuple[LeftOut, ...]
         runtime = runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))
     runtime = runtime.with_columns(lookup.changed(runtime["name"], plain_name).alias("plain"))
     runtime, merged_rows = _one_row_per_call(runtime)
-    runtime = runtime.drop("name", "copied").rename({"plain": "name"})
-    # One value per thread: cheaper to derive again than to move along.
+    # The process is one value per thread: cheaper to derive again than to move along.
+    kept = [c for c in runtime.columns if c not in ("name", "copied", "process")]
     calls = lookup.ordered(
-        runtime.drop("process"),
+        runtime[kept].rename({"plain": "name"}),
         "start_ns",
         ["end_ns", "correlation_id"],
         group="thread",
@@ -183,7 +183,7 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, Threads, tuple[LeftOut, ...]
     )
     threads, self_ns = _nestings(calls)
     calls = calls.with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        pl.Series("call", np.arange(calls.height)),
         pl.Series("process", calls["thread"].to_numpy() >> ids.TID_BITS),
         lookup.changed(calls["name"], api_kind).alias("kind"),
         pl.Series("self_ns", self_ns, dtype=pl.Int64),
@@ -244,9 +244,9 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     that share an id, the last that had begun.
     """
     result = np.full(ops.height, -1, np.int64)
-    asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
+    asked_process, asked_id = lookup.filled(ops["process"], -1), lookup.filled(ops["correlation_id"], 0)
     of_process, every_id = calls["process"].to_numpy(), calls["correlation_id"].to_numpy()
-    for process in ops["process"].drop_nulls().unique().to_list():
+    for process in lookup.present(ops["process"]):
         with_id = (of_process == process) & (every_id != 0)
         if not with_id.any():
             continue
@@ -315,7 +315,7 @@ def correlate(trace: Trace) -> Correlated:
     # Clock conversion can put a GPU op a few us before its call: clamped, never dropped. Null without a call.
     queue, latency = ((rows["start_ns"] - since).clip(lower_bound=0) for since in (ended, began))
     ops = rows.with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("op"),
+        pl.Series("op", np.arange(rows.height)),
         lookup.at(calls["call"], call).alias("call"),
         lookup.at(calls["thread"], call).alias("thread"),
         began.alias("call_start_ns"),
@@ -326,8 +326,8 @@ def correlate(trace: Trace) -> Correlated:
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
     return Correlated(
-        calls.select(c.name for c in frame_columns.API_CALLS),
-        ops.select(c.name for c in frame_columns.GPU_OPS),
+        calls[[c.name for c in frame_columns.API_CALLS]],
+        ops[[c.name for c in frame_columns.GPU_OPS]],
         threads,
         merged_rows,
     )

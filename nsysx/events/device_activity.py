@@ -31,7 +31,7 @@ def _classes(ops: pl.DataFrame) -> I64:
     numbers = {name: i for i, name in enumerate(CLASSES) if name not in COPIES} | {DeviceActivity.COPY.value: other}
     cls = lookup.coded(ops["cls"], numbers)
     copies = np.flatnonzero(cls == other)
-    kind = ops["copy_kind"].gather(copies).fill_null(-1).to_numpy()
+    kind = lookup.filled(lookup.at(ops["copy_kind"], copies), -1)
     for direction, codes in _DIRECTION.items():
         cls[copies[np.isin(kind, codes)]] = CLASSES.index(direction)
     return cls
@@ -57,7 +57,7 @@ def device_activities(attributed: Attributed, named: Ranges) -> dict[tuple[int, 
         if isinstance(t, int)  # null where there are no rows
     ]
     first, last = (min(times), max(times)) if times else (0, 0)
-    wanted = ops.select("process", "device", "start_ns", "end_ns", pl.Series("class", _classes(ops)))
+    wanted = ops["process", "device", "start_ns", "end_ns"].with_columns(pl.Series("class", _classes(ops)))
     parts = lookup.parted(wanted, "process", "device")
     return {(process, device): _activity(part, first, last) for (process, device), part in parts.items()}
 

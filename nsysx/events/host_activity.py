@@ -195,8 +195,9 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     causes = [Cause.of_call(kind).number for kind in Call.KINDS]
     cause_of_call = lookup.coded(calls["kind"], dict(zip(Call.KINDS, causes, strict=True))).astype(np.int8)
     loading: dict[int, StepFunction] = {}
-    for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
-        loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
+    spans = attributed.phase_spans.filter(attributed.phase_spans["phase"] == "data")
+    for (loader,), part in lookup.parted(spans, "thread").items():
+        loading[loader] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
     meeting = {
         thread: coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
         for (thread,), part in lookup.parted(host_messages.blocking(trace), "thread").items()
@@ -210,12 +211,12 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     overheads = lookup.parted(trace.overhead["process", "start_ns", "end_ns"], "process")
     launches = lookup.parted(launching, "process")
     by_process = {}
-    for process in ops["process"].drop_nulls().unique().to_list():
+    for process in lookup.present(ops["process"]):
         overhead = overheads.get((process,), trace.overhead.clear())
         s, e = union(overhead["start_ns"].to_numpy(), overhead["end_ns"].to_numpy())
         launches_here = launches.get((process,), launching.clear())
         launched, launcher = launches_here["start_ns"].to_numpy(), launches_here["thread"].to_numpy()
-        by_process[int(process)] = Host(
+        by_process[process] = Host(
             threads,
             cause_of_call,
             overhead=coverage([(s, e)]),

@@ -57,8 +57,9 @@ def calls(trace: Trace) -> pl.DataFrame:
 
 def blocking(trace: Trace) -> pl.DataFrame:
     """Return the calls that hold their thread: process, thread, start_ns, end_ns."""
-    frames = [trace.frames[name] for name, (_, holds) in _FRAMES.items() if holds]
-    return pl.concat(f[_TIMES] for f in frames).filter(pl.col("end_ns") > pl.col("start_ns"))
+    frames = [trace.frames[name][_TIMES] for name, (_, holds) in _FRAMES.items() if holds]
+    rows = pl.concat([frames[0], *(f for f in frames[1:] if f.height)])
+    return rows.filter(rows["end_ns"] > rows["start_ns"]) if rows.height else rows
 
 
 def gloo(trace: Trace) -> pl.DataFrame:
@@ -105,6 +106,9 @@ def meetings(trace: Trace, process: int) -> tuple[list[HostMeeting], pl.DataFram
 
     A message that is completed later lies in the call that completes it; ``meeting`` is the place of its kind. In order of time.
     """
+    schema = {"start_ns": pl.Int64, "end_ns": pl.Int64, "bytes": pl.Int64, "meeting": pl.Int64}
+    if not trace.recorded & {"mpi_message", "mpi_collective"}:
+        return [], pl.DataFrame(schema=schema)
     of_process = {n: trace.frames[n].filter(pl.col("process") == process) for n in ("mpi_message", "mpi_collective")}
     done = trace.mpi_completion.filter(pl.col("process") == process).sort("start_ns")
     completed = {request: part for (request,), part in lookup.parted(done, "request").items()}
@@ -128,7 +132,6 @@ def meetings(trace: Trace, process: int) -> tuple[list[HostMeeting], pl.DataFram
                 kind = HostMeeting(f"tag {row['tag']}", communicator, pair)
             begin, finish = _completed(row, completed.get(row["request"]))
             rows.append((begin, finish, row["bytes"], kinds.setdefault(kind, len(kinds))))
-    schema = {"start_ns": pl.Int64, "end_ns": pl.Int64, "bytes": pl.Int64, "meeting": pl.Int64}
     return list(kinds), pl.DataFrame(rows, schema=schema, orient="row").sort("start_ns", maintain_order=True)
 
 

@@ -47,8 +47,7 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
     row = np.where(ended, x, -1)
 
     def of_x(column: str, missing: int) -> I64:
-        values: I64 = lookup.at(real[column], row).fill_null(missing).to_numpy()
-        return values
+        return lookup.filled(lookup.at(real[column], row), missing)
 
     stream = of_x("stream", -1)
     by_end = np.argsort(real["end_ns"].to_numpy(), kind="stable")
@@ -59,7 +58,7 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
         same_stream[left] |= of_end[candidate[left]] == stream[left]
         candidate[left] += 1
     called, returned = of_x("call_start_ns", FAR), of_x("call_end_ns", FAR)
-    call = real["call"].fill_null(-1).to_numpy()
+    call = lookup.filled(real["call"], -1)
     rows = np.arange(len(call), dtype=np.int32)
     first = np.empty(call.max(initial=-1) + 2, np.int32)
     first[call[::-1]] = rows[::-1]
@@ -230,7 +229,7 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     for (process, device), gaps in gaps_of.items():
         if len(gaps.g0):
             blamed = _blame(gaps, of_process[process], process, device, by_end[process])
-            pieces.append(blamed.with_columns(pl.col("gap") + count))
+            pieces.append(blamed.with_columns(pl.col("gap") + count) if count else blamed)
             count += len(gaps.g0)
     return pl.concat(pieces)
 

@@ -86,10 +86,14 @@ def _root_name(cls: str | None) -> str:
 
 def root_names(layer: Layer) -> frozenset[str]:
     """Return what the modules without a path are called: by their class."""
-    roots = layer.rows.filter(
-        pl.col("kind").is_in(["module", "backward_module"]) & (pl.col("name").fill_null("") == "")
-    )
-    return frozenset(_root_name(cls) for cls in roots["cls"].unique().cast(pl.String))
+    rows = layer.rows
+    roots = rows["cls"].filter(_are_modules(rows) & ((rows["name"] == "") | rows["name"].is_null()))
+    return frozenset(_root_name(cls) for cls in roots.unique().cast(pl.String))
+
+
+def _are_modules(rows: pl.DataFrame) -> pl.Series:
+    """Return which ranges are those of modules."""
+    return (rows["kind"] == "module") | (rows["kind"] == "backward_module")
 
 
 def paths(layer: Layer) -> tuple[pl.Series, I64]:
@@ -98,7 +102,7 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
     A module range is named by its path (the root by its class); any other range by the path of ranges that it is nested in.
     """
     rows, parents = layer.rows, layer.parents()
-    alone = rows["kind"].is_in(["module", "backward_module"]).to_numpy()
+    alone = _are_modules(rows).to_numpy()
     names, name = lookup.distinct(rows["name"])
     classes, cls = lookup.distinct(rows["cls"])
     # The root has no path.
@@ -174,10 +178,11 @@ BY_PROBE = pl.col("own") & pl.col("kind").is_in(["module", "backward_module"])
 
 def module_layer(ranges: Ranges) -> Layer:
     """Return the ranges that name modules: the probe's where there are any, else whatever the user wrote."""
-    rows = ranges.ranges.filter(~pl.col("crossing"))
-    by_probe = rows.filter(BY_PROBE)
-    if by_probe.height:
-        return layer_of(pl.concat([by_probe[LAYER], backward_ranges(ranges)[LAYER]]))
+    rows = ranges.ranges
+    by_probe = rows["own"] & _are_modules(rows) & ~rows["crossing"]
+    if by_probe.any():
+        return layer_of(pl.concat([rows[LAYER].filter(by_probe), backward_ranges(ranges)[LAYER]]))
+    rows = rows.filter(~rows["crossing"])
     named = rows.filter(pl.col("kind").is_in(["module", "range", "phase"]))
     outer = _outer_ops(rows.filter(pl.col("kind") == "op"))
     return layer_of(pl.concat([named[LAYER], outer[LAYER]]))

@@ -54,12 +54,9 @@ def switches(notes: pl.DataFrame) -> dict[int, Marks]:
 
 def calls_outside(ranges: Ranges, steps: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost calls of networks that begin outside of every step: process, start_ns, end_ns, by start."""
-    wanted = (
-        (pl.col("kind") == "phase") & pl.col("own") & pl.col("name").cast(pl.String).is_in(["forward", "evaluation"])
-    )
-    phases = ranges.ranges.filter(wanted).sort("process", "thread", "start_ns")[
-        "process", "thread", "start_ns", "end_ns"
-    ]
+    rows = ranges.ranges
+    wanted = (rows["kind"] == "phase") & rows["own"] & ((rows["name"] == "forward") | (rows["name"] == "evaluation"))
+    phases = rows.filter(wanted).sort("process", "thread", "start_ns")["process", "thread", "start_ns", "end_ns"]
     before = pl.col("end_ns").cum_max().shift(1).over("process", "thread")
     phases = phases.filter((pl.col("start_ns") >= before).fill_null(True))
     covered = steps.select("process", "start_ns", pl.col("end_ns").alias("until")).sort("start_ns")

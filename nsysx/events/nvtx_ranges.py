@@ -172,28 +172,33 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
 def _of_lines(trace: Trace, event_type: int) -> Flags:
     """Return which rows are lines of Python, which the probe writes in a domain of their own."""
     rows, chosen = trace.nvtx, np.zeros(trace.nvtx.height, np.bool_)
-    domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == vocabulary.LINES_DOMAIN)
-    for process, domain in domains["process", "domain"].unique().iter_rows():
+    for process, domain in _domains_named(trace, vocabulary.LINES_DOMAIN).rows():
         chosen |= ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
-    chosen &= (rows["event_type"] == event_type).to_numpy()
+    if chosen.any():
+        chosen &= (rows["event_type"] == event_type).to_numpy()
     return chosen
+
+
+def _domains_named(trace: Trace, name: str) -> pl.DataFrame:
+    """Return process and domain of the domains of this name."""
+    return trace.domains["process", "domain"].filter(trace.domains["domain_name"] == name)
 
 
 def _lines(rows: pl.DataFrame, end: I64, of_line: Flags) -> pl.DataFrame:
     """Return ``Ranges.lines``. ``end``: of each row, where nothing closed it that of the capture."""
-    of_line = of_line & ~rows["crossing"].to_numpy()
-    lines = rows.select("thread", "start_ns", pl.Series("end_ns", end), pl.col("text").alias("label")).filter(of_line)
-    lines = lines.filter((pl.col("end_ns") >= pl.col("start_ns")) & pl.col("label").is_not_null())
+    of_line = of_line & ~rows["crossing"].to_numpy() & (end >= rows["start_ns"].to_numpy())
+    lines = rows["thread", "start_ns", "text"].with_columns(pl.Series("end_ns", end))[np.flatnonzero(of_line)]
+    lines = lines["thread", "start_ns", "end_ns", "text"].rename({"text": "label"}).drop_nulls("label")
     return lookup.ordered(lines, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
 
 
 def _gil(trace: Trace) -> pl.DataFrame | None:
     """Return who holds Python's lock and who waits for it, as nsys notes it in a domain of its own; None without the domain."""
-    domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == schema.GIL_DOMAIN)
+    domains = _domains_named(trace, schema.GIL_DOMAIN)
     if not domains.height:
         return None
     rows = trace.nvtx.filter(pl.col("event_type") == schema.NVTX_PUSH_POP, pl.col("end_ns") > pl.col("start_ns"))
-    rows = rows.join(domains["process", "domain"].unique(), on=["process", "domain"], how="semi")
+    rows = rows.join(domains, on=["process", "domain"], how="semi")
     text = rows["text"].cast(pl.String)
     rows = rows.with_columns(text.str.starts_with("Holding").alias("holds"))
     about_lock = text.str.contains("^(Holding|Waiting)").fill_null(False)
@@ -220,7 +225,7 @@ def read(trace: Trace) -> Ranges:
     wanted &= np.array([m.kind not in _TOLD for m in meanings], np.bool_)[which] & ~(of_line | of_other_line)
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
+    start, end = rows["start_ns"].to_numpy(), lookup.filled(rows["end_ns"], _OPEN)
     never = (end == _OPEN) & ~is_mark
     # A range that the first of two windows left open ends with it: what became of it was not recorded.
     ended = trace.seams[0] if trace.seams and trace.sampled is None else 0
@@ -249,7 +254,8 @@ def read(trace: Trace) -> Ranges:
         }
     ).filter(wanted & (end >= start))
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
-    marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
+    marked = frame["_mark"]
+    marks, ranges = (frame.filter(marked), frame.filter(~marked)) if marked.any() else (frame.clear(), frame)
     notes = with_meaning["process", "start_ns", "name"]
     return Ranges(
         ranges.drop("_mark").with_row_index("range"),
@@ -267,7 +273,9 @@ def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags, run: Mapping[str, A
 
     An export may lack payloads. Then such steps are counted in each process, from the first that was to be recorded.
     """
-    payload = rows["payload"].fill_null(-1).to_numpy()
+    if not (steps & (by_text < 0)).any():
+        return by_text
+    payload = lookup.filled(rows["payload"], -1)
     numbers = np.where(steps & (by_text < 0), payload, by_text)
     uncounted = steps & (numbers < 0)
     if not uncounted.any():
@@ -294,11 +302,7 @@ def _probe_marks(
     """Return the marks of the probe of these kinds: process, thread, start_ns, kind, name (JSON)."""
     chosen = np.array([m.kind in kinds for m in meanings], np.bool_)[which] & by_probe
     told = [meanings[i] for i in which[chosen].tolist()]
-    return (
-        rows["process", "thread", "start_ns"]
-        .filter(chosen)
-        .with_columns(
-            pl.Series("kind", [m.kind for m in told], dtype=pl.String),
-            pl.Series("name", [m.name for m in told], dtype=pl.String),
-        )
+    return rows["process", "thread", "start_ns"][np.flatnonzero(chosen)].with_columns(
+        pl.Series("kind", [m.kind for m in told], dtype=pl.String),
+        pl.Series("name", [m.name for m in told], dtype=pl.String),
     )

@@ -331,6 +331,8 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     Without such steps the same object is returned.
     """
     marks = marked_when.switches(ranges.notes)
+    if not marks:
+        return ranges
     steps = ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own"))["process", "start_ns", "end_ns"]
     stretches = steps, marked_when.calls_outside(ranges, steps)
     for process in list(marks):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events.event_bounds import BLOCKING_STREAM, DEFAULT_STREAM
 from nsysx.frames import lookup
 from nsysx.frames.frame_bounds import LONG_AGO_NS
@@ -24,9 +25,12 @@ def records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFr
 
     ``asked`` has process, event, start_ns; its row order is kept.
     """
+    if not trace.event.height or not asked.height:
+        nothing = pl.lit(None, pl.Int64)
+        return asked.with_columns(rec_context=nothing, rec_stream=nothing, rec_ns=nothing)
     records = (
         trace.event.join(
-            calls.filter(lookup.matching(calls["kind"], "^event$")).select(
+            calls.filter(calls["kind"] == Call.EVENT).select(
                 "process", "correlation_id", pl.col("start_ns").alias("rec_ns")
             ),
             on=["process", "correlation_id"],
@@ -65,8 +69,8 @@ def _work(ops: pl.DataFrame, window: tuple[int, int] | None) -> Iterator[tuple[_
     latest = pl.col("start_ns") if window is None else pl.min_horizontal("start_ns", pl.lit(window[0]))
     launch = ops.select(pl.coalesce("call_start_ns", latest).alias("ns"))["ns"].to_numpy()
     end = ops["end_ns"].to_numpy()
-    rows = ops.select(*keys, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
-    for (process, context, stream), part in rows.group_by(keys, maintain_order=True):
+    rows = ops[keys].with_row_index("row").partition_by(keys, maintain_order=True, as_dict=True)
+    for (process, context, stream), part in rows.items():
         row = part["row"].to_numpy()
         row = row[np.argsort(launch[row], kind="stable")]
         yield (process, context, stream), (launch[row], np.maximum.accumulate(end[row]))
@@ -93,6 +97,11 @@ class Streams:
 
     def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
         columns = ["process", "context", "stream"]
+        self.work = dict(_work(ops, trace.window))
+        self.edges: dict[_Place, tuple[I64, I64]] = {}
+        if not trace.event.height:  # then none is waited for
+            self._blocking = _blocking(trace, set(self.work))
+            return
         edges = trace.sync.join(
             calls.filter(lookup.matching(calls["name"], "StreamWaitEvent")).select(
                 "process", "correlation_id", pl.col("start_ns").alias("at_ns")
@@ -101,10 +110,8 @@ class Streams:
             how="inner",
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
-        self.work = dict(_work(ops, trace.window))
         places = {*self.work, *edges[columns].iter_rows(), *trace.event[columns].unique().iter_rows()}
         self._blocking = _blocking(trace, places)
-        self.edges: dict[_Place, tuple[I64, I64]] = {}
         if not edges.height:
             return
         source = list(edges["process", "rec_context", "rec_stream"].iter_rows())

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.catalogue import Call
 from nsysx.events.event_bounds import HELPS_BACKWARD_SHARE
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
@@ -48,14 +49,16 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     one, it is the one whose number is the process's, else the one that opens the ranges of phases and steps, else the one with
     the most calls.
     """
-    name_of = dict(names.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+    name_of = dict(zip(names["thread"].to_list(), names["name"].cast(pl.String).to_list(), strict=True))
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    launches = lookup.matching(calls["kind"], "^(launch|graph_launch)$")
+    launches = ((calls["kind"] == Call.LAUNCH) | (calls["kind"] == Call.GRAPH_LAUNCH)).to_numpy()
     places = np.flatnonzero(np.diff(thread, prepend=-1))
     counts = dict(zip(thread[places].tolist(), np.diff(np.append(places, len(thread))).tolist(), strict=True))
     first = dict(zip(thread[places].tolist(), places.tolist(), strict=True))
-    driving = ranges.ranges.filter(pl.col("kind").is_in(["phase", "step", "module"]))["thread"].unique().to_list()
-    backward = _backwards(ranges)
+    kind = ranges.ranges["kind"]
+    marking = (kind == "phase") | (kind == "step") | (kind == "module")
+    driving = set(lookup.present(ranges.ranges["thread"].filter(marking)))
+    backward = backwards(ranges)
     by_name = {t: _role_of_name(name_of.get(t)) for t in counts}
     has_autograd = {ids.process_of(t) for t, role in by_name.items() if role == AUTOGRAD}
     made = {}
@@ -85,12 +88,14 @@ def _is_first(thread: int) -> bool:
     return (thread & 0xFFFFFF) == ids.pid_of(ids.process_of(thread))
 
 
-def _backwards(ranges: Ranges) -> dict[int, tuple[I64, I64]]:
+def backwards(ranges: Ranges) -> dict[int, tuple[I64, I64]]:
     """Return process -> when its backward ranges begin, and how far all up to each reach."""
-    rows = ranges.ranges.filter((pl.col("kind") == "phase") & (pl.col("name") == "backward") & ~pl.col("crossing"))
+    every = ranges.ranges
+    chosen = (every["kind"] == "phase") & (every["name"] == "backward") & ~every["crossing"]
+    rows = every["process", "start_ns", "end_ns"].filter(chosen).sort("start_ns")
     return {
-        int(str(process)): (part["start_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
-        for (process,), part in rows.sort("start_ns").group_by("process")
+        process: (part["start_ns"].to_numpy(), np.maximum.accumulate(part["end_ns"].to_numpy()))
+        for (process,), part in lookup.parted(rows, "process").items()
     }
 
 

@@ -55,6 +55,8 @@ def of_shown(profile: Profile) -> TakenSlices | None:
 
 def of_ops(ops: pl.DataFrame) -> TakenSlices | None:
     """Return the slices of another process among the work of one process on one device; None where none show."""
+    if not (ops["end_ns"] - ops["start_ns"] >= LEAST_SLICE_NS).any():
+        return None
     # Communication waits for other ranks, and beside other work of the program's own a kernel may take longer.
     alone = ops.filter((ops["op_kind"] == "kernel") & (ops["cls"] != DeviceActivity.COMM.value) & ~_beside(ops))
     shape = ("name", "grid", "block")

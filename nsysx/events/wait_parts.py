@@ -26,7 +26,7 @@ from nsysx.reading.load import Trace
 def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     """Return call, pageable (one end is host memory that is not pinned), inside (device to device) of copy calls."""
     pageable = (pl.col("src_kind") == 0).fill_null(False) | (pl.col("dst_kind") == 0).fill_null(False)
-    copies = ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_not_null())
+    copies = ops.filter(ops["op_kind"] == "memcpy").drop_nulls("call")
     return copies.group_by("call").agg(
         pageable.any().alias("pageable"),
         (pl.col("copy_kind") == ON_DEVICE_KIND).all().alias("inside"),
@@ -41,7 +41,7 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
 def _blocking(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that can block, with their own copies."""
     may = dict.fromkeys((*Call.WAITS, *Call.ALLOCATOR), 1)
-    rows = calls.filter(pl.Series(lookup.coded(calls["kind"], may) > 0))
+    rows = calls[np.flatnonzero(lookup.coded(calls["kind"], may) > 0)]
     kind, is_async = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String).str.contains("Async")
     # A copy inside the device never holds the host, whatever its name; one from or to pageable memory does, likewise.
     holds = pl.col("pageable") | (~is_async & ~pl.col("inside"))
@@ -59,15 +59,11 @@ def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFr
 
     The API names what is waited for; the sync record only says which stream or event.
     """
-    sync = trace.sync.filter(pl.col("correlation_id") != 0).sort("start_ns")
-    sync = sync.unique(["process", "correlation_id"], keep="first", maintain_order=True)
-    sync = sync.select(
-        "process",
-        "correlation_id",
-        "context",
-        pl.col("stream").alias("sync_stream"),
-        pl.col("event").alias("sync_event"),
-    )
+    sync = trace.sync["process", "correlation_id", "context", "stream", "event", "start_ns"]
+    if sync.height:
+        sync = sync.filter(sync["correlation_id"] != 0).sort("start_ns")
+        sync = sync.unique(["process", "correlation_id"], keep="first", maintain_order=True)
+    sync = sync.drop("start_ns").rename({"stream": "sync_stream", "event": "sync_event"})
     rows = rows.join(sync, on=["process", "correlation_id"], how="left", maintain_order="left")
     named, none = pl.col("name").cast(pl.String), pl.lit(schema.NO_STREAM)
     kind = pl.col("kind").cast(pl.String)
@@ -91,9 +87,9 @@ def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFr
 def _drained(streams: Streams, rows: pl.DataFrame) -> I64:
     """Return the last end of the work that each call waits for, LONG_AGO_NS for none."""
     d = np.full(rows.height, LONG_AGO_NS, np.int64)
-    for (process, context, stream), part in rows.with_row_index("_row").group_by(
-        "process", "context", "stream", maintain_order=True
-    ):
+    keys = ["process", "context", "stream"]
+    parts = rows.with_row_index("_row").partition_by(keys, maintain_order=True, as_dict=True)
+    for (process, context, stream), part in parts.items():
         asked, before = part["_row"].to_numpy(), part["before_ns"].to_numpy()
         for key in streams.places() if stream == schema.NO_STREAM else [(process, context, stream)]:
             if key[0] == process and (context is None or key[1] == context):
@@ -143,7 +139,9 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
     # error of the clocks, the work ended with the call.
     d = np.where(names_target & (d > end) & (d <= end + CLOCK_ERROR_NS), end, d)
     allocates = kind.is_in(Call.ALLOCATOR).to_numpy()
-    waited = (d > start) & (d <= end) & (~allocates | _allocations_that_waited(rows, d))
+    waited = (d > start) & (d <= end)
+    if (waited & allocates).any():
+        waited &= ~allocates | _allocations_that_waited(rows, d)
     backlog = np.where(waited, d - start, 0)
     own_ns = _own_op_ns(rows, ops, copies, start + backlog, end)
     return rows["call", "awaited"].with_columns(
@@ -156,14 +154,14 @@ def wait_splits(trace: Trace, attributed: Attributed) -> pl.DataFrame:
 
 def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64, end: I64) -> I64:
     """Return the time of each call's own copies behind its backlog (ns)."""
-    own_start, own_end = rows["own_start_ns"].fill_null(0).to_numpy(), rows["own_end_ns"].fill_null(0).to_numpy()
+    own_start, own_end = (lookup.filled(rows[c], 0) for c in ("own_start_ns", "own_end_ns"))
     own_ns = np.where(copies, np.maximum(np.minimum(own_end, end) - np.maximum(own_start, after), 0), 0)
     # A batch of copies under one call can have pauses in between.
-    batches = rows.with_row_index("_row").filter(pl.col("own_ops") > 1)["_row", "call"]
-    members = ops.filter(
-        (pl.col("op_kind").cast(pl.String) == "memcpy") & pl.col("call").is_in(batches["call"].implode())
-    )
-    for row, call in batches.iter_rows() if batches.height else ():
+    batches = rows["own_ops", "call"].with_row_index("_row").filter(rows["own_ops"] > 1)
+    if not batches.height:
+        return own_ns
+    members = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in(batches["call"].implode()))
+    for row, call in batches["_row", "call"].iter_rows():
         awaited = members.filter(pl.col("call") == call)
         s, e = awaited["start_ns"].to_numpy(), awaited["end_ns"].to_numpy()
         own_ns[row] = length(np.maximum(s, after[row]), np.minimum(e, end[row])) if copies[row] else 0
@@ -174,8 +172,7 @@ def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
     columns = calls["kind", "name", "thread", "start_ns", "end_ns"]
     asking, before = columns[chosen], columns[np.maximum(chosen - 1, 0)]
-    waits = (lookup.coded(asking["kind"], {Call.SYNC: 0}) == 0) & lookup.matching(asking["name"], "Stream")
-    after = waits & (lookup.coded(before["kind"], {Call.COPY: 0}) == 0) & (chosen > 0)
-    after &= (asking["thread"] == before["thread"]).to_numpy()
+    after = ((asking["kind"] == Call.SYNC) & (before["kind"] == Call.COPY)).to_numpy() & (chosen > 0)
+    after &= lookup.matching(asking["name"], "Stream") & (asking["thread"] == before["thread"]).to_numpy()
     after &= (asking["start_ns"] - before["end_ns"]).to_numpy() <= COPY_AND_WAIT_NS
     return np.where(after, chosen - 1, chosen)

@@ -91,7 +91,7 @@ def command_key(words: object) -> str | None:
 
 def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
     """Return a device's longest compute kernels in the steady window: (name, grid, block) -> (executions, ns)."""
-    ops = ops.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
+    ops = ops.filter((ops["start_ns"] >= start) & (ops["start_ns"] < end))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     rows = ops.group_by("name", "grid", "block").agg(pl.len(), ns).with_columns(pl.col("name").cast(pl.String))
     rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(MOST_COMPARED_KERNELS)
@@ -239,7 +239,7 @@ def _ledger(
     """Return the fields of a Rank over a device's steady steps, and their tiles; without any, over the window, and None."""
     steady = profile.steps.steady if not profile.steps.whole else None
     if steady:
-        steps = steps.filter(pl.col("index").is_between(*steady))
+        steps = steps.filter((steps["index"] >= steady[0]) & (steps["index"] <= steady[1]))
         begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     else:
         begin, finish = np.array([window[0]]), np.array([window[1]])

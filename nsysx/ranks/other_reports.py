@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled, OtherRanks
@@ -110,9 +109,7 @@ def _replayed(played: Played | None, working: I64) -> I64 | None:
 
 def ops_of(profile: Profile, rank: Rank) -> list[int]:
     """Return the ops of the collectives of a rank, in the order in which its record holds them."""
-    ops: list[int] = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == rank.process)
-        & (pl.col("device") == rank.device)
-        & (pl.col("cls") == DeviceActivity.COMM.value)
-    )["op"].to_list()
-    return ops
+    ops = profile.attributed.gpu_ops
+    of_rank = (ops["process"] == rank.process) & (ops["device"] == rank.device)
+    communicating: list[int] = ops["op"].filter(of_rank & (ops["cls"] == DeviceActivity.COMM.value)).to_list()
+    return communicating

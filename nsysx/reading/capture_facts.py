@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import ids, nsys_messages
+from nsysx.frames import lookup
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding
 from nsysx.reading.reading_bounds import MOST_CLOCK_MHZ, SINCE_1970_NS
@@ -187,14 +188,15 @@ def capture_of(
             traced.add(str(value))
         if match := _OPTIONS.match(str(name)):
             options[match[1]] = str(value)
-    gpu = pl.concat([frames[f]["process", "device"].unique() for f in ("kernel", "memcpy", "memset", "graph")])
-    used = gpu.unique().sort("process", "device").rows()
-    threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
+    works = [frames[f] for f in ("kernel", "memcpy", "memset", "graph")]
+    keys = {key for f in works for key in lookup.parted(f["process", "device"], "process", "device")}
+    used = sorted((process, device) for process, device in keys)
+    making = {p for f in (frames["runtime"], frames["nvtx"], *works) for p in lookup.present(f["process"])}
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
     nsysx_pids = own_processes(run)
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
-        for p in threads["process"].drop_nulls().unique().sort().to_list()
+        for p in sorted(making)
         if ids.pid_of(p) not in nsysx_pids
     )
     written = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")

@@ -292,6 +292,6 @@ def _frames(
 
 def _domains(nvtx: pl.DataFrame) -> pl.DataFrame:
     """Return the names of the NVTX domains: process, domain, domain_name (Categorical)."""
-    created = nvtx.filter(pl.col("event_type") == schema.NVTX_DOMAIN)
-    named = created.select("process", "domain", pl.col("text").alias("domain_name"))
-    return named.unique(["process", "domain"], maintain_order=True)
+    created = nvtx["process", "domain", "text", "event_type"].filter(nvtx["event_type"] == schema.NVTX_DOMAIN)
+    named = created["process", "domain", "text"].rename({"text": "domain_name"})
+    return named.unique(["process", "domain"], maintain_order=True) if named.height else named

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading.load import Trace
 
@@ -156,7 +157,7 @@ def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Commun
     if trace.nccl is None or not ops.height:
         return of_kernel
     seen: dict[tuple[object, ...], Message] = {}  # a program sends the same few messages again and again
-    thread, called = ops["thread"].fill_null(-1).to_numpy(), ops["call_start_ns"].fill_null(-1).to_numpy()
+    thread, called = lookup.filled(ops["thread"], -1), lookup.filled(ops["call_start_ns"], -1)
     for number in np.unique(thread).tolist():
         units = _units(trace.nccl.filter(pl.col("thread") == number))
         if not units:

@@ -167,10 +167,10 @@ def with_process(frame: pl.DataFrame) -> pl.DataFrame:
     if key is None:
         return frame
     # Floor division is an arithmetic shift, even for keys whose top bit is set.
-    shifted = (pl.col(key) // (1 << ids.TID_BITS)).alias("process")
+    shifted = frame.with_columns((pl.col(key) // (1 << ids.TID_BITS)).alias("process"))
     if key == "thread":
-        return frame.with_columns(shifted)
-    return frame.select(*(c for c in frame.columns if c not in ("global_pid", "process")), shifted)
+        return shifted
+    return shifted[[*(c for c in frame.columns if c not in ("global_pid", "process")), "process"]]
 
 
 def with_own_process(frames: dict[str, pl.DataFrame], recorded: frozenset[str]) -> list[LeftOut]:

@@ -12,6 +12,7 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
 from nsysx.replay.replay_bounds import HOST_TO_DEVICE_KIND, MOST_EVENTS, PAGEABLE_KIND, STAGED_NS_PER_BYTE
@@ -40,16 +41,17 @@ class CallData:
 
 def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
     """Return what the report says of the calls of the window."""
-    blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
+    waits = profile.ledgers.waits["call", "backlog_ns", "host_ns", "site"]
+    blocking = waits[np.flatnonzero(np.isin(waits["call"].to_numpy(), window.calls["call"].to_numpy()))]
     records, edges = events(profile, window.calls)
     every = profile.attributed.api_calls
     launches = every["process", "start_ns", "end_ns"].filter(every["kind"] == Call.LAUNCH)
-    launches = launches.filter(pl.col("process") == profile.steps.process)
+    launches = lookup.having(launches, process=profile.steps.process)
     # Of a launch that nothing delays: if the queue fills up, most launches stall, but not the first thousand.
-    usual_cost = int(launches.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0)
+    usual_cost = int((launches["end_ns"] - launches["start_ns"]).quantile(0.1) or 0)
     return CallData(
         waits={c: (b, h) for c, b, h in blocking["call", "backlog_ns", "host_ns"].iter_rows()},
-        sites=dict(blocking.filter(pl.col("site") != pl.col("call"))["call", "site"].iter_rows()),
+        sites={call: site for call, site in blocking["call", "site"].iter_rows() if site != call},
         records=records,
         edges=edges,
         targets=_targets(profile, window.calls),
@@ -62,11 +64,13 @@ def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
 
 def _staging(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
-    copies = profile.attributed.gpu_ops["call", "bytes", "copy_kind", "src_kind"].filter(
-        (pl.col("copy_kind") == HOST_TO_DEVICE_KIND) & (pl.col("src_kind") == PAGEABLE_KIND)
-    )
-    copies = copies.drop_nulls(["call", "bytes"]).join(window.calls.select("call"), on="call", how="semi")
-    return {call: round(size * STAGED_NS_PER_BYTE) for call, size in copies["call", "bytes"].iter_rows()}
+    ops = profile.attributed.gpu_ops
+    copying = (ops["copy_kind"] == HOST_TO_DEVICE_KIND) & (ops["src_kind"] == PAGEABLE_KIND)
+    if not copying.any():
+        return {}
+    copies = ops["call", "bytes"].filter(copying).drop_nulls()
+    inside = np.isin(copies["call"].to_numpy(), window.calls["call"].to_numpy())
+    return {call: round(size * STAGED_NS_PER_BYTE) for call, size in copies.filter(inside).iter_rows()}
 
 
 def _usual_latency(window: ReplayedWindow) -> int:
@@ -75,8 +79,8 @@ def _usual_latency(window: ReplayedWindow) -> int:
     What a call copies itself tells nothing about it, unless there is nothing else: a kernel behind it has waited for it.
     """
     launched = window.ops["call", "stream", "call_start_ns", "end_ns", "latency_ns"].drop_nulls("call_start_ns")
-    copies = window.calls.filter(pl.col("kind") == Call.COPY)["call"].implode()
-    others = ~launched["call"].is_in(copies).fill_null(value=False).to_numpy()
+    copies = window.calls["call"].filter(window.calls["kind"] == Call.COPY).to_numpy()
+    others = ~np.isin(lookup.filled(launched["call"], -1), copies)
     return _median_latency(launched, others) or _median_latency(launched, np.full(len(others), True))
 
 
@@ -84,7 +88,7 @@ def _median_latency(launched: pl.DataFrame, chosen: Flags) -> int:
     """Return the median latency (ns) of the chosen ops that found their stream free of all that was launched on it; 0 for none."""
     called, end, latency = (launched[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
-    for stream in launched["stream"].unique().to_list():
+    for stream in lookup.present(launched["stream"]):
         on_stream = np.flatnonzero((launched["stream"] == stream).to_numpy())  # sorted by start
         reach = np.maximum.accumulate(end[on_stream])[:-1]
         alone = on_stream[np.append(True, called[on_stream[1:]] >= reach)]
@@ -101,8 +105,10 @@ def awaited(event: int) -> int:
 def events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
     """Return two maps of call -> (event, stream): for event records, and for stream waits."""
     key = ["process", "correlation_id"]
-    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
     trace = profile.trace
+    if not trace.event.height and not trace.sync.height:
+        return {}, {}
+    calls = calls.select(*key, "call", pl.col("name").cast(pl.String))
     recorded = trace.event.join(calls, on=key, how="inner")["call", "event", "stream"]
     waiting = trace.sync.join(calls.filter(pl.col("name").str.contains("StreamWaitEvent")), on=key, how="inner")
     return (
@@ -113,6 +119,8 @@ def events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, 
 
 def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
     """Return call -> target (a stream, or -2 - event) of the synchronize calls that name one."""
+    if not profile.trace.sync.height:
+        return {}
     key = ["process", "correlation_id"]
     calls = calls.filter(pl.col("kind") == Call.SYNC)
     rows = profile.trace.sync.join(calls.select(*key, "call", pl.col("name").cast(pl.String)), on=key, how="inner")
@@ -131,9 +139,11 @@ def _loading(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     Only the time inside the window counts, because other steps load data, too.
     """
     calls = window.calls
-    spans = profile.attributed.phase_spans.filter(
-        (pl.col("phase") == "data") & pl.col("thread").is_in(calls["thread"].unique().to_list())
-    ).sort("start_ns")
+    spans = profile.attributed.phase_spans
+    loads = (spans["phase"] == "data").to_numpy() & np.isin(spans["thread"].to_numpy(), lookup.present(calls["thread"]))
+    if not loads.any():
+        return {}
+    spans = spans.filter(loads).sort("start_ns")
     starts = calls["start_ns"].to_numpy()
     ids = calls["call"].to_numpy()
     result: Counter[int] = Counter()

@@ -15,6 +15,7 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.replay.call_data import CallData, awaited, call_data, events
 from nsysx.replay.overhead import Added
 from nsysx.replay.replay_bounds import (
@@ -162,7 +163,7 @@ def _own_time(window: ReplayedWindow) -> tuple[tuple[list[Any], ...], int]:
 
     The columns are call, kind, start, end, the host code before it, its cost (times in ns), and whether it lies within calls before.
     """
-    calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
+    calls = window.calls["call", "kind", "start_ns", "end_ns"].with_columns(window.calls["kind"].cast(pl.String))
     a, b = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     ends = np.maximum.accumulate(np.append(window.start_ns, b))
     reach = ends[:-1]
@@ -211,11 +212,10 @@ def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
 
 def _closing(profile: Profile, window: ReplayedWindow) -> int:
     """Return the first call after the window on the replayed threads, -1 if there is none."""
-    calls = profile.attributed.api_calls["call", "thread", "start_ns"]
-    behind = calls.filter(
-        (pl.col("start_ns") >= window.end_ns) & pl.col("thread").is_in(window.calls["thread"].unique().implode())
-    )
-    return int(behind["call"][arg]) if (arg := behind["start_ns"].arg_min()) is not None else -1
+    calls = profile.attributed.api_calls
+    start, threads = calls["start_ns"].to_numpy(), lookup.present(window.calls["thread"])
+    behind = np.flatnonzero((start >= window.end_ns) & np.isin(calls["thread"].to_numpy(), threads))
+    return int(calls["call"][int(behind[start[behind].argmin()])]) if len(behind) else -1
 
 
 def _mergeable(last: ChainItem, item: ChainItem) -> bool:
@@ -236,14 +236,14 @@ _NONE: list[_Ran] = []
 
 def _ops_of_calls(window: ReplayedWindow) -> dict[int, list[_Ran]]:
     """Return call -> its ops. An op without a call joins the call of the op that began last before it."""
-    inside = (pl.col("call_start_ns") >= window.start_ns) & (pl.col("call_start_ns") < window.end_ns)
-    launched = window.ops.filter(inside)
+    called = window.ops["call_start_ns"]
+    launched = window.ops.filter((called >= window.start_ns) & (called < window.end_ns))
     by_call: dict[int, list[_Ran]] = {}
     columns = ("call", "op", "stream", "start_ns", "end_ns")
     for call, *ran in launched[columns].sort("call", "start_ns", "op").iter_rows():
         by_call.setdefault(call, []).append((ran[0], ran[1], ran[2], ran[3]))
-    orphans = window.ops.filter(pl.col("call").is_null()).sort("start_ns")
-    if orphans.height and launched.height:
+    if window.ops["call"].null_count() and launched.height:
+        orphans = window.ops.filter(pl.col("call").is_null()).sort("start_ns")
         led = launched.sort("start_ns")
         starts, callers = led["start_ns"].to_numpy(), led["call"].to_list()
         last = int(led["end_ns"].to_numpy().max())

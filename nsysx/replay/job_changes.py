@@ -71,6 +71,8 @@ def built_calls(profile: Profile) -> frozenset[int]:
 
     These are the loads, and what is asked of a kernel until its launch; the host code before them builds it.
     """
+    if not (profile.steady_calls["kind"] == Call.LOAD).any():
+        return frozenset()
     calls = profile.steady_calls["call", "thread", "kind", "start_ns", "end_ns"].sort("thread", "start_ns")
     launches = calls["call"].is_in(profile.steady_ops["call"].drop_nulls().implode())
     # Stretch n of a thread ends with its n-th launch, itself not included.
@@ -129,10 +131,14 @@ def _reduced_once(profile: Profile) -> frozenset[int]:
 
 def _in_phase(profile: Profile, phase: str) -> pl.DataFrame:
     """Return op, kind (of collective, "" for others) and copy_kind of the steady GPU work that a phase launches."""
+    ops = profile.once(_with_kinds)
+    return ops.filter(ops["phase"] == phase)
+
+
+def _with_kinds(profile: Profile) -> pl.DataFrame:
     ops = profile.steady_ops["op", "name", "cls", "phase", "module", "copy_kind"]
-    ops = ops.filter(ops["phase"].cast(pl.String) == phase)
-    names = ops["name"].cast(pl.String)
     comm = ops["cls"] == DeviceActivity.COMM.value
+    names = ops["name"].cast(pl.String)
     kinds = {name: nccl_notes.kind_of(name) for name in names.filter(comm).drop_nulls().unique()}
     kind = names.replace_strict(kinds, default="", return_dtype=pl.String)
     return ops.with_columns(kind=pl.when(comm).then(kind).otherwise(pl.lit("")))

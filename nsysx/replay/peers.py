@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
 from nsysx.replay.replay_bounds import LEAST_SENDING_SHARE, MOST_REPLAYED_PEERS, RANKS_TOGETHER_SHARE
@@ -36,22 +37,25 @@ class Waiting:
 
 def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     """Return how long the collectives that begin in the window wait for other ranks; `unknown` if that cannot be told."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value).select(
-        "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
+    communication = _communication(profile)
+    if not communication.height:
+        return profile.once(unknown)
+    names = communication["name"].cast(pl.String)
+    kinds = {name: nccl_notes.kind_of(name) for name in names.unique().to_list()}
+    ops = communication["op", "process", "device", "start_ns", "end_ns"].with_columns(
+        names.replace(kinds).alias("kind"), (communication["end_ns"] - communication["start_ns"]).alias("ns")
     )
-    kinds = {name: nccl_notes.kind_of(name) for name in ops["name"].unique().to_list()}
-    ops = ops.with_columns(pl.col("name").replace(kinds).alias("kind"), ns=pl.col("end_ns") - pl.col("start_ns"))
-    shown = ops.filter(pl.col("process") == profile.process)
-    in_window = shown.filter(pl.col("start_ns").is_between(start_ns, end_ns, closed="left"))
+    shown = lookup.having(ops, process=profile.process)
+    in_window = shown.filter((shown["start_ns"] >= start_ns) & (shown["start_ns"] < end_ns))
     # A receive waits for work that another stage of a pipeline does for it. The time that this stage takes without waiting, which
     # is the step of ranks that do the same work at the same time, does not tell how long the receive waits.
-    sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
+    sends = in_window["ns"].filter(in_window["kind"] == nccl_notes.SEND_RECEIVE).sum()
     if sends < LEAST_SENDING_SHARE * (end_ns - start_ns):
         whole = dict(in_window["op", "ns"].iter_rows())
         others_facts = profile.other_ranks
         if others_facts is not None:
             return Waiting({op: others_facts.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
-        waited = _waited(in_window, ops.filter(pl.col("process") != profile.process))
+        waited = _waited(in_window, ops.filter(ops["process"] != profile.process))
         if len(waited) > RANKS_TOGETHER_SHARE * len(whole):
             return Waiting(waited, whole, by_peers=True)
     return profile.once(unknown)
@@ -59,10 +63,8 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
 
 def unknown(profile: Profile) -> Waiting:
     """Return the whole time of the shown process's communication ops, since all of it may be waiting."""
-    ops = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == profile.process) & (pl.col("cls") == DeviceActivity.COMM.value)
-    )
-    whole = dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows())
+    ops = lookup.having(_communication(profile), process=profile.process)
+    whole = dict(zip(ops["op"].to_list(), (ops["end_ns"] - ops["start_ns"]).to_list(), strict=True))
     return Waiting(whole, whole, by_peers=False)
 
 
@@ -70,9 +72,11 @@ def _waited(collectives: pl.DataFrame, others: pl.DataFrame) -> dict[int, int]:
     """Return op -> how much longer a collective took than the shortest of its counterparts (ns), for those that have one."""
     never = np.iinfo(np.int64).max
     waited: dict[int, int] = {}
+    if not others.height:
+        return waited
     for (kind,), of_kind in collectives.group_by("kind"):
         shortest = np.full(of_kind.height, never)
-        for _, other in others.filter(pl.col("kind") == kind).group_by("process", "device"):
+        for other in lookup.parted(others.filter(others["kind"] == kind), "process", "device").values():
             np.minimum(shortest, _counterparts(of_kind, other), out=shortest)
         more = np.maximum(of_kind["ns"].to_numpy() - shortest, 0)
         ops = of_kind["op"].to_numpy()[shortest < never]
@@ -93,6 +97,13 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
     nearest = np.where(np.abs(end[before] - own_end) < np.abs(end[after] - own_end), before, after)
     together = (start[nearest] < own_end) & (own_start < end[nearest])
     return np.where(together, end[nearest] - start[nearest], never)
+
+
+def _communication(profile: Profile) -> pl.DataFrame:
+    """Return the communication of all processes: op, process, device, start_ns, end_ns, name."""
+    ops = profile.attributed.gpu_ops
+    rows = ops["op", "process", "device", "start_ns", "end_ns", "name"]
+    return rows.filter(ops["cls"] == DeviceActivity.COMM.value)
 
 
 def communication(profile: Profile) -> list[int]:
@@ -130,9 +141,8 @@ def _showing(profile: Profile, process: int) -> Profile:
 
 def ranks(profile: Profile) -> list[int]:
     """Return the processes of the report that have collectives and steps, in order."""
-    communication = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)
-    communicating = set(communication["process"].unique().to_list())
-    return [p for p in profile.steps.windows["process"].unique().sort().to_list() if p in communicating]
+    communicating = lookup.present(_communication(profile)["process"])
+    return [p for p in lookup.present(profile.steps.windows["process"]) if p in communicating]
 
 
 def first_of_ranks(profile: Profile, process: int) -> list[int]:

@@ -72,23 +72,23 @@ def choose(profile: Profile) -> ReplayedWindow | Withheld:
     if steps.whole or steps.steady is None:
         return Withheld("the report has no steps to replay")
     first, last = steps.steady
-    cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
+    cpu = lookup.having(steps.cpu, process=steps.process).sort("index")
     cut = cpu["cut"].to_list()
     while last >= first and cut[last]:  # the end of a step is where the next one of its part of the capture begins
         last -= 1
     if last < first:
         return Withheld("no step follows the steady one, so its end is not known")
     device = profile.device
-    gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
+    gpu = _within(lookup.having(steps.gpu, process=steps.process), first, last)
     if not gpu.height or device is None:
         return Withheld("no GPU work was recorded in the steady steps")
-    gpu = gpu.filter(pl.col("device") == device)
+    gpu = lookup.having(gpu, device=device)
     first, last = _fitting(profile, cpu, gpu, first, last)
-    tiles = gpu.filter(pl.col("index").is_between(first, last))
+    tiles = _within(gpu, first, last)
     recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
     if recorded <= 0:
         return Withheld("the steady steps contain no GPU time")
-    begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
+    begin, finish = int(tiles["start_ns"].to_numpy().min()), int(tiles["end_ns"].to_numpy().max())
     span = (finish - begin) // (last - first + 1)
     start, end = _launch_times(profile, cpu, device, first, last) or (
         int(cpu["start_ns"][first]),
@@ -102,6 +102,11 @@ def choose(profile: Profile) -> ReplayedWindow | Withheld:
     return ReplayedWindow(*driving, device, start, end, (begin, finish), recorded, between, first, numbers, starts)
 
 
+def _within(tiles: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+    """Return the tiles of these steps."""
+    return tiles.filter((tiles["index"] >= first) & (tiles["index"] <= last))
+
+
 def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
     """Return when the last step ends on the CPU (ns): where the next step begins, or something between the steps."""
     between = profile.steps.between
@@ -110,9 +115,9 @@ def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
     return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
 
 
-def _launched(profile: Profile, which: pl.Expr) -> I64:
-    """Return, sorted, when the GPU ops that meet ``which`` (a condition on process and device) were launched (ns)."""
-    ops = profile.attributed.gpu_ops["process", "device", "call_start_ns"].filter(which)
+def _launched(profile: Profile, **which: int) -> I64:
+    """Return, sorted, when the GPU ops that meet ``which`` (a process, a device) were launched (ns)."""
+    ops = lookup.having(profile.attributed.gpu_ops["process", "device", "call_start_ns"], **which)
     return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
 
 
@@ -124,10 +129,11 @@ def _launch_times(profile: Profile, cpu: pl.DataFrame, device: int, first: int, 
     widely. The first work is what is launched first, not what starts first on the device: with several streams that can be a
     different launch in each step. None if a step has no launch, or something lies between the steps.
     """
-    of_device = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
-    if profile.steps.between.filter(of_device & pl.col("index").is_between(first, last)).height:
+    of_device = {"process": profile.steps.process, "device": device}
+    between = profile.steps.between
+    if between.height and _within(lookup.having(between, **of_device), first, last).height:
         return None
-    called = _launched(profile, of_device)
+    called = _launched(profile, **of_device)
     starts = cpu["start_ns"].to_numpy()
     begun = []
     for step in (first, last + 1):
@@ -145,14 +151,16 @@ _OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "threa
 
 def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame] | Withheld:
     """Return the calls that drive the device in [start, end) and the device's ops, or why they cannot form a chain."""
-    of_process = pl.col("process") == profile.steps.process
     calls = profile.attributed.api_calls[_CALL]
-    calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
+    inside = (calls["start_ns"] >= start) & (calls["start_ns"] < end)
+    calls = calls.filter(inside & (calls["process"] == profile.steps.process))
     ops = lookup.having(profile.attributed.gpu_ops[_OP], process=profile.steps.process, device=device)
-    driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
+    called_here = np.isin(lookup.filled(ops["call"], -1), calls["call"].to_numpy())
+    driving = lookup.present(ops["thread"].filter(pl.Series(called_here, dtype=pl.Boolean)))
     if not driving:
         return Withheld("the GPU work of the steady steps was launched outside the trace")
-    driven = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
+    driven = calls.filter(np.isin(calls["thread"].to_numpy(), driving))
+    driven = driven.sort("start_ns", "end_ns", descending=[False, True])
     crossing = _concurrency(driven)
     if crossing > MOST_CROSSING_SHARE:
         return Withheld(f"several threads drive the GPU at once ({units.share(crossing, 1)} of the time in CUDA calls)")
@@ -166,7 +174,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     steady steps agree (steps as long as the others may wait where those compute); of equally good runs, the last. Ranks of a job in
     one report all take the same run, or they could not be replayed together.
     """
-    called = _launched(profile, pl.col("process") == profile.steps.process)
+    called = _launched(profile, process=profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
     if borders[-1] - borders[0] <= MOST_REPLAYED_OPS:
         return first, last
@@ -179,7 +187,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
     begin = np.minimum(np.searchsorted(borders, borders[end] - MOST_REPLAYED_OPS), end - 1)
     ops = lookup.having(profile.attributed.gpu_ops[_OP], process=profile.steps.process)
-    work = gpu_work(cpu[first : last + 1], tiles.filter(pl.col("index").is_between(first, last)), ops)
+    work = gpu_work(cpu[first : last + 1], _within(tiles, first, last), ops)
     steps = cpu[first : last + 1]
     level = _level(begin, end, _host_ns(profile, steps)[None, :], length[None, :])
     chosen = _nearest_to_mean(*level, length, work)

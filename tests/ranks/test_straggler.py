@@ -21,7 +21,7 @@ from nsysx.judging import rank_waiting
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import straggler
 from nsysx.ranks.match import SeriesKey
-from nsysx.replay import engine, rank_alone, replayed_window
+from nsysx.replay import engine, replayed_window, unprofiled
 from tests.builder import Report
 from tests.ranks.test_rank_table import ALL_REDUCE, reports
 
@@ -402,13 +402,13 @@ def test_ranks_of_one_report_replay_the_same_steps(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 40)
     own = [[(30 + (i % 5) * (1 + r) + r * (i > 8)) * MS for i in range(24)] for r in range(3)]
     chosen = []
-    real = rank_alone.choose
+    real = unprofiled.choose
 
     def choose(profile: Profile) -> replayed_window.ReplayedWindow | replayed_window.Withheld:
         chosen.append(real(profile))
         return chosen[-1]
 
-    monkeypatch.setattr(rank_alone, "choose", choose)
+    monkeypatch.setattr(unprofiled, "choose", choose)
     rows, _ = ranks(job(tmp_path / "j.sqlite", own))
     runs = [w.numbers for w in chosen if isinstance(w, replayed_window.ReplayedWindow)]
     assert len(runs) >= 3 and len(set(runs)) == 1 and 4 <= len(runs[0]) <= 8
