@@ -93,7 +93,7 @@ _SPANS = frame_columns.schema(frame_columns.PHASE_SPANS)
 class _Finder:
     """Answers (thread, instant) -> module row, phase, grade."""
 
-    def __init__(self, ranges: Ranges, roles: Mapping[int, str]) -> None:
+    def __init__(self, ranges: Ranges, roles: Mapping[int, str], backward: Mapping[int, tuple[I64, I64]]) -> None:
         self.roles = roles
         self.modules = module_layer(ranges)
         rows = ranges.ranges[LAYER]
@@ -112,7 +112,7 @@ class _Finder:
         self._key = np.append(self.key_of_row, -1).astype(np.int32)
         self._backward = np.append((self.modules.rows["kind"] == "backward_module").to_numpy(), False)
         self._recompute = np.append(self.modules.rows["recompute"].to_numpy().astype(np.bool_), False)
-        self.backward = thread_roles.backwards(ranges)
+        self.backward = backward
         self.seq_module = self._sequence_modules()
 
     def _sequence_modules(self) -> dict[int, tuple[I64, I64]]:
@@ -208,6 +208,8 @@ class _Finder:
     def tree(self) -> pl.DataFrame:
         """Return the module tree: module, cls, parent, calls, first_ns. The parent is where it is mostly called from."""
         rows, key = self.modules.rows, self.key_of_row
+        if not rows.height:
+            return pl.DataFrame(schema=frame_columns.schema(frame_columns.MODULES))
         parents = self.modules.parents()
         forward = ~(self._backward | self._recompute)[:-1]
         above = np.append(key, -1)[parents]
@@ -217,7 +219,7 @@ class _Finder:
             pl.col("forward").sum().cast(pl.Int64).alias("calls"),
             pl.col("start_ns").min().alias("first_ns"),
         )
-        modules = modules.with_columns(rows["cls"].gather(modules["row"]).cast(pl.String).alias("cls"))
+        modules = modules.with_columns(lookup.at(rows["cls"], modules["row"].to_numpy()).cast(pl.String).alias("cls"))
         called = forward & (above != key)
         callers = pl.DataFrame({"key": key[called], "above": above[called]}).group_by("key", "above").len()
         callers = callers.with_columns(lookup.at(self.keys, callers["above"].to_numpy()).alias("parent"))
@@ -278,7 +280,8 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
     """
     calls = attributed.api_calls
     order = np.lexsort((t, thread))
-    in_order = _Finder(ranges, attributed.roles).find(thread[order], t[order])["module"].cast(pl.String)
+    backward = thread_roles.backwards(ranges)
+    in_order = _Finder(ranges, attributed.roles, backward).find(thread[order], t[order])["module"].cast(pl.String)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     exact: pl.Series = in_order.gather(back)
@@ -304,8 +307,9 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
 def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attributed:
     """Give every API call and GPU op its phase, module and grade. Rows in = rows out, in the same order."""
     calls = correlated.api_calls
-    roles = thread_roles.roles(calls, trace.thread_name, ranges)
-    finder = _Finder(ranges, roles)
+    backward = thread_roles.backwards(ranges)
+    roles = thread_roles.roles(calls, trace.thread_name, ranges, backward)
+    finder = _Finder(ranges, roles, backward)
     tree = finder.tree()
     fields = ("phase", "module", "grade", "recompute")
     calls = calls.hstack(_graded(finder.find(calls["thread"].to_numpy(), calls["start_ns"].to_numpy()), ranges))

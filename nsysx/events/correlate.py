@@ -216,6 +216,11 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
     name = pl.coalesce("name", pl.lit("[unnamed]").cast(pl.Categorical))
     kernels = _ops_of(trace.kernel, "kernel", name, DeviceActivity.COMPUTE)
+    others = (
+        (trace.memcpy, "memcpy", kind, DeviceActivity.COPY),
+        (trace.memset, "memset", pl.lit("memset"), DeviceActivity.MEMSET),
+        (trace.graph, "graph", pl.lit("CUDA graph (opaque)"), DeviceActivity.COMPUTE),
+    )
     family = lookup.changed(kernels["name"], families.family)
     cls = lookup.changed(
         family, lambda f: DeviceActivity.COMM.value if f == families.COMMUNICATION else DeviceActivity.COMPUTE.value
@@ -223,9 +228,7 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     return pl.concat(
         [
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
-            _ops_of(trace.memcpy, "memcpy", kind, DeviceActivity.COPY),
-            _ops_of(trace.memset, "memset", pl.lit("memset"), DeviceActivity.MEMSET),
-            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), DeviceActivity.COMPUTE),
+            *(_ops_of(*other) for other in others if other[0].height),
         ]
     )
 

@@ -186,6 +186,8 @@ def _domains_named(trace: Trace, name: str) -> pl.DataFrame:
 
 def _lines(rows: pl.DataFrame, end: I64, of_line: Flags) -> pl.DataFrame:
     """Return ``Ranges.lines``. ``end``: of each row, where nothing closed it that of the capture."""
+    if not of_line.any():
+        return pl.DataFrame(schema=LINE_RANGES)
     of_line = of_line & ~rows["crossing"].to_numpy() & (end >= rows["start_ns"].to_numpy())
     lines = rows["thread", "start_ns", "text"].with_columns(pl.Series("end_ns", end))[np.flatnonzero(of_line)]
     lines = lines["thread", "start_ns", "end_ns", "text"].rename({"text": "label"}).drop_nulls("label")

@@ -42,12 +42,14 @@ def _role_of_name(name: str | None) -> str | None:
     return next((role for role, pattern in _NAMED if name and pattern.search(name)), None)
 
 
-def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int, str]:
+def roles(
+    calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges, backward: Mapping[int, tuple[I64, I64]]
+) -> dict[int, str]:
     """Return thread -> role, of all threads that make CUDA calls.
 
-    ``calls``: thread, start_ns, kind, sorted by thread; ``names``: thread, name. Where several threads of a process could be the main
-    one, it is the one whose number is the process's, else the one that opens the ranges of phases and steps, else the one with
-    the most calls.
+    ``calls``: thread, start_ns, kind, sorted by thread; ``names``: thread, name; ``backward``: what `backwards` returns. Where several
+    threads of a process could be the main one, it is the one whose number is the process's, else the one that opens the ranges of
+    phases and steps, else the one with the most calls.
     """
     name_of = dict(zip(names["thread"].to_list(), names["name"].cast(pl.String).to_list(), strict=True))
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
@@ -58,7 +60,6 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     kind = ranges.ranges["kind"]
     marking = (kind == "phase") | (kind == "step") | (kind == "module")
     driving = set(lookup.present(ranges.ranges["thread"].filter(marking)))
-    backward = backwards(ranges)
     by_name = {t: _role_of_name(name_of.get(t)) for t in counts}
     has_autograd = {ids.process_of(t) for t, role in by_name.items() if role == AUTOGRAD}
     made = {}

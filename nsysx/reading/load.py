@@ -284,9 +284,11 @@ def _frames(
     frames: dict[str, pl.DataFrame] = {}
     for frame, source in schema.SOURCES.items():
         if frame in raw:
-            frames[frame], left_out = decoding.unpacked(raw.pop(frame), source, strings)
+            unpacked, left_out = decoding.unpacked(raw.pop(frame), source, strings)
+            frames[frame] = placing.with_process(unpacked)
             notes += left_out
-        frames[frame] = placing.with_process(frames[frame] if frame in recorded else schema.empty(frame))
+        else:
+            frames[frame] = schema.empty(frame)
     return frames, notes + placing.with_own_process(frames, recorded)
 
 

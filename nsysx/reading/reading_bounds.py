@@ -109,6 +109,8 @@ LEAST_ROW_BYTES = 6
 # ---- table_rows -------------------------------------------------------------------------------------------------
 #: Threads that read at most: more of them wait for the disk.
 TABLE_THREADS = 8
+#: Each thread beside the first has at least so much of the report to read.
+TABLE_THREAD_BYTES = 2_000_000
 #: Rows that are fetched at once: they fit the cache.
 TABLE_BATCH_ROWS = 65_536
 

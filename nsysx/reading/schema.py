@@ -357,5 +357,11 @@ def dtype(column: SourceColumn) -> pl.DataType:
 
 
 def empty(frame: str) -> pl.DataFrame:
-    """Return a source frame without rows and with the declared types, for a report without that table."""
-    return pl.DataFrame(schema={c.name: dtype(c) for c in SOURCES[frame].columns})
+    """Return a source frame without rows and with the declared types, for a report without that table.
+
+    Its process stands in place of the key that tells it, as in all frames (``placing.with_process``).
+    """
+    types = {c.name: dtype(c) for c in SOURCES[frame].columns}
+    if {"global_pid", "thread"} & types.keys():
+        types = {name: kind for name, kind in types.items() if name != "global_pid"} | {"process": pl.Int64()}
+    return pl.DataFrame(schema=types)

@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 
 from nsysx.reading import opening, schema, selecting
-from nsysx.reading.reading_bounds import TABLE_BATCH_ROWS, TABLE_THREADS
+from nsysx.reading.reading_bounds import TABLE_BATCH_ROWS, TABLE_THREAD_BYTES, TABLE_THREADS
 from nsysx.reading.selecting import PACKED, Piece
 
 
@@ -113,7 +113,9 @@ def piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
 
 def read(path: Path, pieces: list[Piece], progress: Callable[[str], None] | None) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield (frame name, table of integers and blobs) for the frames that ``pieces`` belong to, in their order."""
-    with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, TABLE_THREADS)) as pool:
+    # A small report is read before a second thread has begun.
+    threads = min(os.cpu_count() or 1, TABLE_THREADS, 1 + path.stat().st_size // TABLE_THREAD_BYTES)
+    with Reader(path) as reader, ThreadPoolExecutor(threads) as pool:
         frames = pool.map(partial(piece, reader), pieces)
         try:
             for name, of_frame in itertools.groupby(pieces, key=lambda p: p.frame):
