@@ -186,12 +186,12 @@ def _nvtx(profile: Profile, window: ReplayedWindow) -> dict[str, I64]:
     pushed &= ~ranges["open"].to_numpy()
     by_probe = ranges["own"].to_numpy()
     backward = ((marks["kind"] == "backward_module") & marks["own"]).to_numpy()
-    begin, end, at = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), marks["start_ns"].to_numpy()
+    begin, end, marked = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), marks["start_ns"].to_numpy()
     times = {
         "module_range": np.concatenate([begin[pushed & by_probe], end[pushed & by_probe]]),
         "range": np.concatenate([begin[pushed & ~by_probe], end[pushed & ~by_probe]]),
-        "backward_mark": at[written & backward],
-        "mark": at[written & ~backward],
+        "backward_mark": marked[written & backward],
+        "mark": marked[written & ~backward],
     }
     inside = {name: t[(t >= window.start_ns) & (t < window.end_ns)] for name, t in times.items()}
     return {name: np.searchsorted(starts, t) for name, t in inside.items()}
