@@ -36,8 +36,8 @@ _ROW_BY_ROW = re.compile(r"^aten::(layer_norm|rms_norm|linear|matmul|mm)$")
 _BY_SAMPLE = re.compile(
     r"^aten::((log_)?softmax|conv\dd|conv_transpose\dd|(adaptive_)?(max|avg)_pool\dd?|upsample_\w+|group_norm)$"
 )
-#: Each number of the result is made of its row: over the last dimension, if one of each row is picked.
-_SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
+#: Each number of the result is made of its row: over the last dimension where that is known, or if one of each row is picked.
+SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
 #: Each number of the result is made of a row of the first argument along one dimension, which is gone or one long in it.
 _REDUCES = re.compile(r"^aten::(sum|mean|logsumexp|amax|amin|argmax|argmin)$")
 #: Losses of each row of the first argument, whose second dimension goes, and of each number. A mean or a sum of them is one number.
@@ -54,18 +54,24 @@ _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?sque
 class Kept:
     """What is read of a tensor: a share of it, by which dimensions it is narrowed, and the operators (rows of the flow) that do so.
 
-    ``of_last``: what of the share is the last dimension's alone, by numbers that were picked there; 1 where that is not known.
+    ``of_last``: what of the share is the last dimension's alone; 1 where that is not known. ``gathered``: it is so by numbers that were
+    gathered, of each row its own.
     """
 
     dimensions: frozenset[int]
     share: float
     by: frozenset[int]
     of_last: float = 1.0
+    gathered: bool = False
 
-    def of_rows(self, last: int) -> Kept | None:
-        """Return what is read where all of each row (of the dimension ``last``) is needed for one of its numbers; None for all."""
+    def of_rows(self, last: int, *, over_last: bool) -> Kept | None:
+        """Return what is read where all of each row (of the dimension ``last``) is needed for one of its numbers; None for all.
+
+        ``over_last``: that is known of the operator. Where it is not, numbers that are gathered from the rows tell it.
+        """
         rows = self.dimensions - {last}
-        return Kept(rows, self.share / self.of_last, self.by) if rows and self.of_last < 1 else None
+        told = self.gathered or (over_last and (last not in self.dimensions or self.of_last < 1))
+        return Kept(rows, self.share / self.of_last, self.by) if rows and told else None
 
 
 @dataclass(frozen=True)
@@ -107,9 +113,12 @@ def kept_of_tensors(flow: OperatorFlow) -> dict[int, Kept | None]:
     return reads.kept
 
 
-def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
-    """Return the outermost operators that compute more rows than is read of them, by what narrows them."""
-    reads = _Reads(flow)
+def narrowed_operators(flow: OperatorFlow, over_last: frozenset[int] = frozenset()) -> list[Narrowed]:
+    """Return the outermost operators that compute more rows than is read of them, by what narrows them.
+
+    ``over_last``: softmaxes (rows of the flow) of which it is known that they are over the last dimension: each row is one of its own.
+    """
+    reads = _Reads(flow, over_last)
     share_of: dict[frozenset[int], dict[int, float]] = {}
     for row in reversed(flow.outermost):
         kept = reads.backwards(row)
@@ -149,8 +158,8 @@ def narrowing(before: Size, after: Size) -> frozenset[int] | None:
 class _Reads:
     """What is read of each tensor (``kept``), by the number of the operator that made it: None for all of it."""
 
-    def __init__(self, flow: OperatorFlow) -> None:
-        self._flow = flow
+    def __init__(self, flow: OperatorFlow, over_last: frozenset[int] = frozenset()) -> None:
+        self._flow, self._over_last = flow, over_last
         distinct = {text: sizes_of(text) for text in set(flow.size)}
         self._sizes = [distinct[text] for text in flow.size]
         self._result = result_sizes(flow, self._sizes)
@@ -181,7 +190,7 @@ class _Reads:
             return None
         for each, of_it in zip(made, arguments, strict=True):
             self._read(each, of_it)
-        return arguments[0] if _SOFTMAX.match(name) else kept
+        return arguments[0] if SOFTMAX.match(name) else kept
 
     def _pick(self, row: int) -> None:
         flow = self._flow
@@ -195,17 +204,27 @@ class _Reads:
             of_it = behind
         elif after is not None and (dimensions := narrowing(before, after)) and self._is_read(number, name):
             share, by = math.prod(after) / max(math.prod(before), 1), frozenset({row})
-            of_last = share if name.endswith("gather") and dimensions == {len(before) - 1} else 1.0
+            last = len(before) - 1
+            of_last, gathered = share if dimensions == {last} else 1.0, name.endswith("gather") and dimensions == {last}
             if behind is not None and len(before) == len(after):
                 of_it = Kept(
-                    dimensions | behind.dimensions, share * behind.share, behind.by | by, of_last * behind.of_last
+                    dimensions | behind.dimensions,
+                    share * behind.share,
+                    behind.by | by,
+                    of_last * behind.of_last,
+                    gathered or behind.gathered,
                 )
             elif behind is not None and len(before) == len(after) + 1 and len(dimensions) == 1:  # x[n][:, :2]
                 (gone,) = dimensions
                 of_rest = frozenset(d + (d >= gone) for d in behind.dimensions)
-                of_it = Kept(dimensions | of_rest, share * behind.share, behind.by | by)
+                of_it = Kept(
+                    dimensions | of_rest,
+                    share * behind.share,
+                    behind.by | by,
+                    of_last if gone == last else behind.of_last,
+                )
             else:
-                of_it = Kept(dimensions, share, by, of_last)
+                of_it = Kept(dimensions, share, by, of_last, gathered)
         self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)
         self._whole(made[1:])
 
@@ -246,8 +265,9 @@ class _Reads:
             return [kept, *others]
         if _BY_SAMPLE.match(name) and kept.dimensions == frozenset({0}):
             return [kept, *others]
-        if _SOFTMAX.match(name):
-            return [rows, *others] if (rows := kept.of_rows(last)) is not None else None
+        if SOFTMAX.match(name):
+            rows = kept.of_rows(_longer_than_one(result), over_last=row in self._over_last)
+            return [rows, *others] if rows is not None else None
         return [reshaped, *others] if (reshaped := _reshaped(name, sizes[0], result, kept)) is not None else None
 
     def _read(self, number: int, kept: Kept | None) -> None:
@@ -264,6 +284,11 @@ class _Reads:
     def _whole(self, made: Sequence[int]) -> None:
         for number in made:
             self._read(number, None)
+
+
+def _longer_than_one(size: Size) -> int:
+    """Return the last dimension that is longer than 1: a softmax over one before others of 1 is over the last, too; -1 without one."""
+    return max((d for d, length in enumerate(size) if length > 1), default=-1)
 
 
 def _reduced(name: str, before: Size, after: Size) -> tuple[int, ...] | None:

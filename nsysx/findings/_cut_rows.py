@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from nsysx.analyses.lines import text_of, texts
@@ -21,12 +22,8 @@ def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
     """
     sizes = [sizes_of(text) for text in flow.size]
     result = result_sizes(flow, sizes)
-    where = [place_of_operator(code, flow, flow.start_ns[[row]]) for row in picks]
-    pieces = {
-        _piece(_text(case, picked), sizes[row][0], result.get(flow.number[row]))
-        for row, picked in zip(picks, where, strict=True)
-    }
-    piece, made = pieces.pop() if len(pieces) == 1 else "", _place(code, flow, computing[0])
+    where = [_place(code, flow, row) for row in picks]
+    piece, made = _piece_of(case, code, flow, picks), _place(code, flow, computing[0])
     line = _with_piece(_text(case, made), piece) if piece and made else ""
     if not line:
         return ""
@@ -37,6 +34,49 @@ def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
         cut = _assigned(_text(case, compared), piece)
         lines.append(f"{cut}  # {in_short(compared)}" if cut else f"# and {piece} of what they are compared with")
     return "\n".join(dict.fromkeys(lines))
+
+
+def last_kept(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[int], head: int) -> str:
+    """Return the call of a language model that makes the logits of the last positions alone, "" where texts do not tell how.
+
+    ``picks``: what narrows the logits (rows of the flow); ``head``: what makes them. What reads the last positions of fewer fits as it is.
+    """
+    piece, made = _piece_of(case, code, flow, picks), _place(code, flow, head)
+    statement, last = _text(case, made), re.fullmatch(r"\[:, -(\d+):\]", piece)
+    if statement is None or last is None:
+        return ""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and not _is_of_tensor(node)]
+    if len(calls) != 1 or any(each.arg in (None, "labels", "logits_to_keep") for each in calls[0].keywords):
+        return ""
+    calls[0].keywords.append(ast.keyword("logits_to_keep", ast.Constant(int(last[1]))))
+    return f"{ast.unparse(statement)}  # {in_short(made)}"
+
+
+def _is_of_tensor(call: ast.Call) -> bool:
+    """Return whether a call changes the type or the place of what it is given."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "float", "half", "bfloat16", "cuda")
+
+
+def _piece_of(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[int]) -> str:
+    """Return the index by which all of these operators narrow what is computed, "" where they do not by one, or not by such a one."""
+    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
+    pieces = {
+        _piece(_text(case, _place(code, flow, row)), sizes_of(flow.size[row])[0], result.get(flow.number[row]))
+        for row in picks
+    }
+    return pieces.pop() if len(pieces) == 1 else ""
+
+
+def last_pick(flow: OperatorFlow, by: frozenset[int], computed: int) -> int:
+    """Return the last of these operators (rows of the flow) that narrows the rows of what another computes, not the numbers of each row."""
+    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
+    width = (result.get(flow.number[computed]) or (0,))[-1]
+    before, after = (
+        {row: sizes_of(flow.size[row])[0] for row in by},
+        {row: result.get(flow.number[row]) for row in by},
+    )
+    within = [row for row in by if before[row][-1:] == (width,) != (after[row] or ())[-1:]]
+    return max(by.difference(within), default=max(by))
 
 
 def _place(code: CodeLines, flow: OperatorFlow, row: int) -> Row:
@@ -54,11 +94,18 @@ def _text(case: Case, where: Row) -> ast.stmt | None:
 
 
 def _piece(statement: ast.stmt | None, before: Size, after: Size | None) -> str:
-    """Return the index that takes the first or the last places of the second dimension, with their number, "" for another one."""
+    """Return the index that takes the first or the last places of the second dimension, with their number, "" for another one.
+
+    The last place alone is a piece of one: what reads the last of it is left as it is.
+    """
     cuts = (
         [each.slice for each in ast.walk(statement) if isinstance(each, ast.Subscript)] if statement is not None else []
     )
-    cuts = [each for each in cuts if isinstance(each, ast.Tuple) and len(each.elts) == 2 and _is_all(each.elts[0])]
+    cuts = [
+        each
+        for each in cuts
+        if isinstance(each, ast.Tuple) and len(each.elts) > 1 and all(map(_is_all, [each.elts[0], *each.elts[2:]]))
+    ]
     if (
         len(cuts) != 1
         or not isinstance(cuts[0], ast.Tuple)
@@ -67,6 +114,8 @@ def _piece(statement: ast.stmt | None, before: Size, after: Size | None) -> str:
     ):
         return ""
     taken = cuts[0].elts[1]
+    if len(after) == len(before) - 1 and ast.unparse(taken) in ("-1", "0"):
+        return "[:, -1:]" if ast.unparse(taken) == "-1" else "[:, :1]"
     if not isinstance(taken, ast.Slice) or len(after) != len(before) or taken.step is not None:
         return ""
     if taken.upper is None and taken.lower is not None:

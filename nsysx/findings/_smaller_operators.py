@@ -18,13 +18,13 @@ from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
-from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
+from nsysx.events.narrowed_operators import SOFTMAX, narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.padded_experts import padded_experts
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
-from nsysx.findings._cut_rows import cut_first
+from nsysx.findings._cut_rows import cut_first, last_kept, last_pick
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
@@ -169,7 +169,7 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
     work = work_of_operators(case, flow)
     taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
     together: dict[tuple[str, float], list[tuple[frozenset[int], dict[int, float]]]] = {}
-    for narrowed in narrowed_operators(flow):
+    for narrowed in narrowed_operators(flow, _over_last(case, flow, work)):
         share_of = {row: share for row, share in narrowed.share.items() if row in taken}
         if not share_of or not told_of.isdisjoint(narrowed.by):
             continue
@@ -187,19 +187,34 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
             )
             for share in sorted(set(share_of.values()))
         ]
-        most, picks = _of_most_work(flow, share_of, taken), sorted(max(by) for by, _ in changes)
+        most = _of_most_work(flow, share_of, taken)
+        picks = sorted(last_pick(flow, by, most) for by, _ in changes)
         made = place_of_operator(code, flow, flow.start_ns[[most]])
         picked = dict.fromkeys(in_short(place_of_operator(code, flow, flow.start_ns[[row]])) for row in picks)
         keeping = " and ".join(filter(None, picked)) or "One line"
         title = f"{keeping} {'keep' if len(picked) > 1 else 'keeps'} {units.share(kept, 1)} of what "
         title += f"{in_short(made)} computes" if in_short(made) and in_short(made) not in picked else "it computes"
         if flow.names[most] == "aten::linear" and _keeps_logits(case):
-            fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, _LOGITS_TO_KEEP))
+            paste = last_kept(case, code, flow, picks, most) or _LOGITS_TO_KEEP
+            fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, paste))
         else:
             ordered = [most, *(row for row in sorted(share_of) if row != most)]
             paste = cut_first(case, code, flow, picks, ordered)
             fix = Fix.by_name("narrowed-first").but(paste=paste or None)
         yield _Smaller(title, fix, tuple(edits), made)
+
+
+#: Kernels of a softmax over the last dimension, of one that is short, too; others stand for one over a dimension before it.
+_OF_ROWS, _OF_ANY = re.compile(r"(?i)cunn_SoftMax|softmax_warp"), re.compile(r"(?i)softmax")
+
+
+def _over_last(case: Case, flow: OperatorFlow, work: pl.DataFrame) -> frozenset[int]:
+    """Return the softmaxes (rows of the flow) whose kernels say that they are over the last dimension."""
+    rows = [row for row in flow.outermost if SOFTMAX.match(flow.names[row])]
+    ran = work.filter(pl.col("row").is_in(rows)).join(case.ops.select("op", pl.col("name").cast(pl.String)), on="op")
+    names = ran.drop_nulls("name").filter(pl.col("name").str.contains(_OF_ANY.pattern))
+    by_row = names.group_by("row").agg(pl.col("name").str.contains(_OF_ROWS.pattern).all())
+    return frozenset(by_row.filter("name")["row"])
 
 
 def _of_most_work(flow: OperatorFlow, rows: Iterable[int], taken: Mapping[int, int]) -> int:

@@ -13,7 +13,8 @@ class WorkKind(NamedTuple):
     ``outside``: it is for lines outside of networks alone. ``beside``: lines around such a line serve it, too. ``stays``: the families
     of kernels that are still needed; None where kernels become fewer, and no family goes. ``unchanging``: it is for programs that do
     not train: what they read stays as it is. ``also``: the text of other lines of the same function that are a part of it; ``needs``: what
-    stands in one of all these.
+    stands in one of all these. ``target``: what stands in a line near it of a program that does not train, and that has yet something to
+    compare with.
     """
 
     remedy: str
@@ -24,6 +25,7 @@ class WorkKind(NamedTuple):
     unchanging: bool = False
     also: str = ""
     needs: str = ""
+    target: str = ""
 
     def goes_with(self, text: str, *, inside: bool, of_function: bool) -> bool:
         """Return whether a line near that which it is for goes with it; ``inside``: of a network; ``of_function``: both are of one."""
@@ -63,7 +65,7 @@ KINDS = (
              r"\blog\(\s*1(\.0?)?\s*\+\s*(torch\.)?exp\(", beside=False, stays=None),
     WorkKind("library-softmax", r"\bexp\([^=]*max", stays=None, needs=_KEPT, also=r"\.a?max\(|\.sum\(|\bexp\("),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
-             outside=True, stays=_SOFTMAX),
+             outside=True, stays=_SOFTMAX, target=r"gather\(|take_along_dim|nll_loss|cross_entropy|one_hot|kl_div|(?i:label|target)"),
     WorkKind("foreach-parameters", r"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*(\b(named_)?parameters\(\)|\bstate_dict\(|"
              r"\b(ema|shadow|average)\w*\b|\bdecay\w*\b(?!\s*\[)|(?<!autograd)\.grad\b)",
              outside=True, beside=False, stays=None),
@@ -74,5 +76,6 @@ KINDS = (
 def kinds_of(texts: list[str], *, outside: bool, trains: bool = False) -> Iterator[tuple[WorkKind, int]]:
     """Yield each kind that fits a line of these, the costliest first, and that line."""
     for kind in KINDS:
-        if (outside or not kind.outside) and not (trains and kind.unchanging):
+        compares = trains or not kind.target or any(re.search(kind.target, text) for text in texts)
+        if (outside or not kind.outside) and not (trains and kind.unchanging) and compares:
             yield from ((kind, index) for index, text in enumerate(texts) if re.search(kind.text, text))

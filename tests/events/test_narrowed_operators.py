@@ -30,7 +30,9 @@ def test_the_dimensions_that_are_narrowed(
     assert narrowing(before, after) == dimensions
 
 
-def narrowed(*ops: Op, read_later: frozenset[int] = frozenset()) -> dict[str, float]:
+def narrowed(
+    *ops: Op, read_later: frozenset[int] = frozenset(), over_last: frozenset[int] = frozenset()
+) -> dict[str, float]:
     """Return the operators, numbered from 1, of which a part is enough."""
     names, made, size = zip(*ops, strict=True)
     times = np.arange(len(ops))
@@ -44,7 +46,7 @@ def narrowed(*ops: Op, read_later: frozenset[int] = frozenset()) -> dict[str, fl
         end_ns=times + 1,
         read_later=read_later,
     )
-    return {names[row]: share for each in narrowed_operators(flow) for row, share in each.share.items()}
+    return {names[row]: share for each in narrowed_operators(flow, over_last) for row, share in each.share.items()}
 
 
 LINEAR: Op = ("linear", (-1, -1), "[8, 100, 64], [512, 64]")
@@ -125,3 +127,43 @@ def test_what_narrows_once_more_is_the_same_change() -> None:
     )
     (change,) = narrowed_operators(flow)
     assert set(change.share) == {0, 2, 4} and change.by == {1, 3, 5}
+
+
+#: Two words' probabilities at the last of 100 places: all rows but one of each sample are left out behind the softmax.
+LAST_WORDS: tuple[Op, ...] = (
+    LINEAR,
+    ("to", (1, -1), "[8, 100, 512], []"),
+    ("log_softmax", (2, -1), "[8, 100, 512], []"),
+    ("select", (3, -1, -1), "[8, 100, 512], [], []"),
+    ("index_select", (4, -1, -1), "[8, 512], [], [2]"),
+    ("softmax", (5, -1), "[8, 2], []"),
+    ("tolist", (6,), "[8, 2]"),
+)
+
+
+def test_a_softmax_over_the_last_dimension_keeps_the_others() -> None:
+    """A part of the numbers of each row is no part of the softmax; a part of its rows is one, and of what they are made of."""
+    found = narrowed(*LAST_WORDS, over_last=frozenset({2, 5}))
+    assert found == {name: pytest.approx(1 / 100) for name in ("linear", "to", "log_softmax")}
+    assert "linear" not in narrowed(*LAST_WORDS), "which dimension it is over is not known"
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (LINEAR, ("softmax", (1, -1), "[8, 100, 512], []"), ("slice", (2, -1, -1), "[8, 100, 512], [], []"), ("sum", (3,), "[8, 100, 9]")),
+        (LINEAR, ("softmax", (1, -1), "[8, 100, 512], []"), ("mul", (2, -1), "[8, 100, 512], []"), LAST),
+        (*LAST_WORDS[:3], ("sum", (3,), "[8, 100, 512]"), *LAST_WORDS[3:]),
+    ],
+    ids=["numbers of each row", "read by others", "an entropy of all rows"],
+)  # fmt: skip
+def test_rows_of_a_softmax_that_are_read_are_computed(ops: tuple[Op, ...]) -> None:
+    assert "softmax" not in narrowed(*ops, over_last=frozenset({1, 2}))
+    assert "linear" not in narrowed(*ops, over_last=frozenset({1, 2}))
+
+
+def test_one_before_a_dimension_of_one_is_the_last_that_is_longer() -> None:
+    """Classes before a place of one: a kernel over these is one of rows, too."""
+    softmax: Op = ("softmax", (1, -1), "[8, 100, 1], []")
+    first: Op = ("slice", (2, -1, -1), "[8, 100, 1], [], []")
+    assert "softmax" not in narrowed(LINEAR, softmax, first, ("sum", (3,), "[8, 9, 1]"), over_last=frozenset({1}))

@@ -232,8 +232,22 @@ def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_says_what_its_work_can_be(remedy: str, text: str) -> None:
-    kind, _ = next(kinds_of([text], outside=True))
+    kind, _ = next(kinds_of([text], outside=True, trains=True))
     assert kind.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ("return logp[:, -1].index_select(-1, answers)", False),
+        ("return -(logp.exp() * logp).sum(-1)", False),
+        ("scores = F.nll_loss(logp, ids[:, 1:])", True),
+        ("picked = logp.gather(-1, ids.unsqueeze(-1))", True),
+    ],
+)
+def test_a_loss_has_something_to_compare_with_in_a_program_that_does_not_train(beside: str, told: bool) -> None:
+    texts = ["logp = torch.log_softmax(logits, -1)", beside]
+    assert any(kind.remedy == "fused-loss" for kind, _ in kinds_of(texts, outside=True)) is told
 
 
 def test_a_softmax_of_attention_is_no_loss() -> None:

@@ -243,6 +243,56 @@ def test_a_mean_loss_and_one_that_is_read_whole_need_all_rows(kind: dict[str, An
     assert not scored(tmp_path, **kind)
 
 
+RANKING = {
+    20: "out = self.net(input_ids=ids, attention_mask=mask)",
+    21: "logp = torch.log_softmax(out.logits.float(), dim=-1)",
+    NARROWING_LINE: "return logp[:, -1].index_select(-1, self.words)",
+}
+OF_ROWS, OF_COLUMNS = (
+    f"void at::native::(anonymous namespace)::{name}<4, float, float, float>(float*)"
+    for name in ("cunn_SoftMaxForwardGmem", "cunn_SpatialSoftMaxForward")
+)
+
+
+def ranking(program: Lined, step: int, *, kernel: str) -> None:
+    """A head (500 us), a cast (300 us) and a softmax (400 us) of 8 x 100 positions, of which the words' numbers at the last are read."""
+    at, logits = 1000 * step + 10, "[8, 100, 5000]"
+    with program.line(20), program.range("forward"), program.range("net:Ranker"):
+        operator(program, "linear", at, [-1, -1], "[8, 100, 64], [5000, 64]", 500)
+    with program.line(21):
+        operator(program, "to", at + 1, [at, -1], f"{logits}, []", 300, RESAMPLE)
+        operator(program, "log_softmax", at + 2, [at + 1, -1, -1], f"{logits}, [], []", 400, kernel)
+    with program.line(NARROWING_LINE):
+        operator(program, "select", at + 3, [at + 2, -1, -1], f"{logits}, [], []")
+        operator(program, "index_select", at + 4, [at + 3, -1, -1], "[8, 5000], [], [2]", 2)
+        operator(program, "argmax", at + 5, [at + 4, -1], "[8, 2], []", 2)
+    program.sync()
+
+
+def ranked(folder: Path, kernel: str, source: dict[int, str] = RANKING, *, keeps: bool = True) -> list[Finding]:
+    """Return what is told of it; ``keeps``: a package's model that may be told which logits to make."""
+    networks = [{"class": "Ranker", "package": "transformers" if keeps else "own", "logits_to_keep": keeps}]
+    program = Lined(source, {"networks": networks}).run(lambda program, step: ranking(program, step, kernel=kernel))
+    return program.found(folder, "NSX131")
+
+
+def test_logits_of_one_place_behind_a_softmax_are_made_for_that_alone(tmp_path: Path) -> None:
+    """Nothing is compared with them: no loss is told."""
+    (found,) = [f for f in ranked(tmp_path, OF_ROWS) if "narrowed-first" in [way.name for way in f.remedies]]
+    assert found.saving_ns_per_step == pytest.approx(0.99 * 1_200_000, rel=0.05) and found.where["line"] == 20
+    assert found.paste.startswith("out = self.net(input_ids=ids, attention_mask=mask, logits_to_keep=1)  # train.py:20")
+
+
+def test_the_rows_of_an_own_head_are_cut_before_it(tmp_path: Path) -> None:
+    found = ranked(tmp_path, OF_ROWS, RANKING | {20: "logits = self.head(x)"}, keeps=False)
+    assert any("logits = self.head(x[:, -1:])" in each.paste for each in found)
+
+
+def test_a_softmax_over_places_needs_all_of_them(tmp_path: Path) -> None:
+    remedies = {way.name for f in ranked(tmp_path, OF_COLUMNS) for way in f.remedies}
+    assert not remedies & {"narrowed-first", "fused-loss"}
+
+
 def steering(program: Lined, step: int, *, inverse: str, side: int, read: bool, network: bool = True) -> None:
     """A network (300 us), or functions alone; an inverse of 512 matrices (200 us) that a product (10 us) and, if ``read``, a sum reads."""
     at, size = 1000 * step + 10, f"[512, 8, {side}]"
