@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nsysx import ids
+from nsysx.events.bare_alone import alone
 from nsysx.events.bare_settled import unsettled
 from nsysx.events.event_bounds import (
     BARE_FEWEST_STEPS,
@@ -30,8 +31,8 @@ from nsysx.model import Capture, Row
 def lengths(record: Mapping[str, Any]) -> list[int]:
     """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any.
 
-    Those that lived on batches made during the window's pause are left out (see `_starved`), and so are those that were slower than all
-    that followed (see `unsettled`).
+    Those that lived on batches made during the window's pause are left out (see `_starved`), those that were slower than all that
+    followed (see `unsettled`), and single ones of many times the usual length (see `alone`).
     """
     return _paced(record)[0][0]
 
@@ -77,7 +78,7 @@ def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tupl
 
     Where a stretch shows that the loader sets it, one that does not has lived on the queue, and is left out.
     """
-    stretches = [_noted_steps(record, stretch) for stretch in ("", "after_")]
+    stretches, _ = _without_alone(record)
     parts = [(stretch, part) for stretch in stretches if (part := _starved(*stretch)) is not None]
     paced = [(steps_ns[part], fetches_ns[part]) for (steps_ns, fetches_ns), part in parts] or [
         (steps_ns[first:], fetches_ns[first:]) for steps_ns, fetches_ns in stretches for first in (unsettled(steps_ns),)
@@ -85,9 +86,31 @@ def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tupl
     return paced[0], paced[1] if len(paced) > 1 else ([], [])
 
 
+def _without_alone(record: Mapping[str, Any]) -> tuple[list[tuple[list[int], list[int]]], list[list[int]]]:
+    """Return lengths and times in loaders (ns) of the steps between the windows and after them, and the lengths of those left out of each.
+
+    Left out are single steps of many times the usual length; none where waits for a loader recur.
+    """
+    stretches = [_noted_steps(record, stretch) for stretch in ("", "after_")]
+    if any(_starved(*stretch) is not None for stretch in stretches):
+        return stretches, [[], []]
+    rows = alone(record, stretches)
+    rest = [
+        ([ns for i, ns in enumerate(steps_ns) if i not in out], [ns for i, ns in enumerate(fetches_ns) if i not in out])
+        for (steps_ns, fetches_ns), out in zip(stretches, rows, strict=True)
+    ]
+    return rest, [[steps_ns[i] for i in sorted(out)] for (steps_ns, _), out in zip(stretches, rows, strict=True)]
+
+
+def left_alone(record: Mapping[str, Any], capture: Capture) -> list[int]:
+    """Return the lengths (ns) of single bare steps that take many times the others: these are in no length and no mean."""
+    _, (between, later) = _without_alone(record)
+    return between + (later if detached(record, capture) else [])
+
+
 def slower_at_first(record: Mapping[str, Any]) -> list[int]:
     """Return the lengths (ns) of the steps right behind the first window that are left out because all that followed were faster."""
-    steps_ns, _ = _noted_steps(record, "")
+    (steps_ns, _), _ = _without_alone(record)[0]
     return [] if loader_sets_pace(record) else steps_ns[: unsettled(steps_ns)]
 
 
@@ -144,7 +167,16 @@ def _settled_loop(record: Mapping[str, Any], stretch: str) -> list[int]:
 
     A step with an evaluation has no length of its own, so the loop may have more of them: it is cut at the same share.
     """
-    loop_ns, (steps_ns, _) = _noted_numbers(record, f"{stretch}loop_ns"), _noted_steps(record, stretch)
+    loop_ns, (stretches, left_out), which = (
+        _noted_numbers(record, f"{stretch}loop_ns"),
+        _without_alone(record),
+        stretch != "",
+    )
+    steps_ns, _ = stretches[which]
+    for ns in left_out[which]:  # with what ran behind it
+        longer = [loop for loop in loop_ns if loop >= ns]
+        if longer:
+            loop_ns = [loop for i, loop in enumerate(loop_ns) if i != loop_ns.index(min(longer))]
     first = unsettled(steps_ns) * len(loop_ns) / len(steps_ns) if steps_ns else unsettled(loop_ns)
     return loop_ns[round(first) :]
 

@@ -24,6 +24,13 @@ LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS, AS_LONG_TIMES = 0.2, 4, 2.0
 #: program for 51 steps, and its waits came every 2 to 8; a loader that waits once in an epoch waits as often before as behind.
 STARVED_WAIT_SHARE, FEWEST_STARVED_WAITS, STOCK_GAPS = 0.2, 4, 2.0
 
+# ---- bare_alone -------------------------------------------------------------------------------------------------
+#: A step is alone with its length if it takes so many times the median of at least so many steps, and no other one does; of hundreds, if
+#: no more than this share of them do. Chosen: the probe looks where a step is once it takes three times the usual one.
+ALONE_STEP_TIMES, FEWEST_STEPS_AROUND, MOST_ALONE_SHARE = 3, 20, 0.01
+#: It is none if it waits for its batch for this share of what it takes longer, or if less than this share of it is at usual lines.
+WAITED_SHARE_OF_ALONE, USUAL_LINES_SHARE = 0.5, 0.5
+
 # ---- bare_settled -----------------------------------------------------------------------------------------------
 #: Steps behind a window are not settled if they are longer by this share of the later ones, and by so many times the distance of the
 #: quartiles of these. Measured on two H200s: 43.1 ms for a second, then 34.4 as without the profiler. What is told by fewer steps, by

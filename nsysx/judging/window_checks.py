@@ -145,7 +145,11 @@ def _parts(profile: Profile) -> list[Check]:
         sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
         sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
     fix = "let the program run 5 s longer: its step is then measured, not derived" if untimed else ""
-    return [Check("windows", "warn" if untimed else "ok", sentence, fix), *_missed(profile, lengths)]
+    return [
+        Check("windows", "warn" if untimed else "ok", sentence, fix),
+        *_alone(profile, record),
+        *_missed(profile, lengths),
+    ]
 
 
 def _record(profile: Profile) -> Mapping[str, Any] | None:
@@ -217,6 +221,23 @@ def _by_rank(profile: Profile) -> str:
     common = min(map(len, ranks.values()))
     means = {rank: units.duration(round(sum(lengths[-common:]) / common)) for rank, lengths in ranks.items()}
     return f", the same steps by rank: {', '.join(f'{rank} {mean}' for rank, mean in sorted(means.items()))}"
+
+
+def _alone(profile: Profile, record: Mapping[str, Any]) -> list[Check]:
+    """Return a note on single bare steps of many times the usual length, and what they would add to the mean."""
+    capture = profile.trace.capture
+    steps, apart = [*bare.lengths(record), *bare.after(record, capture)], bare.left_alone(record, capture)
+    if not apart or not steps:
+        return []
+    usual, whole = float(np.median(steps)), len(steps) + len(apart)
+    longer, more = sum(apart) - len(apart) * usual, (sum(steps) + sum(apart)) / whole - float(np.mean(steps))
+    took = units.span(units.duration(min(apart)), units.duration(max(apart)))
+    sentence = (
+        f"{len(apart)} of {whole} steps without the profiler took {took} (usually {units.duration(usual)}), as far as is known at lines "
+        f"that each step runs: {units.duration(longer)} in all, told beside the step. Its mean would be {units.duration(more)} longer "
+        "with it"
+    )
+    return [Check("single long steps", "ok", sentence, "")]
 
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:

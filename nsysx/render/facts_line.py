@@ -10,7 +10,7 @@ from nsysx import ids, units
 from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
-from nsysx.events import coverage
+from nsysx.events import bare, coverage
 from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
@@ -36,6 +36,7 @@ def facts_line(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
         f"{facts.steady_count(summary.steps):,} steady of {units.several(summary.steps.count, 'step')}{_spread(summary)}"
     )
     line.append(summary.step.words(average=subject.on_average(summary), estimated=summary.verdict.estimated))
+    line += _beside_the_step(summary)
     line += _what_a_step_is(summary)
     line += _covered(summary) + _mean_of_rest(summary)
     return tuple(texts(s, 160) for s in line)
@@ -71,6 +72,19 @@ def _covered(summary: Summary) -> list[str]:
         return [whole] if whole else []
     share = units.share(covered["steady_ns"], loop)
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
+
+
+def _beside_the_step(summary: Summary) -> list[str]:
+    """Return single steps of many times the others that were timed, which are no part of the step."""
+    real, scope = summary.step.estimate, summary.steps.scope
+    if real is None or real.source != "in_process" or scope is None or len(scope.processes) != 1:
+        return []
+    record = next(iter(ids.records_of(summary.capture.probe, scope.processes[0])), {})
+    apart = bare.left_alone(record, summary.capture)
+    if not apart:
+        return []
+    took = units.span(units.duration(min(apart)), units.duration(max(apart)))
+    return [f"{len(apart)} of {real.measured_steps + len(apart)} steps took {took}, not in it"]
 
 
 #: What repeats need not be what the program calls a step.
