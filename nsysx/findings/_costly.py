@@ -201,6 +201,7 @@ SETTINGS = (
         leads=True,
         phase="backward",
         worded=_unread.to_freeze,
+        at=_unread.place_of_optimizer,
     ),
     Costly(
         "gradients of weights that nothing reads",

@@ -27,6 +27,7 @@ from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._flow_work import place_of_operator
+from nsysx.findings._freezing_pastes import frozen_by_optimizers, network_name, parts_frozen, untrained_parts
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import outermost
@@ -290,22 +291,23 @@ def of_unheld(case: Case) -> Takes:
 
 
 def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and advice with the parts of the network that can be frozen whole.
+    """Return title and advice with the parts of the network that can be frozen whole, else with what no optimizer holds of it.
 
     Where optimizers hold all that networks train, the weights are trained by another loss: they are frozen for this one alone.
     """
     if _all_held(settings_of(case.profile)):
         return title, way("frozen-meanwhile")
-    parts = _untrained_parts(case)
+    parts = untrained_parts(case.profile) or _untrained_parts(case)
     if not parts:
-        return title, remedy
-    called = " and ".join(parts)
-    paste = "\n".join(f"{part}.requires_grad_(False)" for part in parts)
-    return title, replace(
-        remedy,
-        text=remedy.text.replace("Freeze what", f"Freeze {called}, which", 1),
-        paste=f"{paste}  # before training",
-    )
+        return title, replace(remedy, paste=frozen_by_optimizers(case.profile))
+    text = remedy.text.replace("Freeze what", f"Freeze {' and '.join(parts)}, which", 1)
+    return title, replace(remedy, text=text, paste=parts_frozen(parts))
+
+
+def place_of_optimizer(case: Case) -> Row:
+    """Return the line that makes the optimizer, empty where it is not known, or where optimizers hold all that networks train."""
+    settings = settings_of(case.profile)
+    return {} if settings is None or _all_held(settings) else settings.place("optimizer")
 
 
 def _all_held(settings: RecordedSettings | None) -> bool:
@@ -342,21 +344,21 @@ def _untrained_parts(case: Case) -> list[str]:
     for name in (_network_of, _part_of):
         parts = dict[str, int]()
         for module, ns in lost.items():
-            part = name(module, *networks[module])
+            part = name(case.profile, module, *networks[module])
             parts[part] = parts.get(part, 0) + ns
-        read = {name(module, *networks[module]) for module in elsewhere}
+        read = {name(case.profile, module, *networks[module]) for module in elsewhere}
         named = [part for part, ns in parts.items() if ns >= much]
         if named and read.isdisjoint(named):
             return named if len(named) <= 3 else []
     return []
 
 
-def _network_of(_: str, root: str, cls: str | None) -> str:
+def _network_of(profile: Profile, _: str, root: str, cls: str | None) -> str:
     called = cls or root.strip("()")
-    return called[:1].lower() + called[1:]
+    return network_name(profile, called, otherwise=called[:1].lower() + called[1:])
 
 
-def _part_of(module: str, root: str, _: str | None) -> str:
+def _part_of(profile: Profile, module: str, root: str, cls: str | None) -> str:
     """Return the part of its network that a module lies in, by the name of the attribute."""
     within = module if root.startswith("(") else module.removeprefix(root).lstrip(".")
-    return f"model.{within.partition('.')[0]}"
+    return f"{network_name(profile, cls or root.strip('()'))}.{within.partition('.')[0]}"

@@ -26,9 +26,16 @@ from nsysx.events.unheld_gradients import unheld_gradients
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     FEWEST_UNTRAINED_SHARE,
-    MOST_NAMED_PARTS,
     MUCH_UNREAD_SHARE,
     WEIGHT_GRADIENTS_SHARE,
+)
+from nsysx.findings._freezing_pastes import (
+    BEFORE_TRAINING,
+    BEFORE_WRAPPING,
+    frozen_by_optimizers,
+    network_name,
+    parts_as_code,
+    parts_frozen,
 )
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, network_names, unheld_parameters
@@ -42,10 +49,6 @@ from nsysx.replay.engine import Edit, ScaleOps
 _REDUCES = r"AllReduce|ReduceScatter"
 #: Operators that write new weights over old ones, outside of an optimizer.
 _UPDATES = re.compile(r"^aten::(_foreach_)?(add|sub|addcmul|addcdiv|lerp|copy)_$")
-_BY_OPTIMIZER = (
-    'held = {id(p) for g in optimizer.param_groups for p in g["params"]}\n'
-    "for p in model.parameters(): p.requires_grad_(id(p) in held)"
-)
 
 
 class Untrained(NamedTuple):
@@ -253,11 +256,9 @@ def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alterna
     """Return title and advice with the parts that are frozen, as code of the program."""
     network, settings = untrained(case.profile), settings_of(case.profile)
     wrapped = settings is not None and bool(settings.rows("wrappers"))
-    before = "  # before the network is wrapped" if wrapped else "  # before training"
-    parts = _sliced(network.parts) if network else []
-    paste = f"{_BY_OPTIMIZER}{before}"
-    if 0 < len(parts) <= MOST_NAMED_PARTS:
-        paste = f"for part in [{', '.join(parts)}]: part.requires_grad_(False){before}"
+    before, cls = BEFORE_WRAPPING if wrapped else BEFORE_TRAINING, network.cls if network else ""
+    parts = parts_as_code(network.parts, network_name(case.profile, cls)) if network else []
+    paste = parts_frozen(parts, before) if parts else frozen_by_optimizers(case.profile, cls, before)
     text = "Freeze what no optimizer updates (requires_grad_(False)): backward computes its gradients for nothing"
     reduced = ", and the ranks reduce them" if wrapped else ""
     condition = (
@@ -266,29 +267,6 @@ def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alterna
     if wrapped:  # the wrapper takes what needs gradients when it is made
         condition = f"These lines stand before the network is wrapped. {condition}"
     return title, replace(remedy, text=f"{text}{reduced}", paste=paste, condition=condition)
-
-
-def _sliced(parts: Sequence[str]) -> list[str]:
-    """Return parts of a network as code: neighbours of one list as a slice of it."""
-    code, runs = list[str](), dict[str, list[int]]()
-    for part in parts:
-        owner, _, last = part.rpartition(".")
-        if owner and last.isdecimal():
-            if owner not in runs:
-                code.append(owner)
-            runs.setdefault(owner, []).append(int(last))
-        else:
-            code.append(part)
-    return [text for each in code for text in _slices(each, runs.get(each))]
-
-
-def _slices(path: str, numbers: list[int] | None) -> list[str]:
-    """Return a part as code, of a list the slices in which some ``numbers`` lie."""
-    owner = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{path}")
-    if numbers is None:
-        return [owner]
-    starts, ends = ([n + by for n in sorted(numbers) if n + by + (by - 1) not in numbers] for by in (0, 1))
-    return [f"{owner}[{start or ''}:{end}]" for start, end in zip(starts, ends, strict=True)]
 
 
 def place(case: Case) -> Row:

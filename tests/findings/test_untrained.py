@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.findings import _untrained, _untrained_sizes
+from nsysx.findings import _freezing_pastes, _untrained_sizes
 from nsysx.model import Finding
 from tests.findings import Program
 from tests.findings.lined import FILE, Lined
@@ -70,7 +70,7 @@ def test_all_of_the_backward_below_what_is_trained_goes(backwards: int, tmp_path
     assert told.title == "Gradients are computed of parts that nothing trains"
     assert "60 % of the parameters of Net (low.0, low.1) get gradients in each step" in told.detail
     assert "the ranks reduce them" in told.fix
-    assert told.paste.startswith("for part in [model.low[:2]]: part.requires_grad_(False)  # before the network is wr")
+    assert told.paste == "model.low[:2].requires_grad_(False)  # before the network is wrapped"
     assert (told.where["file"], told.where["line"]) == (FILE, 6)
     # The parts' 600 us of each backward, and the last reduction, with which nothing runs.
     assert told.saving.likely_ns == pytest.approx(backwards * 600_000, rel=0.15)
@@ -197,4 +197,4 @@ def test_a_program_of_which_nothing_is_seen_is_not_told(tmp_path: Path) -> None:
     ],
 )
 def test_parts_as_code(parts: list[str], code: list[str]) -> None:
-    assert _untrained._sliced(parts) == code
+    assert _freezing_pastes.parts_as_code(parts, "model") == code

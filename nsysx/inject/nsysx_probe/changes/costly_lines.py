@@ -228,7 +228,7 @@ UNTRIED = (
     ),
     Remedy(
         "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights that nothing uses",
-        "model.backbone.requires_grad_(False)  # the part that is not trained, before adapters or a new head are added", untried=_OWN_CODE,
+        'for p in model.parameters(): p.requires_grad_(any(p is q for g in opt.param_groups for q in g["params"]))', untried=_OWN_CODE,
     ),
     Remedy(
         "frozen-meanwhile",
