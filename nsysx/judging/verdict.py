@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import polars as pl
-
 from nsysx import units
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import growth, limit_words, line_of_most, nothing_recorded
-from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE, WHOLE_PASSES_SHARE
+from nsysx.judging import growth, limit_words, line_of_most, nothing_recorded, step_passes
+from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE
 from nsysx.judging.limit_words import GPU_PARTS, divided
 from nsysx.judging.limits import WindowLimits, limits_of, worth
 from nsysx.judging.program import program_of
@@ -160,7 +158,7 @@ def _evidence(profile: Profile, limits: WindowLimits) -> tuple[str, ...]:
     course = profile.steps.trend.note
     if course and not _course(profile, limits):
         lines.append(course)
-    if passes := _passes(profile):
+    if passes := step_passes.in_words(profile):
         lines.append(passes)
     if profile.steps.source == "capture":
         length = profile.trace.capture.duration_ns
@@ -169,27 +167,6 @@ def _evidence(profile: Profile, limits: WindowLimits) -> tuple[str, ...]:
             lines.append(f"The other {outside} of the capture are before the first or after the last GPU work")
         lines.append(_MARK_STEPS)
     return tuple(lines)
-
-
-def _passes(profile: Profile) -> str:
-    """Say when a step is several passes: accumulated gradients, or several optimizers that take turns; else ""."""
-    spans, scope = profile.attributed.phase_spans, profile.scope
-    if not scope.steps:
-        return ""
-    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
-    start, end = (int(x) for x in windows.select("start_ns", "end_ns").row(0))
-    in_steps = spans.filter((pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end))
-    # Anything that interrupts a phase on its thread cuts its span, so a pass ends only where another phase begins.
-    order = in_steps.sort("thread", "start_ns")["phase"].cast(pl.String)
-    begun = order.filter((order != order.shift(1)).fill_null(True))
-    count = {phase: scope.per_step(int((begun == phase).sum())) for phase in ("forward", "backward", "optimizer")}
-    backward, optimizer = round(count["backward"]), round(count["optimizer"])
-    steady = all(abs(count[p] - n) < WHOLE_PASSES_SHARE for p, n in (("backward", backward), ("optimizer", optimizer)))
-    if backward < 2 or not steady or not optimizer:
-        return ""
-    if optimizer == 1:
-        return f"A step is {backward} forward and backward passes before one optimizer step: gradients are accumulated"
-    return f"A step has {backward} backward passes and {optimizer} optimizer steps"
 
 
 def _blamed(profile: Profile, limits: WindowLimits) -> str:

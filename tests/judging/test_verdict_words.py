@@ -157,6 +157,39 @@ def test_steps_that_grow_and_gradients_that_are_accumulated_are_said(tmp_path):
     assert "A step is 3 forward and backward passes before one optimizer step: gradients are accumulated" in evidence
 
 
+@pytest.mark.parametrize("within", [True, False])
+def test_gradients_that_a_network_asks_for_are_not_accumulated(tmp_path, within):
+    """Passes of ``torch.autograd.grad`` inside of a forward, or behind it with other phases between, which end in no parameter."""
+    report = Report()
+    main = report.process(100).thread(100, "python")
+    t = 20_000
+
+    def phase(name: str, begin: int, length: int) -> None:
+        main.add_range(name, begin, begin + length, domain="nsysx")
+        main.launch(begin + 1_000, 5_000, kernel=name, gpu_start=begin + 10_000, gpu_dur=length - 12_000)
+
+    for i in range(16):
+        begin = t
+        if within:
+            main.add_range("forward", t, t + 600_000, domain="nsysx")
+        for _ in range(3):
+            phase("backward" if within else "forward", t + 10_000, 90_000)
+            if not within:
+                phase("backward", t + 110_000, 80_000)
+                main.add_range("TanhBackward0, seq = 7", t + 120_000, t + 150_000)
+            t += 200_000
+        phase("loss", t, 50_000)
+        phase("backward", t + 60_000, 200_000)
+        main.add_range("TanhBackward0, seq = 8", t + 70_000, t + 90_000)
+        main.add_range("torch::autograd::AccumulateGrad, op_id = 9", t + 100_000, t + 110_000)
+        t += 270_000
+        main.add_range("optimizer AdamW", t, t + 20_000, domain="nsysx")
+        main.launch(t + 1_000, 5_000, kernel="adam", gpu_start=t + 8_000, gpu_dur=9_000)
+        t += 21_000
+        main.add_range(f"step {i}", begin, t - 500, domain="nsysx")
+    assert not any("accumulated" in line or "backward passes" in line for line in verdict(report, tmp_path).evidence)
+
+
 @pytest.mark.parametrize(("pause_us", "told"), [(10_000, True), (90, False)])
 def test_a_mean_that_no_step_takes_is_never_told_alone(tmp_path, pause_us, told):
     """Every tenth step pauses; a pause that moves the mean by 1 % is not worth the words."""
