@@ -62,6 +62,14 @@ def backward_passes(profile: Profile, flow: OperatorFlow, code: CodeLines) -> li
     return passes
 
 
+def step_end_ns(profile: Profile, flow: OperatorFlow) -> int:
+    """Return when the step of a flow ends on the CPU; where that is not known, when its last operator does."""
+    ranges, first = profile.ranges.ranges, int(flow.start_ns[0])
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
+    ends = steps.filter((pl.col("start_ns") <= first) & (pl.col("end_ns") > first))["end_ns"].to_list()
+    return max(max(ends, default=0), int(flow.end_ns.max()))
+
+
 def _handled_at(profile: Profile) -> pl.Series:
     """Return when phases begin that clear, clip or apply gradients: ``zero_grad(set_to_none=True)`` runs no operator."""
     ranges = profile.ranges.ranges

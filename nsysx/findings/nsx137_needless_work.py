@@ -12,7 +12,8 @@ What it means
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
     statistics for a log in the steps that write it. Heads whose results are multiplied by zero run for their parameters' sake alone.
-    A graph is run backward for each of several losses whose gradients add up, or for norms of gradients, or in each step for a penalty.
+    A graph is run backward for each of several losses whose gradients add up, for norms of gradients, for each input that is asked for, or
+    in each step for a penalty.
     A network runs to its end although only what an inner layer makes is read (a hook, one of ``hidden_states``).
     Where samples of all ranks are gathered for a loss over pairs, each rank needs the rows of its own samples against all columns.
 
@@ -69,6 +70,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._gradient_penalties import lazy_penalties
 from nsysx.findings._layer_masks import masks_of_layers
 from nsysx.findings._once import Takes, began_in, edits_without
+from nsysx.findings._one_output import findings_of as of_one_output
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
@@ -149,7 +151,7 @@ def check(case: Case) -> list[Finding]:
     if not unseen:
         unread = (_Needless(*each) for each in (*unread_results(case, flow, code), *zeroed_results(case, flow, code)))
         needless += [(each, flow, of_calls) for each in (*unread, *_frozen(case, flow, code))]
-    findings: list[Finding] = []
+    findings = of_one_output(case, RULE, flow, code)
     gone: set[int] = set()  # the calls of these
     small = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]]()
     for each, of_flow, calls in needless:

@@ -63,7 +63,7 @@ class _Recorded(Lined):
         self.autograd = self.process.thread(150, "pt_autograd_0")
         self.slow = tuple[str, ...]()
         self.ranks = self.adding_up = 0
-        self.in_module = False
+        self.in_module = self.within_nodes = False
 
     @contextmanager
     def line(self, number: int, function: str = "step") -> Iterator[None]:
@@ -93,18 +93,20 @@ def recorded(
     slow: tuple[str, ...] = (),
     ranks: int = 0,
     adding_up: int = 0,
+    within_nodes: bool = False,
 ) -> Lined:
     """Return the program whose steps these are, with the lines of ``file``; ``first``: so many of its X-ray steps, all by default.
 
     ``slow``: operators that are one kernel on a GPU which takes long, whatever they call on the CPU. ``ranks``: collectives are those of
     NCCL among so many, with its notes, and a network's calls are forwards; ``adding_up``: so many of them, where others,
-    make reductions.
+    make reductions. ``within_nodes``: autograd's nodes have what they were given, and the operators that they run.
     """
     ranges = _ranges_of(_with_lines(step, file), folder, model)
     trees = [each for each in ranges if each.name.startswith(_STEP)]
     text = {each.name.split()[1] for each in ranges if each.name.startswith(_LINE)}
     program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
     program.slow, program.ranks, program.adding_up = slow, ranks, adding_up
+    program.within_nodes = within_nodes
     for comm, size in enumerate((ranks, adding_up), 5):
         if size:
             noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=comm, of=size, Rank=0)
@@ -204,6 +206,8 @@ def _node(program: _Recorded, each: _Range) -> None:
 
 def _node_alone(program: _Recorded, each: _Range) -> None:
     begin, name = program.t, each.name.removeprefix(_NODE)
+    if program.within_nodes and name == _ACCUMULATES and not any(inner.name == name for inner in each.inner):
+        return  # its gradient is asked for, and not added
     if name == _ACCUMULATES:
         inner = next((inner for inner in each.inner if inner.name == _ACCUMULATES), each)
         for added in (made for made in inner.inner if made.name == "aten::add_"):  # to a gradient that is there
@@ -217,11 +221,26 @@ def _node_alone(program: _Recorded, each: _Range) -> None:
         program.launch(20, "backward")
         for sends in (inner for inner in each.inner if program.ranks and inner.name.startswith("c10d::")):
             _send_in_node(program, sends)
-        number = next((inner.sequence for inner in each.inner if inner.sequence >= 0), each.sequence)
-        text = f"{name}, seq = {number}"
+        node = next((inner for inner in each.inner if inner.sequence >= 0), each)
+        text = f"{name}, seq = {node.sequence}"
+        if program.within_nodes:
+            text += f", op_id = {node.number}, sizes = [{node.sizes}], input_op_ids = [{_makers(node)}]"
+            _note_within(program, node.inner, begin)
     program.host(1)
     if program.noted is not None:
         program.main.add_range(text, begin, program.t)
+
+
+def _makers(each: _Range) -> str:
+    return ", ".join(f"({number if which >= 0 else 0},{which})" for number, which in each.made)
+
+
+def _note_within(program: _Recorded, operators: Sequence[_Range], begin: float) -> None:
+    """Note the operators of a node, with the number of the node that each makes in turn."""
+    for made in operators:
+        if made.name.startswith("aten::") and made.sequence >= 0 and program.noted is not None:
+            text = f"{made.name}, seq = {made.sequence}, op_id = {made.number}, sizes = [{made.sizes}], input_op_ids = [{_makers(made)}]"
+            program.main.add_range(text, begin + 100, program.t)
 
 
 def _send_in_node(program: _Recorded, each: _Range) -> None:

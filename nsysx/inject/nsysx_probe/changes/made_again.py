@@ -50,4 +50,11 @@ UNTRIED = (
         "Training then gives other numbers, though published ones for R1 and path lengths. Steps with it are longer by design.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "gradients-in-one-call",
+        "Ask for the gradients of one output by all inputs in one call: one pass of autograd makes them all, and with create_graph a later "
+        "backward goes through one graph, not through one for each input",
+        "u_x, u_y, u_t = torch.autograd.grad(u, (x, y, t), torch.ones_like(u), create_graph=True)  # not a call for each",
+        "All inputs must be there at the first of the calls, and nothing may be written in place between them.", untried=_OWN_CODE,
+    ),
 )  # fmt: skip
