@@ -53,6 +53,7 @@ from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._picked_tables import picked_on_gpu
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scanned_loops import or_scan
+from nsysx.findings._segments_in_text import in_names_of_line
 from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.findings.nsx113_tiny_launches import recurrent
@@ -234,6 +235,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         )
     if fix is not None:
         fix = _line_remedies.counted_only(fix, text, str(first.below))
+        fix = in_names_of_line(lines.texts(case.profile), first.row["file"], first.row["line"], fix)
     if first.meets and (ahead := flag_ahead([text], [line.seen.text for line in group])) is not None:
         fix = Fix.by_name(ahead)
     loops = list(dict.fromkeys(line.cause.looped for line in group if line.cause is not None and line.cause.looped))

@@ -396,3 +396,5 @@ HOSTS_FASTER_SHARE = 0.2
 # ---- _norm_loops ------------------------------------------------------------------------------------------------
 #: So far from a line one looks for the loop around it, and for what is made of its result behind it. Chosen.
 MOST_LOOP_LINES = 12
+#: Of so many of a loop's rounds (share) products, or reductions, are the work (_rounds_in_modules): some groups are empty. Chosen.
+WORK_OF_ROUNDS_SHARE = 0.5

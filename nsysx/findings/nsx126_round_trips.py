@@ -50,7 +50,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.findings import _checked_rounds, _history_rounds, _sampled_points, _tables_in_line
+from nsysx.findings import _checked_rounds, _history_rounds, _rounds_in_modules, _sampled_points, _tables_in_line
 from nsysx.findings._asked_one_by_one import asked_at_once
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import (
@@ -260,7 +260,7 @@ def _in_modules(case: Case) -> list[Finding]:
         # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
         ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
         worth = replace(worth, most_ns=case.bound(ahead, "").likely_ns)
-        fix = _BATCH_EXPERTS if sized else _BATCH_VALUES
+        fix = _rounds_in_modules.fix_of(case, loop.modules, loop.calls, loop.each) if sized else _BATCH_VALUES
         where = {"module": folded(loop.modules[0]), "phase": "forward"}
         text = fix.text.format(name=loop.name, count=count)
         findings.append(
@@ -286,8 +286,7 @@ def _in_or_below(paths: pl.Series, modules: Sequence[str]) -> pl.Series:
     return paths.is_in(inside).fill_null(value=False)
 
 
-#: What a loop in a module becomes: of sizes it gathers groups of rows.
-_BATCH_EXPERTS = Fix.by_name("groups-at-once")
+#: What a loop in a module that waits for values becomes.
 _BATCH_VALUES = Fix(
     "Do all {count} rounds of {name} on the GPU: keep what decides in tensors (torch.where, masks, torch.cond) instead of reading it "
     "back in each round",

@@ -162,7 +162,7 @@ def test_experts_by_boolean_masks_behind_a_question_whether_there_are_rows(
                     program.launch(4, "void at_cuda_detail::cub::DeviceSelectSweepKernel<long>(int)")
                 with program.range(f"moe.experts.{expert}:Sequential"):
                     program.host(60)
-                    program.launch(10)
+                    program.launch(10, "sm90_gemm")
         with program.range("backward"):
             program.launch(100)
 
