@@ -21,6 +21,7 @@ from nsysx.events.event_bounds import (
     STARVED_WAIT_SHARE,
     STOCK_GAPS,
     UNEVEN_SPREAD_SHARE,
+    WHOLE_ROUNDS_SHARE,
 )
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.trend import Trend, trend
@@ -81,7 +82,9 @@ def _paced(record: Mapping[str, Any]) -> tuple[tuple[list[int], list[int]], tupl
     stretches, _ = _without_alone(record)
     parts = [(stretch, part) for stretch in stretches if (part := _starved(*stretch)) is not None]
     paced = [(steps_ns[part], fetches_ns[part]) for (steps_ns, fetches_ns), part in parts] or [
-        (steps_ns[first:], fetches_ns[first:]) for steps_ns, fetches_ns in stretches for first in (unsettled(steps_ns),)
+        (steps_ns[part], fetches_ns[part])
+        for steps_ns, fetches_ns in stretches
+        for part in (_settled(steps_ns, fetches_ns),)
     ]
     return paced[0], paced[1] if len(paced) > 1 else ([], [])
 
@@ -106,6 +109,24 @@ def left_alone(record: Mapping[str, Any], capture: Capture) -> list[int]:
     """Return the lengths (ns) of single bare steps that take many times the others: these are in no length and no mean."""
     _, (between, later) = _without_alone(record)
     return between + (later if detached(record, capture) else [])
+
+
+def _settled(steps_ns: Sequence[int], fetches_ns: Sequence[int]) -> slice:
+    """Return the steps of a stretch without those that are not settled, and in whole rounds of a loader that waits again and again.
+
+    A stretch begins and ends anywhere between two waits, and the first wait is of batches that the workers began before it. As in
+    `_starved`, from the end of one wait to the end of another the steps take as many batches as are made.
+    """
+    first, count = unsettled(steps_ns), len(steps_ns)
+    least = STARVED_WAIT_SHARE * float(np.median(steps_ns)) if steps_ns else 0.0
+    waits = np.flatnonzero(np.asarray(fetches_ns) > least)
+    ends = waits[
+        np.diff(waits, append=count + 1) > 1
+    ]  # waits that follow one another are one: each worker is late by as much
+    if first or len(fetches_ns) != count or len(ends) < FEWEST_STARVED_WAITS:
+        return slice(first, count)
+    begin, end = int(ends[0]) + 1, int(ends[-1]) + 1
+    return slice(begin, end) if end - begin >= WHOLE_ROUNDS_SHARE * count else slice(0, count)
 
 
 def slower_at_first(record: Mapping[str, Any]) -> list[int]:
@@ -172,13 +193,15 @@ def _settled_loop(record: Mapping[str, Any], stretch: str) -> list[int]:
         _without_alone(record),
         stretch != "",
     )
-    steps_ns, _ = stretches[which]
+    steps_ns, fetches_ns = stretches[which]
     for ns in left_out[which]:  # with what ran behind it
         longer = [loop for loop in loop_ns if loop >= ns]
         if longer:
             loop_ns = [loop for i, loop in enumerate(loop_ns) if i != loop_ns.index(min(longer))]
-    first = unsettled(steps_ns) * len(loop_ns) / len(steps_ns) if steps_ns else unsettled(loop_ns)
-    return loop_ns[round(first) :]
+    if not steps_ns:
+        return loop_ns[unsettled(loop_ns) :]
+    part, times = _settled(steps_ns, fetches_ns), len(loop_ns) / len(steps_ns)
+    return loop_ns[round(part.start * times) : round(part.stop * times)]
 
 
 def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:

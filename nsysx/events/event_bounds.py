@@ -23,6 +23,8 @@ LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS, AS_LONG_TIMES = 0.2, 4, 2.0
 #: many waits, behind so many times the longest stretch between two of them without one. Chosen: 32 batches made ahead lasted a
 #: program for 51 steps, and its waits came every 2 to 8; a loader that waits once in an epoch waits as often before as behind.
 STARVED_WAIT_SHARE, FEWEST_STARVED_WAITS, STOCK_GAPS = 0.2, 4, 2.0
+#: Whole rounds of such a loader count where they are this share of the noted steps: of fewer, the mean is of too few.
+WHOLE_ROUNDS_SHARE = 0.75
 
 # ---- bare_alone -------------------------------------------------------------------------------------------------
 #: A step is alone with its length if it takes so many times the median of at least so many steps, and no other one does; of hundreds, if

@@ -31,7 +31,7 @@ from nsysx.findings._rule import Rule as Rule
 from nsysx.findings._slower_host import lost_to_slower_host_ns
 from nsysx.frames import lookup
 from nsysx.judging import waiting
-from nsysx.judging.limits import WindowLimits, limits_of
+from nsysx.judging.limits import WindowLimits, limits_of, not_recorded_ns
 from nsysx.judging.program import Program, program_of
 from nsysx.judging.schedule import schedule_of
 from nsysx.model import Finding, Row, Scope, Table
@@ -118,7 +118,8 @@ class Case:
         """What a saving of replayed steps is of the shown one: what rare long steps add is not in the steps that were replayed."""
         if self._trusted is None or self._trusted.steps >= self.steps or self.profile.steps.in_rounds:
             return self._beside_replayed
-        rare = bare.excess_ns(self.profile.trace.capture, self.process) - self._trusted.more_loading_ns
+        window, last = self._trusted.window, self._trusted.window.first + self._trusted.steps - 1
+        rare = not_recorded_ns(self.profile, self.process, window.device, window.first, last)
         return self._beside_replayed * max(0.0, 1 - max(rare, 0.0) / max(self.step_ns, 1))
 
     @cached_property

@@ -197,19 +197,22 @@ def _longer(profile: Profile, recorded: WindowLimits, window: int) -> int:
     """
     if profile.steps.in_rounds:
         return 0
-    more = round(bare.excess_ns(profile.trace.capture, recorded.process)) - _more_loading_ns(profile)
-    more = more * recorded.steps - _recorded_excess_ns(profile, recorded)
+    more = round(not_recorded_ns(profile, recorded.process, recorded.device, *(profile.steps.steady or (0, -1))))
+    more *= recorded.steps
     works = sum(recorded.parts[p] for p in (StepPart.WORK, StepPart.COPY))
     return max(0, min(more, window - works))
 
 
-def _recorded_excess_ns(profile: Profile, recorded: WindowLimits) -> int:
-    """Return how much longer than the usual one the long ones of the recorded steps take together (ns)."""
-    first, last = profile.steps.steady or (0, -1)
-    of_device = (pl.col("process") == recorded.process) & (pl.col("device") == recorded.device)
+def not_recorded_ns(profile: Profile, process: int, device: int, first: int, last: int) -> float:
+    """Return what long bare steps add to the mean one beyond what long ones of these recorded steps add to theirs (ns).
+
+    Without what bare steps wait longer for batches, which is known by itself. Negative where the recorded steps hold more of it.
+    """
+    more = bare.excess_ns(profile.trace.capture, process) - _more_loading_ns(profile)
+    of_device = (pl.col("process") == process) & (pl.col("device") == device)
     tiles = profile.steps.gpu.filter(of_device & pl.col("index").is_between(first, last))
     ns = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
-    return int((ns - np.median(ns))[bare.long_steps(ns)].sum()) if len(ns) else 0
+    return more - int((ns - np.median(ns))[bare.long_steps(ns)].sum()) / len(ns) if len(ns) else more
 
 
 def _to_sum(parts: dict[StepPart, int], whole: int) -> dict[StepPart, int]:

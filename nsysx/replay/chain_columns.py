@@ -116,6 +116,11 @@ class WithoutTracing:
         self._most_inside = np.array([item.most_inside for item in chain.items], np.float64)
         self._any = bool(self._before.any() or self._inside.any())
 
+    def with_loading(self, times: float) -> None:
+        """Let each wait for data be ``times`` as long as it was recorded, from now on and as if recorded so."""
+        loading = _rounded(self.recorded.loading * times)
+        self.recorded = replace(self.recorded, gap=self.recorded.gap - self.recorded.loading + loading, loading=loading)
+
     def columns(
         self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0, near: float = 1.0
     ) -> Columns:

@@ -84,6 +84,19 @@ class Model:
         return self._known[asked]
 
     @property
+    def fed_ns(self) -> int:
+        """The step at the likely costs of tracing if data were always ready (ns)."""
+        cols = self.relieved.columns(1.0, near=self.added.near)
+        ready = replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
+        return self.window.step_ns(run(ready).round_ns)
+
+    def wait_less(self, ns: int) -> None:
+        """Let the steps wait so much less for their batches than recorded (ns a step), each wait by the same share."""
+        waits_ns = int(self.relieved.recorded.loading.sum()) // self.window.steps
+        self.relieved.with_loading(max(1 - ns / max(waits_ns, 1), 0.0))
+        self._known.clear()
+
+    @property
     def error(self) -> float:
         """The relative error of the replay with all of tracing."""
         return abs(self.step(0.0) - self.window.recorded_ns) / self.window.recorded_ns
@@ -191,7 +204,10 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
         # counts what only some of them do, and so it is the step.
         if measured.mean:
             waits_ns = int(relieved.recorded.loading.sum()) // steps
-            loading = bare_loading.more_ns(profile, model.step(1.0, near=added.near), waits_ns)
+            loading = bare_loading.more_ns(profile, model.step(1.0, near=added.near), waits_ns, model.fed_ns)
+            if loading < 0:  # or fewer kernels would have to make up for it
+                model.wait_less(-loading)
+                loading = 0
         worked = measured.step_ns - loading
         slower = _slower(worked, model, waits=1.0) if measured.mean else None
         worked = worked if slower else min(worked, model.step(0.0))

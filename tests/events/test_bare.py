@@ -63,14 +63,26 @@ def test_steps_that_lived_on_a_full_queue_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stock", "every", "count"),
-    [(50, 0, 90), (8, 8, 90), (30, 24, 126), (88, 8, 90), (0, 1, 90), (40, 30, 90)],
+    ("stock", "every", "counted"),
+    [(50, 0, 90), (8, 8, 80), (30, 24, 126), (88, 8, 90), (0, 1, 90), (40, 30, 90)],
     ids=["always ready", "waits from the first", "once an epoch", "one wait", "each step waits", "two waits"],
 )
-def test_steps_count_where_no_queue_was_used_up(stock: int, every: int, count: int) -> None:
-    record = _noted(stock, every, count)
+def test_steps_count_where_no_queue_was_used_up(stock: int, every: int, counted: int) -> None:
+    record = _noted(stock, every, 126 if counted == 126 else 90)
     assert not bare.loader_sets_pace(record)
-    assert len(bare.lengths(record)) == count == len(bare.loop(record, CAPTURE)[0])
+    assert len(bare.lengths(record)) == counted == len(bare.loop(record, CAPTURE)[0])
+
+
+def test_a_stretch_of_waits_counts_in_whole_rounds() -> None:
+    """The first wait is of what workers began before it: 12.5 ms of waiting a step, as in the rounds behind it, and not 16."""
+    record = _noted(stock=0, every=8, count=41)
+    fetches = record["unrecorded_steps"]["fetch_ns"]  # type: ignore[index]
+    fetches[0], fetches[1] = 200 * MS, 60 * MS  # two late workers are one round
+    record["unrecorded_steps"]["lengths_ns"] = [20 * MS + ns for ns in fetches]  # type: ignore[index]
+    lengths = bare.lengths(record)
+    assert len(lengths) == 39 and lengths[0] < 21 * MS < 120 * MS == lengths[-1]
+    assert [ns for ns, _ in bare.batches(record, CAPTURE)] == lengths
+    assert len(bare.loop(record, CAPTURE)[0]) == 39
 
 
 def test_a_stretch_that_never_came_to_wait_tells_nothing_where_the_other_one_did() -> None:

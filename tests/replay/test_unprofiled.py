@@ -36,10 +36,18 @@ US = 1000
 LAUNCH, MARK, INSIDE = 4 * US, 20 * US, 0.5
 
 
-def loop(steps: int = 8, launches: int = 100, traced: bool = True, kernel: int = 6, marks: int = 10) -> Report:
+def loop(
+    steps: int = 8,
+    launches: int = 100,
+    traced: bool = True,
+    kernel: int = 6,
+    marks: int = 10,
+    late: tuple[int, ...] = (0,),
+) -> Report:
     """Steps of ``launches`` launches, 8 us of host code before each and 3 us within, with ``marks`` backward marks.
 
-    ``traced`` stretches it by LAUNCH and MARK where they stand. Kernels of ``kernel`` us; nothing waits.
+    ``traced`` stretches it by LAUNCH and MARK where they stand. Kernels of ``kernel`` us; nothing waits but for batches: the steps in
+    turn as long as ``late`` (us).
     """
     report = Report()
     process = report.process(100)
@@ -48,7 +56,8 @@ def loop(steps: int = 8, launches: int = 100, traced: bool = True, kernel: int =
     at, free = 0, 0
     for number in range(steps):
         begin = at
-        main.add_range("data DataLoader", begin, begin + US, domain="nsysx")
+        at += late[number % len(late)] * US
+        main.add_range("data DataLoader", begin, at + US, domain="nsysx")
         for k in range(launches):
             if k % (launches // marks) == 0:
                 main.mark("bwd layer:Linear", at + US, domain="nsysx")
@@ -340,3 +349,19 @@ def test_waiting_for_batches_that_only_bare_steps_have_is_the_loaders(tmp_path: 
         assert told(loop(), tmp_path, **run)[1].more_loading_ns < 0.1 * US  # what rounding leaves
     bare |= {"fetch_ns": fetches[1:]}  # of another number of steps: not usable
     assert told(loop(), tmp_path, **run)[1].more_loading_ns == 0
+
+
+@pytest.mark.parametrize("bare_ms", [6, 4, 3])
+def test_waits_of_some_steps_are_compared_as_a_mean(tmp_path: Path, bare_ms: int) -> None:
+    """Every other step waits 4 ms for its batch as recorded, and bare ones longer, as long, or shorter: kernels take what they take."""
+    wait = bare_ms * 1_000 * US
+    fetches = [wait if i % 2 else 50 * US for i in range(40)]
+    lengths = [BARE + (wait if ns == wait else 0) for ns in fetches]
+    bare = {"lengths_ns": lengths, "fetch_ns": fetches, "where": "between the windows", "detached": True}
+    run = {"probe": [{"pid": 100, "unrecorded_steps": bare}], "machine_profile": table()}
+    known, replay = told(loop(late=(0, 4_000)), tmp_path, **run)
+    assert known.step_ns == pytest.approx(BARE + wait / 2, rel=0.03)
+    assert replay.more_loading_ns == pytest.approx(max(wait / 2 - 2_000 * US, 0), abs=60 * US)
+    assert known.gpu_busy_ns == pytest.approx(600 * US, rel=0.02)
+    assert known.idle_causes["data_loader"] == pytest.approx(wait / 2, rel=0.05)
+    assert replay.saving(FreeLoader()).step_ns == pytest.approx(BARE, rel=0.05)
