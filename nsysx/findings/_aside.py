@@ -14,16 +14,21 @@ from nsysx.events.trained_operators import trained_of
 
 def places_aside(profile: Profile) -> frozenset[int]:
     """Return the lines (places of `CodeLines`) whose results no gradient needs; none where operators or lines were not recorded."""
-    return profile.once(_places)
+    return profile.once(_places)[0]
 
 
-def _places(profile: Profile) -> frozenset[int]:
+def places_needed(profile: Profile) -> frozenset[int]:
+    """Return the lines (places of `CodeLines`) with an operator that is trained, or needed by one that is."""
+    return profile.once(_places)[1]
+
+
+def _places(profile: Profile) -> tuple[frozenset[int], frozenset[int]]:
     code, flow = profile.code(), flow_of(profile)
     if code is None or flow is None:
-        return frozenset()
+        return frozenset(), frozenset()
     trained = trained_of(profile)
     if not trained.any():
-        return frozenset()
+        return frozenset(), frozenset()
     given = flow.makers
     needed, after = trained.copy(), trained.copy()
     for row in range(len(given) - 1, -1, -1):
@@ -32,4 +37,5 @@ def _places(profile: Profile) -> frozenset[int]:
     for row, made in enumerate(given):
         after[row] |= after[made].any()
     line_row = code.places_of(code.at(flow.thread, flow.start_ns))
-    return frozenset(line_row[after & (line_row >= 0)].tolist()) - frozenset(line_row[needed].tolist())
+    for_gradients = frozenset(line_row[needed].tolist()) - {-1}
+    return frozenset(line_row[after & (line_row >= 0)].tolist()) - for_gradients, for_gradients

@@ -15,7 +15,7 @@ from nsysx.findings._finding_bounds import FEWEST_KINDS_TOGETHER, MOST_OF_TOGETH
 from nsysx.frames.intervals import I64
 
 #: Phases that a step cannot do without: a line below which they run calls the network, not something beside it.
-_OF_TRAINING = ("forward", "backward", "optimizer")
+OF_TRAINING = ("forward", "backward", "optimizer")
 Kind = tuple[object, ...]
 
 
@@ -67,6 +67,6 @@ def _above(code: CodeLines, line_row: int) -> list[frozenset[int]]:
 
 def _calls_that_train(case: Case) -> I64:
     """Return the calls of a network, its gradients or its optimizer."""
-    trains = case.calls["phase"].is_in(_OF_TRAINING).fill_null(value=False)
+    trains = case.calls["phase"].is_in(OF_TRAINING).fill_null(value=False)
     made: I64 = case.calls["call"].filter(trains).to_numpy()
     return made

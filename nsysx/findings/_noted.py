@@ -48,6 +48,7 @@ from nsysx.findings._fix import for_anything
 from nsysx.findings._flags_of_ranks import flag_ahead
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
+from nsysx.findings._left_out_calls import guarded, with_whole_calls
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._picked_tables import picked_on_gpu
@@ -141,7 +142,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     for key, group in kinds.items():
         kinds[key] = [*group, *Beside(case, code, rows, every, kinds, key).also()]
     together = _rounds_by_group.merged(case, code, rows, every, with_called(case, code, rows, every, kinds))
-    kinds = with_reads_between(case, code, rows, every, together)
+    kinds = with_whole_calls(case, code, rows, every, with_reads_between(case, code, rows, every, together))
     groups: list[tuple[list[CostlyLine], int | None]] = []
     if (called := called_together(case, code, kinds)) is not None:
         groups.append(([line for key in called.kinds for line in kinds.pop(key)], called.caller))
@@ -234,7 +235,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
             f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
         )
     if fix is not None:
-        fix = _line_remedies.counted_only(fix, text, str(first.below))
+        fix = guarded(code, case, _line_remedies.counted_only(fix, text, str(first.below)), group)
         fix = in_names_of_line(lines.texts(case.profile), first.row["file"], first.row["line"], fix)
     if first.meets and (ahead := flag_ahead([text], [line.seen.text for line in group])) is not None:
         fix = Fix.by_name(ahead)
@@ -344,18 +345,18 @@ def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) ->
     called = set(code.places_of(code.call[calls["call"].to_numpy()]).tolist())
     silent = sum(line.cost for line in group if line.place not in called)
     likely = min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns)
+    # What goes is idle time and what the lines have on the GPU, collectives with their waits: the replay's error may be on either side.
+    gone = case.ops.filter(case.ops["call"].is_in(calls["call"].implode()).fill_null(value=False))
+    goes = idle + case.per_step(int((gone["end_ns"] - gone["start_ns"]).sum()))
+    most = max(likely, min(likely + (worth.error_ns or 0), goes, case.step_ns))
     theirs = communication(case)["call"].is_in(calls["call"].implode()).fill_null(value=False)
     if later := longer_wait_ns(case, theirs.to_numpy()):
         why = (
             f"{worth.confidence}; {units.duration(later)} of waiting for a later rank comes back in the next collective"
         )
-        # What goes is idle time and what the lines have on the GPU, collectives with their waits: the replay's error may be on either side.
-        gone = case.ops.filter(case.ops["call"].is_in(calls["call"].implode()).fill_null(value=False))
-        goes = idle + case.per_step(int((gone["end_ns"] - gone["start_ns"]).sum()))
-        most = max(likely, min(likely + (worth.error_ns or 0), goes, case.step_ns))
         return replace(worth, likely_ns=max(likely - later, 0), most_ns=most, confidence=why)
     if not group[0].meets or any(line.row["waits"] for line in group):
-        return replace(worth, likely_ns=likely)
+        return replace(worth, likely_ns=likely, most_ns=None if group[0].meets else round(most))
     # The others wait for this rank while its host is there, in collectives on the GPU: no idle time holds that, and the replay of one rank
     # keeps what the others are late by. At most the whole of it goes, as recorded.
     most = min(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), case.step_ns)
