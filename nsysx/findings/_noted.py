@@ -208,7 +208,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     if called:
         more += f" and {units.several(len(called), 'line')} that it calls"
     hold = "hold" if more else "holds"
-    title = f"{there}{quote}{more} {hold} the CPU for {units.duration(host)} {case.per}; {idles}"
+    per = f"{case.per} as recorded" if host > case.step_ns else case.per  # more than the whole step without a profiler
+    title = f"{there}{quote}{more} {hold} the CPU for {units.duration(host)} {per}; {idles}"
     cut = _line_remedies.quoted(text) != text
     noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
     if beside:
@@ -223,7 +224,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     detail = (
         f"{noted} As a loop it makes {launches:.0f} launches in a step{waiting}, while {idles}."
         if calls and not first.aside
-        else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while "
+        else f"{noted} It takes {units.duration(host)} of the host's time {per}, {units.duration(cost)} of that while "
         f"{idle_time}.{why_not}"
     )
     if first.cause is not None:
@@ -253,7 +254,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     if caller is not None and fix is not None:
         file, number, _ = code.places.row(caller)
         called_at = f"{PurePath(str(file)).name}:{number}"
-        title = f"{called_at} calls what holds the CPU for {units.duration(host)} {case.per}; {idles}"
+        title = f"{called_at} calls what holds the CPU for {units.duration(host)} {per}; {idles}"
         detail = f"{called_at} calls all of it in each step: {there}{quote}{more}. {detail}"
         fix = fix.but(text=f"Call this less often, or make it faster: most of its time is at {there}. {fix.text}")
         where = {"file": file, "line": number}
