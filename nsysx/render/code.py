@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from nsysx import units
 
@@ -13,7 +14,13 @@ def lines(paste: str, width: int, most: int) -> list[str]:
 
 
 def first_lines(paste: str, width: int, most: int) -> list[str]:
-    """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there."""
+    """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there.
+
+    A comment may hold what the code depends on: where its row has no room for it, it follows in lines of its own if all of them fit.
+    """
+    whole = [line for row in paste.splitlines() if row.strip() for line in _commented(row, width)]
+    if len(whole) <= most:
+        return whole
     rows = _rows(paste, width)
     if not most or sum(map(len, rows)) <= most:
         return lines(paste, width, len(rows) if most else 0)
@@ -35,10 +42,27 @@ def _rows(paste: str, width: int) -> list[list[str]]:
     return [_broken(row, width) for row in paste.splitlines() if row.strip()]
 
 
+#: The comment behind a piece of code.
+_COMMENT = re.compile(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$")
+
+
+def _commented(row: str, width: int) -> list[str]:
+    """Return one line of code as the lines that it takes, and behind them those of its comment where that has no room."""
+    comment = _COMMENT.search(row) if len(row) > width else None
+    if comment is None:
+        return _broken(row, width)
+    head = " " * (len(row) - len(row.lstrip())) + "# "
+    words = comment[0].lstrip(" #")
+    return [
+        *_broken(row, width),
+        *textwrap.wrap(words, width, initial_indent=head, subsequent_indent=head, break_long_words=False),
+    ]
+
+
 def _broken(row: str, width: int) -> list[str]:
     """Return one line of code as lines of at most ``width`` where brackets let Python go on: pasted, it is the same."""
     if len(row) > width:
-        row = re.sub(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$", "", row)
+        row = _COMMENT.sub("", row)
     places = [m.end() for m in re.finditer(r", |\(", row[:width]) if _depth(row[: m.end()]) > 0]
     if len(row) <= width or not places:
         return [row]

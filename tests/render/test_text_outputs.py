@@ -277,3 +277,11 @@ def test_code_that_has_no_room_says_how_much_of_it_is_left() -> None:
     assert code_of.first_lines("\n".join(rows), 24, 1) == ["# 4 lines of code: --full"]
     assert code_of.first_lines(rows[0], 40, 3) == [rows[0]] and code_of.first_lines("", 40, 3) == []
     assert code_of.first_lines("\n".join(rows), 40, 0) == []
+
+
+def test_a_comment_that_has_no_room_beside_its_code_follows_it() -> None:
+    row = "    draws = rng.integers(low, high, n)  # all at once; draw again those that may not be"
+    shown = code_of.first_lines(row, 60, 5)
+    assert shown == ["    draws = rng.integers(low, high, n)", "    # all at once; draw again those that may not be"]
+    assert code_of.first_lines(row, 60, 1) == shown[:1], "the code comes first where there is room for one of them"
+    assert code_of.first_lines(row, 100, 5) == [row]
