@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsysx.findings import (
     _anomaly,
     _cached_rows,
+    _collated_length,
     _costly_kernels,
     _float64,
     _grown_inputs,
@@ -175,6 +176,7 @@ SETTINGS = (
         takes=_padding.taken,
         leads=True,
         yields=_padding.unlike_in_turn,
+        worded=_collated_length.worded,
         place="the loader",
         set_by=("collate", "samples", "loader", "loop"),
     ),

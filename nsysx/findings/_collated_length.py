@@ -1,0 +1,116 @@
+"""The length that a collate function pads to, in the program's own lines: that of the longest sample of the batch takes its place.
+
+Programs that call a tokenizer let it pad. Others make an array for the batch and write each sample into it, or lengthen each sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nsysx.advice import Alternative
+from nsysx.analyses.lines import texts
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case
+
+#: A call of a tokenizer of a library, and what makes it pad to a fixed length.
+_TOKENIZER = re.compile(r"\b(\w*tokenizer\w*|\w*processor|tok)(\.pad|\.batch_encode_plus|\.encode_plus|\.__call__)?\(")
+_FIXED = re.compile(r"padding\s*=\s*(\"max_length\"|'max_length')(\s*,\s*max_length\s*=\s*[\w.\[\]\"']+)?")
+#: What stands for a length: a name, an attribute, an entry or a number.
+_LENGTH = r"(?P<length>[A-Za-z_][\w.]*(?:\[[\"']\w+[\"']\])?|\d+)"
+#: Lines that make an array for a batch (rows, length), and that lengthen one sample.
+_MADE = re.compile(
+    r"\b(?:np|numpy|torch)\.(?:full|zeros|ones|empty)\(\s*[(\[]?\s*(?:len\(\w+\)|[\w.]+)\s*,\s*"
+    + _LENGTH
+    + r"\s*[,)\]]"
+)
+_NEW = re.compile(r"\.new_(?:full|zeros|ones|empty)\(\s*[(\[]?\s*(?:len\(\w+\)|[\w.]+)\s*,\s*" + _LENGTH + r"\s*[,)\]]")
+_LENGTHENED = re.compile(
+    r"\(\s*0\s*,\s*" + _LENGTH + r"\s*-\s*(?:len\(|\w+(?:\)|\.(?:shape|size|numel)))|"
+    r"\*\s*\(\s*(?P<times>[A-Za-z_][\w.]*|\d+)\s*-\s*len\("
+)
+#: A loop over the samples of a batch, and the length of one of them.
+_LOOP = re.compile(
+    r"\bfor\s+(?:\w+\s*,\s*\((?P<inner>[^()]+)\)\s+in\s+enumerate\((?P<counted>\w+)\)|"
+    r"\w+\s*,\s*(?P<item>\w+)\s+in\s+enumerate\((?P<numbered>\w+)\)|"
+    r"\(?(?P<plain>[\w\s,]+?)\)?\s+in\s+(?P<over>\w+))\s*(?::|\])"
+)
+_LEN = re.compile(r"\blen\((?P<sample>(?P<name>\w+)(?:\[[^\[\]]+\]|\.\w+)?)\)")
+
+
+def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy with the lines of the program's own collate function, with a tokenizer's only where one is called."""
+    source = texts(case.profile)
+    file, function = _collates(case)
+    lines = _function(source.get(file) or {}, function)
+    calls = [text for text in lines or _every(source) if _TOKENIZER.search(text)]
+    if calls:
+        fixed = next((text for text in calls if _FIXED.search(text)), None)
+        return title, remedy if fixed is None else replace(remedy, paste=_FIXED.sub('padding="longest"', fixed))
+    return title, replace(remedy, paste=as_long_as_longest(lines) or _GENERAL)
+
+
+#: For samples that are tensors, where the program's own lines say nothing.
+_GENERAL = "batch = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # as long as the longest of this batch"
+
+
+def as_long_as_longest(lines: Sequence[str]) -> str:
+    """Return the lines that give a batch of a collate function the length of its longest sample; "" where its own lines do not say how."""
+    made = next(
+        ((text, match) for text in lines for p in (_MADE, _NEW, _LENGTHENED) if (match := p.search(text))), None
+    )
+    samples = _samples(lines)
+    if made is None or not samples:
+        return ""
+    text, match = made
+    length = next(name for name in match.groupdict().values() if name)
+    longest = f"max({samples})"
+    given = next(
+        (re.fullmatch(rf"{re.escape(length)}\s*=\s*(?P<value>.+)", each) for each in lines if each.startswith(length)),
+        None,
+    )
+    if given is not None:
+        return f"{length} = min({given['value']}, {longest})"
+    start, end = (match.start(), match.end())
+    changed = text[:start] + re.sub(rf"(?<![\w.]){re.escape(length)}(?![\w.])", "longest", text[start:end]) + text[end:]
+    return f"longest = min({length}, {longest})\n{changed}"
+
+
+def _samples(lines: Sequence[str]) -> str:
+    """Return the lengths of all samples as an expression, "" where no loop over them shows one."""
+    for number, text in enumerate(lines):
+        loop = _LOOP.search(text)
+        if loop is None:
+            continue
+        targets = loop["inner"] or loop["item"] or loop["plain"]
+        names = {name.strip() for name in targets.split(",")}
+        for each in lines[number:]:
+            size = next((m for m in _LEN.finditer(each) if m["name"] in names), None)
+            if size is not None:
+                over = loop["counted"] or loop["numbered"] or loop["over"]
+                return f"len({size['sample']}) for {targets.strip()} in {over}"
+    return ""
+
+
+def _collates(case: Case) -> tuple[str, int]:
+    """Return file and first line of the collate function of the program's loader, ("", 0) where it has none of its own."""
+    settings = settings_of(case.profile)
+    where = {} if settings is None else settings.place("collate")
+    return str(where.get("file") or ""), int(where.get("line") or 0)
+
+
+def _function(source: dict[str, str], first: int) -> list[str]:
+    """Return the lines of a function that begins at a line, as they ran: up to what it returns."""
+    lines = []
+    for number in sorted(int(n) for n in source if n.isdigit() and int(n) > first > 0):
+        lines.append(source[str(number)].strip())
+        if lines[-1].startswith("return"):
+            break
+    return lines
+
+
+def _every(source: object) -> list[str]:
+    """Return all lines of the program that were noted."""
+    files = source.values() if isinstance(source, dict) else ()
+    return [text for lines in files if isinstance(lines, dict) for text in lines.values() if isinstance(text, str)]
