@@ -7,10 +7,17 @@ from typing import Any
 
 import polars as pl
 
-from nsysx.judging import gpu_work, limit_causes, verdict, window_checks
+from nsysx.events.layers import LAYER
+from nsysx.judging import gpu_work, limit_causes, step_passes, window_checks
 from nsysx.scope import Scope
 
 SHOWN, OTHER = 1, 2
+#: No range is noted: what is known of passes are the spans of their phases.
+NO_RANGES = SimpleNamespace(
+    ranges=pl.DataFrame(
+        schema=dict.fromkeys(LAYER, pl.Int64) | {"kind": pl.String, "name": pl.String, "own": pl.Boolean}
+    )
+)
 
 
 def test_the_call_that_is_named_is_one_of_the_shown_process() -> None:
@@ -43,26 +50,28 @@ def test_passes_are_counted_on_each_thread() -> None:
     ]  # fmt: skip
     rows = [{"process": SHOWN, "thread": t, "start_ns": at, "phase": phase} for t, at, phase in spans]
     profile: Any = SimpleNamespace(
+        ranges=NO_RANGES,
         attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
         scope=Scope("steady", (SHOWN,), steps=1),
         steps=SimpleNamespace(
             process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
         ),
     )
-    assert verdict._passes(profile) == ""
+    assert step_passes.in_words(profile) == ""
 
 
 def test_passes_of_one_thread_are_told() -> None:
     phases = ("forward", "backward", "forward", "backward", "optimizer")
     rows = [{"process": SHOWN, "thread": 1, "start_ns": 10 * i, "phase": p} for i, p in enumerate(phases)]
     profile: Any = SimpleNamespace(
+        ranges=NO_RANGES,
         attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
         scope=Scope("steady", (SHOWN,), steps=1),
         steps=SimpleNamespace(
             process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
         ),
     )
-    assert verdict._passes(profile).startswith("A step is 2 forward and backward passes")
+    assert step_passes.in_words(profile).startswith("A step is 2 forward and backward passes")
 
 
 def test_the_process_that_has_the_windows_is_none_of_the_others() -> None:

@@ -234,7 +234,7 @@ def test_evidence_tells_the_window_its_parts_and_what_lies_outside(monkeypatch: 
         note, course = source.choice(("", "Each 4th step is longer")), source.choice(("", "It grows"))
         passes, divided = source.choice(("", "two passes")), source.choice(("", "work 3 ms"))
         monkeypatch.setattr(verdict, "_course", always(course))
-        monkeypatch.setattr(verdict, "_passes", always(passes))
+        monkeypatch.setattr(verdict.step_passes, "in_words", always(passes))
         monkeypatch.setattr(verdict, "divided", always(divided))
         where, length = source.choice(("probe", "capture")), source.choice((None, of.window_ns, of.window_ns + 7_000))
         shown = profile(

@@ -26,6 +26,7 @@ from nsysx.judging import (
     other_work,
     program,
     sample_checks,
+    step_passes,
     verdict,
     waiting,
     window_checks,
@@ -41,6 +42,7 @@ from nsysx.judging.judging_bounds import (
 )
 from nsysx.judging.limits import WindowLimits
 from nsysx.model import Row
+from tests.judging.test_populations import NO_RANGES
 from tests.random_tables import always, asked, columns, covered, grouped, last_null, profile, rounds, rows
 
 PROCESS, OTHER = 7, 8
@@ -654,11 +656,12 @@ def test_how_many_passes_a_step_has() -> None:
         ).sample(len(spans), shuffle=True, seed=len(spans))
         windows = pl.DataFrame({"process": [OTHER, PROCESS], "start_ns": [0, 100], "end_ns": [9_999, max(at - 1, 100)]})
         shown = profile(
+            ranges=NO_RANGES,
             attributed=SimpleNamespace(phase_spans=frame),
             steps=SimpleNamespace(process=PROCESS, cpu_windows=windows),
             scope=SimpleNamespace(steps=steps, per_step=partial(_over, steps)),
         )
-        words, whole = verdict._passes(shown), not extra
+        words, whole = step_passes.in_words(shown), not extra
         if (
             not steps
             or (not whole and extra / steps >= 0.5)
@@ -667,11 +670,8 @@ def test_how_many_passes_a_step_has() -> None:
         ):
             continue_with = ""
             if steps == 1 and extra and updates and passes + 1 >= 2:
-                continue_with = (
-                    f"A step is {passes + 1} forward"
-                    if updates == 1
-                    else f"A step has {passes + 1} backward passes and {updates}"
-                )
+                # a pass more than the network was called
+                continue_with = "" if updates == 1 else f"A step has {passes + 1} backward passes and {updates}"
         else:
             continue_with = (
                 f"A step is {passes} forward"
