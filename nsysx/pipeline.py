@@ -12,7 +12,6 @@ from typing import Any
 
 import nsysx
 from nsysx import answer, findings
-from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import report_totals, step_record, timeline_data
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -265,13 +264,10 @@ def _quality(job: Job, tables: dict[str, Table], ranks: Table, of_job: Mapping[s
     return in_order(checks)
 
 
-def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
+def _verdict(job: Job, ranks: Table, judged: Sequence[Finding]) -> Verdict:
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
-    result = replace(
-        verdict.judge(given, tables[gpu_ledger.KEY].typed_rows(gpu_ledger.ROWS)),
-        scope=tables_of.scope("shown device", given),
-    )
+    result = replace(verdict.judge(given), scope=tables_of.scope("shown device", given))
     if given.steps.source == "capture":
         result = findings.of_experiment(result, judged)
     settings = settings_of(given)
@@ -376,7 +372,7 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     alone = timeline_data.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
-    conclusion = _verdict(job, tables, ranks, judged)
+    conclusion = _verdict(job, ranks, judged)
     of_job = {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
     quality = _quality(job, tables.made, ranks, of_job)
     tables.made |= of_job

@@ -517,10 +517,10 @@ def test_the_answer_makes_half_of_the_tables_and_says_the_same(kind: Callable[[]
 
 
 @pytest.mark.parametrize("kind", [reports.training, api_only, no_nvtx])
-def test_a_table_that_names_what_it_needs_is_recorded_where_that_is(kind: Callable[[], Report], tmp_path: Path) -> None:
+def test_a_table_that_tells_what_it_needs_is_recorded_where_that_is(kind: Callable[[], Report], tmp_path: Path) -> None:
     profile = gather(kind().write(tmp_path / "r.sqlite"), ReadingOptions())
     whole = dict(Tables(profile, lambda title: None))
-    named = [key for key in whole if hasattr(importlib.import_module(f"nsysx.analyses.{key}"), "NEEDS")]
+    named = [key for key in whole if hasattr(importlib.import_module(f"nsysx.analyses.{key}"), "require")]
     assert named
     for key in named:
         tables = Tables(profile, lambda title: None)

@@ -1,7 +1,7 @@
 """One file, one question, one table: KEY, TITLE, COLUMNS, SHOWN and ``table(profile)``. Little else knows a table by name.
 
-``table`` returns a frame with COLUMNS at least, or raises NotRecorded with what the capture lacks. Where that is one frame, NEEDS
-may name it: who only asks whether there is such a table gets the answer without it. The package is walked for
+``table`` returns a frame with COLUMNS at least, or raises NotRecorded with what the capture lacks. Where that is told by less than the
+table, a function ``require`` raises it: who only asks whether there is such a table gets the answer without it. The package is walked for
 its files, and each is checked against :class:`Analysis` when it is loaded.
 """
 

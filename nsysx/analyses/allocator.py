@@ -10,6 +10,7 @@ from nsysx.analyses.helpers import allocator_retries, shared_columns
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -69,12 +70,19 @@ PINNED = "pad batches to few sizes: the loader's pin thread allocates once for e
 NEW_SIZES = "new sizes each step: pad to a few fixed shapes, or expandable_segments:True"
 
 
-def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per place that calls, longest first; no row when the steady steps allocate nothing."""
+    require(profile)
     wanted = ("call", "process", "thread", "start_ns", "end_ns", "name", "kind", "module", "phase")
     memory = profile.steady_calls["kind"].is_in(Call.ALLOCATOR)
+    if not memory.any():  # as in most programs, whose allocator keeps what it got
+        return pl.DataFrame(schema=frame_columns.schema(COLUMNS))
     calls = profile.steady_calls.select(wanted).filter(memory)
     calls = calls.with_columns(elsewhere(calls["thread"], profile.attributed.roles))
     idle = profile.waits.select("call", "idle_caused_ns")

@@ -14,7 +14,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
-from nsysx.frames import lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
@@ -149,7 +149,9 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
     if not profile.recorded("kernel") and not profile.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = profile.steady_ops.select(_WANTED).filter(profile.steady_ops["op_kind"] == "memcpy")
+    copies = profile.steady_ops[_WANTED].filter(profile.steady_ops["op_kind"] == "memcpy")
+    if not copies.height:
+        return pl.DataFrame(schema=frame_columns.schema(COLUMNS))
     call = copies["call"].fill_null(-1).to_numpy()
     copies = copies.with_columns(lookup.at(profile.attributed.api_calls["gpu_ops"], call).alias("gpu_ops"))
     copies = copies.join(profile.lines(), on="call", how="left", maintain_order="left")

@@ -93,12 +93,23 @@ def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
     return int((more > 0).sum()), int(more.sum())
 
 
-def table(profile: Profile) -> pl.DataFrame:
-    """Return the bill, costliest first; ``one_time_ns`` over all rows is the whole one-time cost (see ``one_time_cost``)."""
+def bill_ns(profile: Profile) -> int:
+    """Return the whole one-time cost: the sum of ``one_time_ns`` over all rows of the table."""
+    paid = one_time_cost.costs(profile)
+    return int(paid["one_time_ns"].sum()) + _host(profile, paid)[1]
+
+
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     if profile.trace.window is not None:
         raise NotRecorded("only part of the capture was read, so no call is known to be the first", _WHOLE)
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return the bill, costliest first; ``one_time_ns`` over all rows is the whole one-time cost (see ``one_time_cost``)."""
+    require(profile)
     split = one_time_cost.split(profile)
     dearest = pl.col("one_time_ns").arg_max()
     paid = split.paid.with_columns(elsewhere(split.paid["thread"], profile.attributed.roles))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypedDict
+from typing import Annotated, TypedDict, cast
 
 import numpy as np
 import polars as pl
@@ -64,9 +64,14 @@ SHOWN = TableSpec(
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per (process, device) that worked in the steady steps."""
+    return pl.DataFrame(profile.once(rows_of), schema=frame_columns.schema(COLUMNS))
+
+
+def rows_of(profile: Profile) -> list[GpuRow]:
+    """Return the rows of the table. Raises NotRecorded."""
     if not profile.steps.windows.height:
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    rows = []
+    rows: list[GpuRow] = []
     for process, device, start, end in profile.steps.windows.select(
         "process", "device", "start_ns", "end_ns"
     ).iter_rows():
@@ -76,5 +81,6 @@ def table(profile: Profile) -> pl.DataFrame:
         causes = {cause: n for cause, n in zip(CAUSES, ns, strict=True) if n}
         named = {k: int(v[0]) for k, v in parts.items()}
         steps = profile.scope_of(process).steps or None
-        rows.append({"process": process, "device": device, "steps": steps, **named, "idle_causes": causes})
-    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS))
+        row = {"process": process, "device": device, "steps": steps, **named, "idle_causes": causes}
+        rows.append(cast(GpuRow, row))
+    return rows

@@ -90,6 +90,11 @@ SHOWN = TableSpec(
 REST = "other kernels and shapes"
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    profile.once(shapes)
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel and launch shape of the steady steps, longest total first. Raises NotRecorded."""
     rows = profile.once(shapes)

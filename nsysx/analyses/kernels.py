@@ -16,7 +16,6 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "kernels"
-NEEDS = "kernel"
 TITLE = "Kernels"
 
 
@@ -69,10 +68,15 @@ SHOWN = TableSpec(
 )
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    if not profile.recorded("kernel"):
+        raise NotRecorded("no kernel was recorded", "-t cuda")
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel name, longest total first."""
-    if not profile.recorded(NEEDS):
-        raise NotRecorded("no kernel was recorded", "-t cuda")
+    require(profile)
     kernels = profile.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
     kernels = kernels.filter(profile.ops["op_kind"] == "kernel")
     # A graph launch is one call for many kernels: its time belongs to the graph and must not be counted per kernel.

@@ -18,7 +18,6 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "launches"
-NEEDS = "runtime"
 TITLE = "Launches"
 _LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
 
@@ -106,10 +105,15 @@ def _idle(profile: Profile) -> pl.DataFrame:
     return pl.DataFrame([names, launch, host], schema=schema)
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    if not profile.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per launching API function, longest first; idle columns are null if the report has no GPU work."""
-    if not profile.recorded(NEEDS):
-        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    require(profile)
     rows = _by_function(_launches(profile)).join(_idle(profile), on="name", how="left", maintain_order="left")
     start, end = profile.window if profile.device is not None else (0, 0)
     window = end - start

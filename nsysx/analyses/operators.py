@@ -78,6 +78,11 @@ SHOWN = TableSpec(
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    profile.once(operator_work.operators_of_report)
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per operator, shapes, module and phase, longest first. Raises NotRecorded."""
     done = operator_work.with_ideal(profile, profile.once(operator_work.executions))

@@ -125,6 +125,11 @@ STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
 )
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    profile.once(limits_of_work.executions)
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return the row of the step, then those of each kind, what could go most first. Raises NotRecorded."""
     done = _with_names_and_lines(profile, profile.once(limits_of_work.executions))

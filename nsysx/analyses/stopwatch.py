@@ -192,10 +192,15 @@ def _line(around: _Around, usual_return: float | None) -> dict[str, object]:
     }
 
 
-def table(profile: Profile) -> pl.DataFrame:
-    """Return one row per kernel, custom ones first, then by kernel time; kernels with fewer than three launches have none."""
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
     if not profile.recorded("runtime", "kernel"):
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
+
+
+def table(profile: Profile) -> pl.DataFrame:
+    """Return one row per kernel, custom ones first, then by kernel time; kernels with fewer than three launches have none."""
+    require(profile)
     ops, calls, alone = profile.ops, gpu_calls(profile), backlog(profile).alone
     call = ops["call"].fill_null(-1).to_numpy()
     rows = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))

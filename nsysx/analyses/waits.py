@@ -14,7 +14,6 @@ from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "waits"
-NEEDS = "runtime"
 TITLE = "Waits"
 
 
@@ -77,10 +76,15 @@ SHOWN = TableSpec(
 _SITE = ["api", "module", "phase", "thread_role", "file", "line", "function"]
 
 
+def require(profile: Profile) -> None:
+    """Raise NotRecorded where there is no such table."""
+    if not profile.recorded("runtime"):
+        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per call site, longest first. Only the sites that wait longest have a saving."""
-    if not profile.recorded(NEEDS):
-        raise NotRecorded("no CUDA API call was recorded", "-t cuda")
+    require(profile)
     ns = pl.col("end_ns") - pl.col("start_ns")
     # Only GPU rows show what a call waited for: without them it is unknown, not 0.
     split = [pl.col(c).sum() for c in ("backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns")]

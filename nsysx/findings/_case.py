@@ -222,10 +222,10 @@ class Case:
         """What kind of program this is."""
         return program_of(self.profile)
 
-    @cached_property
+    @property
     def limits(self) -> WindowLimits:
         """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
-        return limits_of(self.profile, self.typed_rows(gpu_ledger.ROWS))
+        return limits_of(self.profile)
 
     def lost_to(self, code: StepLimit) -> int:
         """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""

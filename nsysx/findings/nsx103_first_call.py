@@ -35,7 +35,7 @@ from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.findings._finding_bounds import FIRST_CALL_SHARE
 from nsysx.findings._found import Found
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX103",
@@ -61,12 +61,7 @@ def _clock(case: Case) -> tuple[int, int] | None:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where one-time costs take 2 % of the steady steps or more, or of the whole capture if that is shown."""
-    rows = case.typed_rows(first_calls.ROWS)
-    costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
-    bill = sum(r["one_time_ns"] or 0 for r in rows)
-    evidence = [
-        {"name": r["name"], "what": r["what"], "calls": r["calls"], "one_time_ns": r["one_time_ns"]} for r in rows[:6]
-    ]
+    costs = one_time_cost.costs(case.profile)
     fix = "Run the first steps before the clock starts, and leave them out of every average"
     if case.profile.steps.whole:
         window = case.window[1] - case.window[0]
@@ -74,6 +69,10 @@ def check(case: Case) -> list[Finding]:
         bill = int(costs.filter(pl.col("process") == case.process)["one_time_ns"].sum())
         if bill < FIRST_CALL_SHARE * window:
             return case.clear(RULE, "the window holds next to no one-time cost")
+        evidence: list[Row] = [
+            {"name": r["name"], "what": r["what"], "calls": r["calls"], "one_time_ns": r["one_time_ns"]}
+            for r in case.typed_rows(first_calls.ROWS)[:6]
+        ]
         title = f"{units.duration(bill)} of CPU time is one-time cost"
         detail = (
             f"The figures cover the whole capture ({units.duration(window)}), warm-up included; "
@@ -89,7 +88,7 @@ def check(case: Case) -> list[Finding]:
     costs = costs.filter(case.is_call(costs["call"]) & ~aside)
     inside = case.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(case)
-    sentence = f"{units.duration(bill)} of CPU time in this run is one-time cost"
+    sentence = f"{units.duration(first_calls.bill_ns(case.profile))} of CPU time in this run is one-time cost"
     if clock is not None:
         sentence += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
         sentence += f", the steady step is {units.duration(case.recorded_ns)}"

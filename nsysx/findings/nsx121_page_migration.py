@@ -53,7 +53,7 @@ def check(case: Case) -> list[Finding]:
     moves = ops.filter((ops["process"] == case.process) & ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
     if not moves.height:
         return case.clear(RULE, "no page of unified memory moves")
-    alone = case.per_step(limits_of(case.profile, rows).parts[StepPart.MIGRATION])
+    alone = case.per_step(limits_of(case.profile).parts[StepPart.MIGRATION])
     # A kernel that touches a page on the host stands still until it has moved.
     beneath = case.per_step(pages_moving(case.profile, case.process, case.device, (TO_DEVICE,), beneath=True))
     cost = alone + beneath

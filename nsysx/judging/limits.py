@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from nsysx.analyses import gpu_ledger
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events import bare
@@ -78,9 +79,13 @@ class WindowLimits:
         return Scope("steady", (self.process,), steps=0 if self.whole else self.steps).per_step(ns)
 
 
-def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
-    """Return the limits of the busiest device of the shown process, without a profiler if that is known."""
-    recorded = recorded_limits(profile, rows)
+def limits_of(profile: Profile) -> WindowLimits:
+    """Return the limits of the busiest device of the shown process, without a profiler if that is known. Raises NotRecorded."""
+    return profile.once(_limits)
+
+
+def _limits(profile: Profile) -> WindowLimits:
+    recorded = recorded_limits(profile, profile.once(gpu_ledger.rows_of))
     unprofiled = unprofiled_of(profile)
     if isinstance(unprofiled, Withheld) or (unprofiled.process, unprofiled.device) != (
         recorded.process,

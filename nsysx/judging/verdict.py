@@ -10,11 +10,9 @@ it is the cause that takes longest. Without steps the limit is unknown unless on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from nsysx import units
-from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels
 from nsysx.events.profile import Profile
@@ -36,19 +34,19 @@ _MARK_STEPS = (
 _CAVEAT = "Profiling slows every launch, so without it the GPU idles less: compare with the unprofiled step before acting on this"
 
 
-def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
+def judge(profile: Profile) -> Verdict:
     """Return the verdict, "unknown" if the capture does not hold enough for one. The step that the probe timed stands there in any case."""
-    verdict, timed = _judge(profile, gpu_rows), measured(profile, ())
+    verdict, timed = _judge(profile), measured(profile, ())
     if profile.steps.whole or timed is None or not isinstance(unprofiled_of(profile), Withheld):
         return verdict
     told = f"Unprofiled step time: {units.duration(timed.step_ns)}."
     return replace(verdict, sentence=f"{verdict.sentence} {told}", timed_ns=timed.step_ns)
 
 
-def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
-    if not gpu_rows:
+def _judge(profile: Profile) -> Verdict:
+    if not profile.steps.windows.height:
         return Verdict(StepLimit.UNKNOWN.value, *_without_gpu(profile))
-    limits = limits_of(profile, gpu_rows)
+    limits = limits_of(profile)
     if not limits.window_ns or limits.real_ns <= 0:
         return Verdict(StepLimit.UNKNOWN.value, "The steady steps hold no GPU work.")
     code, sentence, evidence = _judged(profile, limits)

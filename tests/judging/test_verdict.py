@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from nsysx.analyses import gpu_ledger
-from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.events import ledger
 from nsysx.judging import limit_words
 from nsysx.judging.idle_parts import idle_parts
@@ -212,7 +209,7 @@ def test_idle_by_who_could_remove_it_sums_to_the_idle_time(tmp_path: Path) -> No
 @pytest.mark.parametrize("code", CODES)
 def test_the_parts_sum_to_the_window(tmp_path: Path, code: str, marked: bool) -> None:
     given = gather(loop(CODES[code], marked=marked), tmp_path)
-    found = limits_of(given, cast(Sequence[GpuRow], gpu_ledger.table(given).to_dicts()))
+    found = limits_of(given)
     assert sum(found.parts.values()) == found.window_ns
     assert all(ns >= 0 for ns in found.parts.values())
 

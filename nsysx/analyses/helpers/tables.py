@@ -52,9 +52,15 @@ class Tables(Mapping[str, Table]):
         return self.made[key]
 
     def surely_recorded(self, key: str) -> bool:
-        """Return whether the capture holds a table, as far as that is known without making it: its file names what it needs."""
-        needs = getattr(self._analyses.get(key), "NEEDS", "")
-        return bool(needs) and self._given.recorded(needs)
+        """Return whether the capture holds a table, as far as that is known without making it."""
+        require = getattr(self._analyses.get(key), "require", None)
+        if require is None:
+            return False
+        try:
+            require(self._given)
+        except NotRecorded:
+            return False
+        return True
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._analyses | self.made)
