@@ -181,15 +181,15 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         ns.filter(limited).sum().alias("_known"),
         pl.col("kernels").sum(),
     )
-    for column, weight in (
-        ("kernel", "gpu_ns"),
-        ("number_format", "gpu_ns"),
-        ("why_not", "gpu_ns"),
-        ("roof", "limit_ns"),
-    ):
-        grouped = grouped.join(
-            _value_with_most(done, column, weight), on="name", how="left", nulls_equal=True, maintain_order="left"
+    grouped = grouped.with_columns(
+        _value_with_most(done, grouped["name"], column, weight)
+        for column, weight in (
+            ("kernel", "gpu_ns"),
+            ("number_format", "gpu_ns"),
+            ("why_not", "gpu_ns"),
+            ("roof", "limit_ns"),
         )
+    )
     time = pl.col("_known")
     grouped = grouped.with_columns(
         by=pl.lit(by),
@@ -206,6 +206,8 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _fewer(done: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with the names beyond the ``MOST_ROOFLINE_ROWS`` largest as one."""
+    if done["name"].n_unique() <= MOST_ROOFLINE_ROWS:
+        return done
     order = done.group_by("name").agg(pl.col("gpu_ns").sum()).sort("gpu_ns", "name", descending=[True, False])
     unlisted = order["name"][MOST_ROOFLINE_ROWS:].drop_nulls()
     if not len(unlisted):
@@ -214,11 +216,12 @@ def _fewer(done: pl.DataFrame) -> pl.DataFrame:
     return done.with_columns(name=pl.when(pl.col("name").is_in(unlisted.implode())).then(rest).otherwise("name"))
 
 
-def _value_with_most(done: pl.DataFrame, column: str, weight: str) -> pl.DataFrame:
-    """Return name and the value of a column that has most of a weight there; no row where none has a value."""
-    sums = done.drop_nulls(column).group_by("name", column).agg(pl.col(weight).sum())
-    sums = sums.sort(weight, column, descending=[True, False])
-    return sums.unique("name", keep="first", maintain_order=True).select("name", column)
+def _value_with_most(done: pl.DataFrame, names: pl.Series, column: str, weight: str) -> pl.Series:
+    """Return the value of a column that has most of a weight, for each of the names; null where none has a value."""
+    sums = done.group_by("name", column).agg(pl.col(weight).sum()).sort(weight, column, descending=[False, True])
+    # There are few names and values: the last that a name is given is the one with most.
+    most = {name: value for name, value in sums["name", column].iter_rows() if value is not None}
+    return pl.Series(column, [most.get(name) for name in names], dtype=pl.String)
 
 
 def _rates(profile: Profile, done: pl.DataFrame) -> str | None:
