@@ -99,10 +99,10 @@ def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
     """Add hidden_ns and same_stream (whether kernels run on the copy's stream in the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
     kernels = (1 << CLASSES.index(DeviceActivity.COMPUTE)) | (1 << CLASSES.index(DeviceActivity.COMM))
-    devices = copies.select("process", "device").with_row_index("row")
-    for (process, device), part in devices.group_by("process", "device"):
+    devices = copies["process", "device"].with_row_index("row")
+    for (process, device), part in lookup.parted(devices, "process", "device").items():
         rows = part["row"].to_numpy()
-        activity = profile.ledgers.activity[int(process), int(device)]
+        activity = profile.ledgers.activity[process, device]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
         hidden[rows] = activity.within((activity.labels & kernels) > 0, start, end)
     ops, stream = profile.steady_ops, ("process", "device", "stream")
@@ -149,7 +149,7 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per place and kind of memory, longest exposed first."""
     if not profile.recorded("kernel") and not profile.recorded("memcpy"):
         raise NotRecorded("no GPU work was recorded", "-t cuda")
-    copies = profile.steady_ops[_WANTED].filter(profile.steady_ops["op_kind"] == "memcpy")
+    copies = profile.steady_ops[list(_WANTED)].filter(profile.steady_ops["op_kind"] == "memcpy")
     if not copies.height:
         return pl.DataFrame(schema=frame_columns.schema(COLUMNS))
     call = copies["call"].fill_null(-1).to_numpy()

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction
 
 
@@ -26,9 +27,9 @@ def alone(ops: pl.DataFrame, everything: pl.DataFrame) -> npt.NDArray[np.float64
     share = np.zeros(ops.height)
     where = ops["process", "device"].with_row_index("row")
     everything = everything["process", "device", "start_ns", "end_ns"]
-    for (process, device), rows in where.group_by("process", "device"):
+    for (process, device), rows in lookup.parted(where, "process", "device").items():
         members = rows["row"].cast(pl.Int64).to_numpy()
-        all_of_it = everything.filter((pl.col("process") == process) & (pl.col("device") == device))
+        all_of_it = lookup.having(everything, process=process, device=device)
         function = running(all_of_it["start_ns"].to_numpy(), all_of_it["end_ns"].to_numpy())
         start, end = (ops[c].to_numpy()[members] for c in ("start_ns", "end_ns"))
         share[members] = function.within(function.labels == 1, start, end) / np.maximum(end - start, 1)

@@ -40,8 +40,8 @@ def divided(profile: Profile, lines: CodeLines, pieces: pl.DataFrame) -> pl.Data
     ``pieces``: thread, start_ns, end_ns, group; pieces with thread -1 are nobody's. Sums of a group are exact.
     """
     parts = [pl.DataFrame(schema={"group": pl.Int64, "stack": pl.Int64, "ns": pl.Int64})]
-    for (key,), part in pieces.group_by("thread", maintain_order=True):
-        parts.append(_of_thread(profile, lines, int(str(key)), part.sort("start_ns")))
+    for (thread,), part in lookup.parted(pieces, "thread").items():
+        parts.append(_of_thread(profile, lines, thread, part.sort("start_ns")))
     return pl.concat(parts).group_by("group", "stack", maintain_order=True).agg(pl.col("ns").sum())
 
 
@@ -115,7 +115,8 @@ def _strata(calls: pl.DataFrame, before: I64, behind: I64, group: I64, whole: Fl
 def _window(stratum: I64, thread: I64, start: I64, end: I64, *, edge: bool) -> pl.DataFrame:
     """Return windows as rows. ``edge``: an X-ray may begin or end in them, so that only what is known in them counts."""
     columns = {"stratum": stratum, "thread": thread, "start_ns": start, "end_ns": end}
-    return pl.DataFrame(columns, schema_overrides=dict.fromkeys(columns, pl.Int64)).with_columns(edge=pl.lit(edge))
+    kinds = dict.fromkeys(columns, pl.Int64)
+    return pl.DataFrame({**columns, "edge": np.full(len(stratum), edge)}, schema_overrides=kinds)
 
 
 def _shared(
@@ -126,8 +127,8 @@ def _shared(
     whole, group_of = lookup.totals(stratum, ns, count), np.zeros(count, np.int64)
     group_of[stratum] = group
     weights = [pl.DataFrame(schema={"stratum": pl.Int64, "stack": pl.Int64, "weight": pl.Int64})]
-    for (key,), part in windows.group_by("thread", maintain_order=True):
-        weights.append(_weights(profile, lines, int(str(key)), part))
+    for (thread,), part in lookup.parted(windows, "thread").items():
+        weights.append(_weights(profile, lines, thread, part))
     rows = _unfolded(lines, pl.concat(weights))
     rows = rows.group_by("stratum", "stack").agg(pl.col("weight").sum()).sort("stratum", "stack")
     rows = rows.with_columns(all=pl.col("weight").sum().over("stratum"))

@@ -159,7 +159,8 @@ class Case:
 
     def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
         """Return these columns and ``ns`` (duration) of the chosen GPU ops."""
-        return self.ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns")).filter(chosen)
+        ns = (self.ops["end_ns"] - self.ops["start_ns"]).alias("ns")
+        return pl.DataFrame([*(self.ops[c] for c in columns), ns]).filter(chosen)
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds with ``ns`` (duration), file, line."""

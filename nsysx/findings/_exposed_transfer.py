@@ -7,6 +7,7 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.frames.intervals import I64, coverage
@@ -14,7 +15,11 @@ from nsysx.frames.intervals import I64, coverage
 
 def communication(case: Case) -> pl.DataFrame:
     """Return the communication of the shown device in the steady steps, as GPU ops."""
-    return case.ops.filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    return case.profile.once(_communication)
+
+
+def _communication(profile: Profile) -> pl.DataFrame:
+    return profile.steady_ops.filter(profile.steady_ops["cls"] == DeviceActivity.COMM.value)
 
 
 def in_passes(ops: pl.DataFrame) -> pl.Series:

@@ -82,7 +82,7 @@ def idle_ns(profile: Profile) -> float:
     idle = profile.once(idle_of)
     idle = idle.filter((idle["cause"] == Cause.HOST_CODE.number) & (idle["ns"] > 0))
     total = 0.0
-    for (thread,), part in profile.once(_held_code).gaps.group_by("thread"):
+    for (thread,), part in lookup.parted(profile.once(_held_code).gaps, "thread").items():
         theirs = idle.filter(idle["thread"] == thread)
         within = time_in(part, theirs["start_ns"].to_numpy(), theirs["end_ns"].to_numpy())
         total += float((within * (theirs["real_ns"] / theirs["ns"]).to_numpy()).sum())

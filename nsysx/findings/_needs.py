@@ -115,6 +115,10 @@ def _no_memory_call(case: Case) -> tuple[State, str]:
 
 def steady_steps(profile: Profile) -> pl.DataFrame:
     """Return the steady steps of the shown process, as they began."""
+    return profile.once(_steady_steps)
+
+
+def _steady_steps(profile: Profile) -> pl.DataFrame:
     steps = profile.steps.cpu
     return steps.filter((steps["process"] == profile.process) & steps["steady"]).sort("start_ns")
 

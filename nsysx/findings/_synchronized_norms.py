@@ -58,6 +58,8 @@ def _beyond_own(profile: Profile) -> pl.DataFrame:
 
 def synchronizes(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that layers normalize over all ranks, and what they do for it."""
+    if not layers(case.profile):
+        return ""
     more = case.profile.once(_beyond_own)
     exchanges = more.filter(more["cls"] == DeviceActivity.COMM.value)
     if not exchanges.height:

@@ -75,6 +75,7 @@ RULE = Rule(
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (StepPart.HOST, StepPart.LAUNCH)
+_NO_STALL = "no long pause between launches lets the GPU idle for 1 % of the step"
 _AFTER_A_WAIT = (
     " {} of it also counts as idle after host syncs: the pause would be harmless if the thread ran ahead of the GPU."
 )
@@ -122,6 +123,8 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
         return np.zeros(gaps.height, np.bool_)
     ops = lookup.having(ops, device=case.device)
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
+    if not gaps.height or not out.any():
+        return np.zeros(gaps.height, np.bool_)
     calls = case.profile.attributed.api_calls["start_ns"]
     copies = ops.select("op", "call", "bytes").filter(out.fill_null(False))
     step = step_of(case.profile, calls.gather(copies["call"].fill_null(0)))  # the one in which it is launched
@@ -285,9 +288,8 @@ def _before_ops(case: Case, ops: pl.Series) -> Takes:
     return Takes(idle=before.to_numpy())
 
 
-def _placed(case: Case) -> pl.DataFrame:
+def _placed(case: Case, stalls: pl.DataFrame) -> pl.DataFrame:
     """Return the stalls of launches of the shown process, with the place of each launch, and made_ns: before a copy of much data."""
-    stalls = stalls_of_host(case)
     ended = case.profile.attributed.gpu_ops.select("call", made=_is_pageable_upload())[stalls["op"]]
     stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
     calls = case.profile.attributed.api_calls
@@ -332,7 +334,10 @@ def _of_the_line(worth: Saving, share: float) -> Saving:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
-    stalls = _placed(case)
+    stalls = stalls_of_host(case)
+    if not stalls.height:
+        return case.clear(RULE, _NO_STALL)
+    stalls = _placed(case, stalls)
     columns = (*SITE, "paused_by")
     rows = stalls.group_by(*columns).agg(
         pl.len().alias("stalls"),
@@ -385,4 +390,4 @@ def check(case: Case) -> list[Finding]:
                 RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=before, takes=takes
             ).as_finding(case)
         )
-    return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")
+    return findings or case.clear(RULE, _NO_STALL)

@@ -84,11 +84,9 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
         waited = kind.is_in(Call.WAITS).fill_null(False).to_numpy()
         part[waited & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))] = number[StepPart.SYNC]
-    if pieces.height:
-        kind = (
-            profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)).set(pieces["op"].is_null(), None)
-        )
-        untraced = part == number[StepPart.UNTRACED]
+    untraced = part == number[StepPart.UNTRACED]
+    if untraced.any():
+        kind = at(profile.attributed.gpu_ops["copy_kind"], pieces["op"].fill_null(-1).to_numpy())
         part[untraced & (kind == TO_DEVICE).fill_null(False).to_numpy()] = number[StepPart.MIGRATION]
         touched = untraced & (kind == TO_HOST).fill_null(False).to_numpy()
         part[touched] = number[StepPart.HOST]

@@ -10,6 +10,7 @@ from nsysx.analyses.helpers.analysis_bounds import EMPTY_LAST_WAVE_SHARE, SMALL_
 from nsysx.events import kernel_math, occupancy
 from nsysx.events.event_bounds import MEMORY_BOUND_SHARE
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.reading import schema
@@ -162,11 +163,7 @@ def shapes(profile: Profile) -> pl.DataFrame:
         ns.median().alias("median_ns"),
     )  # fmt: skip
     grouped = grouped.with_columns(kernel_math.number_format(grouped["name"], grouped["family"]).alias("number_format"))
-    parts = [
-        _described(profile, part, int(card))
-        for (card,), part in grouped.group_by("card", maintain_order=True)
-        if card is not None
-    ]
+    parts = [_described(profile, part, card) for (card,), part in lookup.parted(grouped, "card").items()]
     if not parts:
         raise NotRecorded("no kernel runs in the steady steps")
     rows = _with_counters(profile, pl.concat(parts)).with_columns(pl.col("name").cast(pl.String).alias("_name"))

@@ -24,7 +24,7 @@ from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile, calls_in
 from nsysx.frames.intervals import I64, Labels, coverage, merged
-from nsysx.frames.lookup import distinct, numbered, totals
+from nsysx.frames.lookup import distinct, numbered, parted, totals
 from nsysx.reading import schema
 
 #: API functions that load code or start the driver.
@@ -65,7 +65,7 @@ def costs(profile: Profile) -> pl.DataFrame:
 def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     """Return the calls in which the profiler itself was busy, and for how long (ns, possibly 0)."""
     overheads = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for (thread,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
+    for (thread,), part in parted(profile.trace.overhead, "thread").items():
         # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
         # its begin and the first that starts after its end: few, and the others need no look.
         low, high = np.searchsorted(calls["thread"].to_numpy(), [thread, thread + 1]).tolist()

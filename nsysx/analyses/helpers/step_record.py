@@ -13,6 +13,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.coverage import STEADY
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.model import Row, Steps
 from nsysx.rows import Of, columns_of
 
@@ -81,7 +82,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
     # Phase spans of a thread are disjoint, so those of a step are one slice.
     spans = {
         t: (s["start_ns"].to_numpy(), s["end_ns"].to_numpy(), s["phase"].to_list())
-        for (t,), s in profile.attributed.phase_spans.sort("start_ns").group_by("thread", maintain_order=True)
+        for (t,), s in lookup.parted(profile.attributed.phase_spans.sort("start_ns"), "thread").items()
     }
     no_spans = (np.empty(0, np.int64), np.empty(0, np.int64), list[str]())
     for index, number, thread, start, end, warmup, steady, cut in cpu.select(
