@@ -69,6 +69,9 @@ def on_tensor_cores(names: pl.Series) -> Mask:
 def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
     """Return fp8, tf32, tf32x3, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
     products = families.is_in(PRODUCTS).fill_null(False).to_numpy()
+    if not products.any():
+        nothing: pl.Series = pl.Series([None], dtype=pl.String).new_from_index(0, len(names))
+        return nothing
     kinds, kind = lookup.distinct(names)
     words = pl.Series([None if name is None else _format(name) for name in kinds], dtype=pl.String)
     return lookup.at(words, np.where(products, kind, 0))  # the first of the distinct names is None

@@ -111,11 +111,18 @@ def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series
 def check(case: Case) -> list[Finding]:
     """Return a finding per line whose index adds equal rows in turn, and per module whose mask kernels take 1 % of the step or more."""
     picked, of_numbers = _picked_rows.findings_of(case, RULE)
-    of_rounds = ops_of(case.ops.filter(pl.col("call").is_in(list(calls_of_rounds(case.profile)))))
+    rounds = calls_of_rounds(case.profile)
+    of_rounds = ops_of(case.ops.filter(pl.col("call").is_in(list(rounds)))) if rounds else frozenset()
     kernels = case.kernels.filter(~case.kernels["op"].is_in([*of_numbers, *of_rounds]))
     mask_kernels = kernels.filter(
         (kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS))
     )
+    findings = picked + (_of_modules(case, mask_kernels) if mask_kernels.height else [])
+    return findings or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
+
+
+def _of_modules(case: Case, mask_kernels: pl.DataFrame) -> list[Finding]:
+    """Return a finding for each of the modules with most of these kernels."""
     mask_kernels = mask_kernels.with_columns(pl.col("name", "module").cast(pl.String))
     modules = (
         mask_kernels.group_by("module")
@@ -124,11 +131,7 @@ def check(case: Case) -> list[Finding]:
         .sort("ns", "module", descending=[True, False], nulls_last=True)
         .head(MOST_MASK_MODULES)
     )
-    findings = [
-        f for row in modules.select("module").to_dicts() if (f := _of_module(case, mask_kernels, row)) is not None
-    ]
-    findings = picked + findings
-    return findings or case.clear(RULE, "kernels of masks take less than 1 % of the step in every module")
+    return [f for row in modules.select("module").to_dicts() if (f := _of_module(case, mask_kernels, row)) is not None]
 
 
 def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | None:

@@ -200,6 +200,8 @@ def _loops(case: Case) -> list[_Loop]:
         & module.is_not_null()
         & ~module.is_in(without)
     )
+    if not inside.height:
+        return []
     each = (
         inside.with_columns(asking=_asking(case, inside["call"]))
         .group_by("module")

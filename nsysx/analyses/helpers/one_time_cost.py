@@ -24,7 +24,7 @@ from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile, calls_in
 from nsysx.frames.intervals import I64, Labels, coverage, merged
-from nsysx.frames.lookup import distinct, numbered, parted, totals
+from nsysx.frames.lookup import at, distinct, numbered, parted, totals
 from nsysx.reading import schema
 
 #: API functions that load code or start the driver.
@@ -102,7 +102,9 @@ def _filling(profile: Profile, calls: pl.DataFrame, function: Labels, functions:
     makes = functions["kind"].is_in([Call.ALLOC, Call.HOST_ALLOC]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
     rows: I64 = np.flatnonzero(wanted[function])  # few: the others need no look
-    wanted &= ~_recurring(profile, calls.select("process", "start_ns")[rows], function[rows], functions)
+    if not len(rows):
+        return rows
+    wanted &= ~_recurring(profile, calls["process", "start_ns"][rows], function[rows], functions)
     rows = rows[wanted[function[rows]]]
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     early = np.zeros(len(rows), np.bool_)
@@ -188,6 +190,7 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
         (pl.col("calls") == 1).any().alias("single"),
         pl.col("cost_ns").slice(1).min().alias("cheapest"),
     )
+    functions = functions.sort("function")  # each has a first call, so its row is its number
     # A kernel that ran only once is compared with the later launches of other kernels.
     mixed = np.zeros(int(function.max(initial=-1)) + 1, np.bool_)
     mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
@@ -198,7 +201,8 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
         .group_by("function")
         .agg(pl.col("other").median())
     )
-    for more, key in ((_median_of_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
+    firsts = firsts.hstack(functions.drop("function")[firsts["function"]])
+    for more, key in ((_median_of_later(group, first, cost), "group"), (others, "function")):
         firsts = firsts.join(more, on=key, how="left", maintain_order="left")
     # If each call launched a different kernel, a call costs at most as much as the cheapest of the later ones.
     cheapest = pl.when(pl.col("all") == pl.col("groups")).then("cheapest")
@@ -260,11 +264,11 @@ def _split(profile: Profile) -> Split:
     why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)
     if not profile.recorded("cupti_overhead"):
         measured = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))
-    paid = calls.select("call", "process", "thread", "start_ns", "name", "kind", "module", "phase")[rows].with_columns(
-        kernels.gather(kernel[rows]),
+    paid = calls["call", "process", "thread", "start_ns", "name", "kind", "module", "phase"][rows].with_columns(
+        at(kernels, kernel[rows].astype(np.int64)),
         pl.Series("one_time_ns", one_time),
         pl.Series("loading_ns", measured),
-        pl.Series("evidence", _EVIDENCE).gather(why),
+        at(pl.Series("evidence", _EVIDENCE), why),
         pl.Series("bill", bill[group[rows]]),
     )
     size = functions.height
@@ -281,5 +285,5 @@ def _split(profile: Profile) -> Split:
         pl.Series("repeated_ns", repeated),
         pl.Series("waiting_ns", waiting),
     )
-    bills = bills.with_columns(kernels.gather(bills["kernel"]))
-    return Split(functions, bills, paid.filter(pl.col("one_time_ns") > 0).sort("start_ns", "call"))
+    bills = bills.with_columns(at(kernels, bills["kernel"].to_numpy()))
+    return Split(functions, bills, paid.filter(paid["one_time_ns"] > 0).sort("start_ns", "call"))
