@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +118,16 @@ _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place whose copies are exposed, or make the GPU idle, for 1 % of the step or more."""
+    rows, full = case.typed_rows(copy_sites.ROWS), _always_copying(case)
+    findings = _of_places(case, rows, full) if rows else []
+    if full and not findings:
+        return case.clear(
+            RULE, "copies keep the link between host and GPU busy all the time: only fewer bytes would help"
+        )
+    return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _of_places(case: Case, rows: Sequence[copy_sites.CopySiteRow], full: bool) -> list[Finding]:
     copies = case.timed_ops(
         case.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
     )
@@ -129,8 +140,7 @@ def check(case: Case) -> list[Finding]:
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     findings: list[Finding] = []
-    full = _always_copying(case)
-    for row in case.typed_rows(copy_sites.ROWS):
+    for row in rows:
         if (
             row["direction"] not in ("HtoD", "DtoH")
             or not row["obstacle"]
@@ -198,11 +208,7 @@ def check(case: Case) -> list[Finding]:
                 RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, calls=made, takes=takes
             ).as_finding(case)
         )
-    if full and not findings:
-        return case.clear(
-            RULE, "copies keep the link between host and GPU busy all the time: only fewer bytes would help"
-        )
-    return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+    return findings
 
 
 def _picked(case: Case, row: Row) -> Fix | None:
