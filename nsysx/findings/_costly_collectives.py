@@ -213,9 +213,8 @@ class _Lines(NamedTuple):
 
 def _of_program(profile: Profile) -> pl.DataFrame:
     """Return the collectives (op, ns, stream) that are launched outside of forward, backward and optimizer."""
-    ops = profile.steady_ops
-    comm = ops["op", "stream", "phase", "cls"].with_columns(ns=ops["end_ns"] - ops["start_ns"])
-    comm = comm.filter(ops["cls"] == DeviceActivity.COMM.value)
+    ops = profile.steady_ops.select("op", "stream", "phase", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
+    comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
     phase = comm["phase"].cast(pl.String)
     return comm.filter(~phase.is_in(["forward", "backward", "optimizer"]).fill_null(value=False))
 
@@ -338,11 +337,9 @@ def _held_up(profile: Profile) -> pl.DataFrame:
     """Return the program's own collectives (op, ns) on the stream that computes, those that metrics are reduced with left out."""
     comm, meets = profile.once(_of_program), profile.once(_meeting_lines)
     comm = comm.filter((comm["phase"].cast(pl.String) != "evaluation").fill_null(value=True))  # a network's, too
-    if not comm.height:
-        return comm
     ops = profile.steady_ops.select("stream", "op_kind", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
     computing = ops.filter((ops["op_kind"] == "kernel") & (ops["cls"] != DeviceActivity.COMM.value))
-    if not computing.height:
+    if not computing.height or not comm.height:
         return comm.clear()
     busiest = computing.group_by("stream").agg(pl.col("ns").sum()).sort("ns", "stream")["stream"][-1]
     return comm.filter((comm["stream"] == busiest) & ~comm["op"].is_in(list(meets.ops if meets is not None else ())))
@@ -354,10 +351,7 @@ def _held_up_here(case: Case) -> pl.DataFrame:
 
     What a layer needs at once, and the messages between stages of a pipeline, have nothing to run beside.
     """
-    held = case.profile.once(_held_up)
-    if not held.height:
-        return held
-    held = held.filter(~held["op"].is_in(list(of_layers(case).at_once)))
+    held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(of_layers(case).at_once)))
     if any(row.get("bubble_ns") is not None for row in rank_rows(case)):
         between = lookup.matching(case.ops["name"], r"SendRecv")
         held = held.filter(~pl.col("op").is_in(case.ops["op"].to_numpy()[between].tolist()))

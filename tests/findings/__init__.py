@@ -132,6 +132,14 @@ class Program:
         return found
 
 
+def only_finding(code: str, *reports: Path) -> Finding:
+    """Return the only thing that a rule says about the reports of a job, which is asked alone, with no table that it does not read."""
+    with rule_alone(code):
+        said = summarize(reports, every_table=False).findings
+    (finding,) = (f for f in said or () if f.code == code)
+    return finding
+
+
 @contextmanager
 def rule_alone(code: str) -> Iterator[None]:
     """Ask no rule but one for what Summaries say meanwhile: how rules share time and lines is not seen then."""

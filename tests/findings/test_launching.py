@@ -57,8 +57,7 @@ def test_inputs_of_other_shapes_rule_a_graph_out(tmp_path: Path, unlike: int, st
                 program.launch(2, blocks=100 + number if number % 3 < unlike else 7)
                 program.host(14)
 
-    summary = Program().steps(body, 13).summary(tmp_path)
-    (finding,) = [f for f in summary.findings or () if f.code == "NSX102"]
+    finding = Program().steps(body, 13).finding(tmp_path, "NSX102")
     assert ("dynamic=True" in finding.paste) == (state == "violated")
     assert ("reduce-overhead" in finding.paste) == (state == "holds")
     states = {c.name: c.state for c in finding.conditions}

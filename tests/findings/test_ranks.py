@@ -23,7 +23,7 @@ from nsysx.replay import engine
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from nsysx.saving import Saving
 from tests.builder import Report
-from tests.findings import Program, empty, healthy
+from tests.findings import Program, empty, healthy, only_finding
 from tests.ranks.test_rank_table import one_report, steps
 
 MS = 1_000_000
@@ -83,7 +83,7 @@ def test_without_communication_it_is_clear(tmp_path: Path) -> None:
 
 def test_the_late_rank_is_named(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
+    finding = only_finding("NSX111", path)
     assert finding.verdict == "found"
     assert finding.title.startswith("Rank 2 takes 200 us per step longer than its peers")
     assert finding.cost_ns_per_step == pytest.approx(200_000, rel=0.01)
@@ -92,7 +92,7 @@ def test_the_late_rank_is_named(tmp_path: Path) -> None:
 
 def test_equal_ranks_are_clear_and_one_rank_cannot_tell(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 300_000])
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
+    finding = only_finding("NSX111", path)
     assert finding.verdict == "clear"
     assert Program().steps(healthy).finding(tmp_path, "NSX111").verdict == "cannot_tell"
 
@@ -100,13 +100,13 @@ def test_equal_ranks_are_clear_and_one_rank_cannot_tell(tmp_path: Path) -> None:
 def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     """What is waiting becomes no shorter by smaller buckets, so that is not what is advised."""
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", path)
     assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us is transfer.")
     assert finding.fix.startswith("Make rank 2 faster")
     assert finding.saving.likely_ns == 50_000, "what is waited for is told of the rank"
     assert "NSX111" in finding.fix
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", path)
     assert "buckets" in finding.fix
     # Hidden, the transfer slows what it runs beside: nothing for sure, and never all of it.
     saving, error = finding.saving.likely_ns, finding.saving.error_ns
@@ -162,7 +162,7 @@ def test_the_buckets_of_ddp_are_told_only_where_it_may_be_in_use(tmp_path: Path,
             for at in range(0, 4_000_000, 400_000):
                 thread.add_range(module, at, at + 300_000, domain="nsysx")
         path = report.write(tmp_path / "m.sqlite")
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", path)
     assert finding.verdict == "found"
     assert ("bucket" in finding.fix, "DistributedDataParallel(" in finding.paste) == (told, told)
     assert all(("DistributedDataParallel" in r.paste) == told for r in finding.remedies)
@@ -305,8 +305,7 @@ def test_a_sharded_model_that_waits_for_launches_is_told_what_its_units_need(
         {"pid": pid, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings} for pid in (100, 101)
     ]
     (tmp_path / "r.run.json").write_text(json.dumps({"probe": records}))
-    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=(GATHER, SCATTER))])
-    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", in_turn(tmp_path / "r.sqlite", 400_000, kernels=(GATHER, SCATTER)))
     assert [way.name for way in finding.remedies] == [told]
     assert told != "sharded-blocks" or finding.where["line"] == 9
     assert ("DistributedDataParallel(" in finding.paste) == (told == "replicated")
@@ -319,8 +318,9 @@ def test_fewer_launches_of_a_rank_that_mostly_waits_for_those_of_others_are_a_bo
     """One of two ranks waits as long as it is late. One of three waits twice as long: a replay of its own launches says too little."""
     pasted = Saving(70_000, "replayed", error_ns=1_000, most_ns=900_000, source="replay")
     monkeypatch.setattr(nsx110_exposed_comm._pasted, "likely", lambda *told: pasted)
-    summary = summarize([in_turn(tmp_path / "r.sqlite", 1_000_000, kernels=(REDUCE,), ranks=ranks, filled=True)])
-    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    finding = only_finding(
+        "NSX110", in_turn(tmp_path / "r.sqlite", 1_000_000, kernels=(REDUCE,), ranks=ranks, filled=True)
+    )
     assert finding.fix.startswith("Make fewer launches on every rank")
     assert (finding.saving.likely_ns == 70_000) != bound
     assert not bound or (finding.saving.likely_ns or 0) > 900_000
@@ -346,7 +346,7 @@ def test_the_line_that_shares_out_the_data_is_the_place_if_one_rank_alone_waits_
     (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100 + rank, **noted} for rank in range(2)]}))
     waits = nsx110_exposed_comm.rank_verdict.wait_for_data
     monkeypatch.setattr(nsx110_exposed_comm.rank_verdict, "wait_for_data", lambda rows: waits(rows)[:late])
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", path)
     assert (finding.where.get("line") == 7) is (late == 1)
     assert ("(data.py:7 shares them out)?" in finding.fix) is (late == 1)
 
@@ -383,7 +383,7 @@ def test_units_that_are_single_layers_have_hooks_that_go_with_them(
     settings = {"wrappers": [], "places": {"FSDP": "/job/train.py:12"}}
     probe = [{"pid": 100 + rank, "settings": settings} for rank in range(2)]
     (tmp_path / "r.run.json").write_text(json.dumps({"probe": probe}))
-    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    finding = only_finding("NSX110", path)
     assert finding.remedies[0].name == "blocks-as-units" and finding.where["line"] == 12
     saving, replay = finding.saving, engine.replay_of(gather_job([path], ReadingOptions()).profile)
     assert isinstance(replay, engine.Replay)
@@ -398,7 +398,7 @@ def test_fewer_launches_leave_what_a_line_runs_besides(tmp_path: Path) -> None:
     saved = {}
     for noted in (False, True):
         report = in_turn(tmp_path / f"{noted}.sqlite", 800_000, kernels=(REDUCE,), noted=noted)
-        (finding,) = (f for f in summarize([report]).findings or () if f.code == "NSX110")
+        finding = only_finding("NSX110", report)
         saved[noted] = finding.saving_ns_per_step or 0
         assert finding.fix.startswith("Make fewer launches on every rank")
     exposed = next(e["total_ns"] for e in finding.evidence if e.get("part") == "exposed communication")

@@ -13,6 +13,7 @@ from nsysx.model import Finding
 from nsysx.pipeline import summarize
 from nsysx.replay import rank_alone
 from tests.builder import Report
+from tests.findings import only_finding
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 US, STEPS, FORWARD_US, BACKWARD_US = 1_000, 12, 1_000, 2_000
@@ -90,8 +91,7 @@ def settings(count: int) -> dict[str, object]:
 
 
 def finding(path: Path) -> Finding:
-    (found,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
-    return found
+    return only_finding("NSX110", path)
 
 
 def test_stages_that_take_turns_are_told_to_keep_several_batches_in_flight(tmp_path: Path) -> None:

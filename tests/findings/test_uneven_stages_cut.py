@@ -9,8 +9,8 @@ import pytest
 
 from nsysx.findings import nsx110_exposed_comm
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import only_finding
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MS, BATCHES, STEPS = 1_000_000, 4, 12
@@ -52,9 +52,7 @@ def stages(
             {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
         )
     (folder / "r.run.json").write_text(json.dumps({"probe": records}))
-    summary = summarize([report.write(folder / "r.sqlite")])
-    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
-    return finding
+    return only_finding("NSX110", report.write(folder / "r.sqlite"))
 
 
 def test_a_long_stage_is_named_with_what_an_even_cut_saves(tmp_path: Path) -> None:
