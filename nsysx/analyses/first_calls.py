@@ -12,6 +12,7 @@ from nsysx.analyses.helpers.analysis_bounds import MOST_FIRST_CALLS
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
+from nsysx.frames import lookup
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -80,14 +81,14 @@ _WHOLE = "nsysx report without --time-range"
 
 def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
     """Return (steps, ns): by how much warm-up steps exceed the steady median, beyond their one-time CUDA calls."""
-    steps = profile.steps.cpu.filter(pl.col("process") == profile.steps.process)
-    length = pl.col("end_ns") - pl.col("start_ns")
-    median = steps.filter("steady").select(length.median()).item()
-    if profile.steps.source == "capture" or median is None:
+    steps = lookup.having(profile.steps.cpu, process=profile.steps.process)
+    steady, early = (steps.filter(steps[kind]) for kind in ("steady", "warmup"))
+    if profile.steps.source == "capture" or not steady.height:
         return 0, 0
-    start, ns = paid.filter(pl.col("process") == profile.steps.process).select("start_ns", "one_time_ns").get_columns()
+    median = float(np.median((steady["end_ns"] - steady["start_ns"]).to_numpy()))
+    start, ns = lookup.having(paid, process=profile.steps.process)["start_ns", "one_time_ns"].get_columns()
     before = np.concatenate(([0], np.cumsum(ns.to_numpy())))
-    begin, end = (steps.filter("warmup")[c].to_numpy() for c in ("start_ns", "end_ns"))
+    begin, end = (early[c].to_numpy() for c in ("start_ns", "end_ns"))
     inside = before[np.searchsorted(start.to_numpy(), end)] - before[np.searchsorted(start.to_numpy(), begin)]
     more = np.maximum(end - begin - int(median) - inside, 0)
     return int((more > 0).sum()), int(more.sum())

@@ -45,6 +45,22 @@ _OWN_KERNEL = {True: "a fused or Triton kernel", False: "a launch of more blocks
 _CALLED_AS_THEY_ARE = ("cuSOLVER", "MAGMA", "cuBLAS", "cuSPARSE", "cuDNN", "CUTLASS")
 
 
+def _alone(case: Case, small: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels of these shapes that mostly run alone, with what of their time is lost: ns, idle_part, lost."""
+    wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
+    of_small = (case.ops["op_kind"] == "kernel") & case.ops["name"].is_in(small["name"].unique().implode())
+    kernels = case.ops.select(wanted).filter(of_small)
+    ops = kernel_shapes.with_card(case.profile, kernels).join(
+        small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
+    )
+    ops = ops.filter(
+        pl.Series(concurrency.alone(ops, case.profile.attributed.gpu_ops) >= SMALL_GRID_ALONE_SHARE, dtype=pl.Boolean)
+    )
+    return ops.with_columns(
+        ns=pl.col("end_ns") - pl.col("start_ns"), idle_part=1 - pl.col("blocks") / pl.col("sm_count")
+    ).with_columns(lost=pl.col("ns") * pl.col("idle_part"))
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where kernels of too few blocks cost 1 % of the step or more."""
     shapes = case.profile.once(kernel_shapes.shapes)
@@ -57,20 +73,9 @@ def check(case: Case) -> list[Finding]:
         & (pl.col("median_ns") >= SMALL_GRID_KERNEL_NS)
         & (pl.col("cls") == DeviceActivity.COMPUTE.value)
     )
-    wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
-    of_small = (case.ops["op_kind"] == "kernel") & case.ops["name"].is_in(small["name"].unique().implode())
-    kernels = case.ops.select(wanted).filter(of_small)
-    ops = kernel_shapes.with_card(case.profile, kernels).join(
-        small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
-    )
-    ops = ops.filter(
-        pl.Series(concurrency.alone(ops, case.profile.attributed.gpu_ops) >= SMALL_GRID_ALONE_SHARE, dtype=pl.Boolean)
-    )
-    ops = ops.with_columns(
-        ns=pl.col("end_ns") - pl.col("start_ns"), idle_part=1 - pl.col("blocks") / pl.col("sm_count")
-    ).with_columns(lost=pl.col("ns") * pl.col("idle_part"))
-    cost = case.per_step(float(ops["lost"].sum()))
-    if not case.notable(cost):
+    ops = _alone(case, small) if small.height else None
+    cost = case.per_step(float(ops["lost"].sum())) if ops is not None else 0
+    if ops is None or not case.notable(cost):
         return case.clear(
             RULE, f"kernels with fewer blocks than SMs leave {case.share(cost)} of the device's time unused"
         )

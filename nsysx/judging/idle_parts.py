@@ -28,8 +28,8 @@ TO_DEVICE, TO_HOST = MIGRATIONS
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
-    window = profile.steps.windows.filter((pl.col("process") == process) & (pl.col("device") == device))
-    start, end = window.select("start_ns", "end_ns").row(0)
+    window = having(profile.steps.windows, process=process, device=device)
+    start, end = window["start_ns", "end_ns"].row(0)
     return int(start), int(end)
 
 

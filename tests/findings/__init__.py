@@ -132,11 +132,16 @@ class Program:
         return found
 
 
-def only_finding(code: str, *reports: Path) -> Finding:
-    """Return the only thing that a rule says about the reports of a job, which is asked alone, with no table that it does not read."""
+def findings_alone(code: str, *reports: Path) -> list[Finding]:
+    """Return what one rule says about the reports of a job, which is asked alone, with no table that it does not read."""
     with rule_alone(code):
         said = summarize(reports, every_table=False).findings
-    (finding,) = (f for f in said or () if f.code == code)
+    return [f for f in said or () if f.code == code]
+
+
+def only_finding(code: str, *reports: Path) -> Finding:
+    """Return the only such thing."""
+    (finding,) = findings_alone(code, *reports)
     return finding
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from nsysx.findings import _compressing_hooks
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.findings.lined import Lined
 from tests.findings.test_job_messages import DDP, found, probes
-from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed
 from tests.ranks.test_rank_table import ALL_REDUCE, KERNELS, noted
 
 US, MS = 1_000, 1_000_000
@@ -82,7 +82,7 @@ def job(
             main.add_range(f"step {i}", begin, t + period - 100, domain="nsysx")
     given = {"wrappers": [wrapper], "environment": {"values": variables or {}}}
     probes(folder / "r.run.json", changed(CLEAN, given), tuple(range(100, 100 + recorded)))
-    return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
+    return findings_alone("NSX127", report.write(folder / "r.sqlite"))
 
 
 def test_compression_that_takes_longer_than_all_bytes_on_fast_links(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_hooks_that_compress_nothing_or_may_have_to(
 def test_the_wait_of_a_hook_is_not_the_programs(tmp_path: Path) -> None:
     """It is no synchronize that the program could leave out."""
     job(tmp_path)
-    waits = [f for f in summarize([tmp_path / "r.sqlite"], every_table=False).findings if f.code == "NSX101"]
+    waits = findings_alone("NSX101", tmp_path / "r.sqlite")
     assert any("hook of DistributedDataParallel waits here" in f.fix for f in waits if f.verdict == "found")
     assert not any("torch.cuda.synchronize()" in f.fix for f in waits)
 

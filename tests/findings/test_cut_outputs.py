@@ -141,8 +141,8 @@ def told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | 
     # One rank alone does not tell transfer from waiting.
     monkeypatch.setattr(_cut_outputs, "transfer_of_ops_ns", transfer)
     program = Lined(SOURCE, {**SETTINGS})
-    summary = program.run(lambda program, number: step(program, number, kind)).summary(folder)
-    found = [f for f in summary.findings or () if f.code == "NSX127" and f.evidence]
+    said = program.run(lambda program, number: step(program, number, kind)).findings(folder, "NSX127")
+    found = [f for f in said if f.evidence]
     return next((f for f in found if f.evidence[0]["setting"] == "outputs cut apart again"), None)
 
 

@@ -34,7 +34,7 @@ def test_a_recurrent_cell_runs_over_the_whole_sequence(tmp_path: Path, cls: str,
         with program.range("backward"):
             pass_(program)
 
-    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    fix = Program().steps(body, 10).finding(tmp_path, "NSX102").fix
     assert fix.startswith(f"Run nn.LSTM on the whole sequence in place of {calls} calls of LSTMCell a step") == told
 
 
@@ -58,7 +58,7 @@ def test_micro_batches_that_only_repeat_launches_are_made_larger(
             with program.range("optimizer SGD"):
                 pass_(program, 2)
 
-    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    fix = Program().steps(body, 10).finding(tmp_path, "NSX102").fix
     assert fix.startswith(f"Use fewer, larger micro-batches: Net is called {micro} times a step") == told
 
 
@@ -77,7 +77,7 @@ def test_larger_micro_batches_need_no_graph(tmp_path: Path, frees: bool) -> None
         with program.range("optimizer SGD"):
             pass_(program, 2)
 
-    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX102")
     assert ("then torch.compile" in finding.fix) == (not frees)
     assert finding.fix.startswith("Use fewer, larger micro-batches: Net is called 4 times a step")
     assert bool(finding.paste) == (not frees)
@@ -98,7 +98,7 @@ def test_a_compiled_network_is_called_less_often_before_it_is_put_into_graphs(tm
         with program.range("optimizer SGD"):
             pass_(program, 2)
 
-    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX102")
     assert finding.fix.startswith("Use fewer, larger micro-batches: Net is called 32 times") == (micro > 1)
     assert ("puts what is already compiled into CUDA graphs" in finding.fix) == (micro == 1)
     if micro > 1:
@@ -116,7 +116,7 @@ def test_kernels_to_fuse_lead_where_they_take_far_more_than_launches(tmp_path: P
                 program.launch(100, ADD)
         program.host(760)
 
-    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    fix = Program().steps(body, 10).finding(tmp_path, "NSX102").fix
     assert ("kernels that it can fuse take" in fix) == fuse
 
 
@@ -135,7 +135,7 @@ def test_a_wait_of_the_network_itself_is_one_inside_the_model(tmp_path: Path, ow
         if not own:
             program.sync()
 
-    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX102")
     (wait,) = [c for c in finding.conditions if c.name.startswith("nothing waits")]
     assert wait.state == state
     assert not own or "1 wait, in Net.forward" in wait.detail
@@ -152,7 +152,7 @@ def test_modules_that_wait_are_called_by_their_own_class(tmp_path: Path) -> None
                     if i < 4:
                         program.sync()
 
-    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX102")
     assert any("4 waits, most in 4 x Tiny.forward" in c.detail for c in finding.conditions)
 
 
@@ -221,7 +221,7 @@ def test_what_a_wrapper_wraps_is_compiled_before(tmp_path: Path, network: str, k
         with program.range("optimizer SGD"):
             pass_(program, 2)
 
-    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    finding = Program().steps(body, 10).finding(tmp_path, "NSX102")
     assert finding.fix.startswith(told) and ("reduce-overhead" in finding.paste) == (
         network == "Net" and "All" in kernel
     )

@@ -24,8 +24,7 @@ def lifted(lines: tuple[int, ...], folder: Path, kernel: str = DOUBLE) -> list[F
         with program.line(90):
             program.sync()
 
-    summary = Lined({11: "y = x / scale", 12: "y = y * gain"}, {"step": 4}).run(body).summary(folder)
-    return [f for f in summary.findings or () if f.code == "NSX127" and f.verdict == "found"]
+    return Lined({11: "y = x / scale", 12: "y = y * gain"}, {"step": 4}).run(body).found(folder, "NSX127")
 
 
 @pytest.mark.parametrize(("lines", "first"), [((11, 12, 12), 11), ((12, 12, 11), 12)])

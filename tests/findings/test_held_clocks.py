@@ -14,6 +14,7 @@ from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.findings import _held_clocks
 from nsysx.pipeline import summarize
 from tests.analyses.test_gpu_metrics import report, true
+from tests.findings import findings_alone
 
 
 def at_clock(mhz: int, *, dram: tuple[int, int] = (46, 47)) -> Callable[[int], list[int]]:
@@ -32,8 +33,7 @@ def found(tmp_path: Path, mhz: int, **card: Any) -> Any:
     if card:
         record = {"schema": "nsysx.run/1", "probe": [{"pid": 100, "settings": {"card": card}}]}
         (tmp_path / "r.run.json").write_text(json.dumps(record))
-    findings = summarize([path]).findings or ()
-    return next((f for f in findings if f.code == "NSX127" and "MHz" in f.detail), None)
+    return next((f for f in findings_alone("NSX127", path) if "MHz" in f.detail), None)
 
 
 HOT = {"clock_mhz": 1980, "most_clock_mhz": 1980, "held_by": ["temperature"], "temperature_c": 86}

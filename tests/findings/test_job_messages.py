@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
-from tests.findings import Program
-from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.findings import Program, findings_alone
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed
 from tests.ranks.test_rank_table import WORLD, member, noted
 
 US, MS = 1_000, 1_000_000
@@ -80,7 +79,7 @@ def reduced(
     kinds = {f"cuda:{computes}": 1}
     given = {"wrappers": [wrapper], "optimizers": [optimizer] if optimizer else [], **(more or {})}
     probes(folder / "r.run.json", {**changed(CLEAN, given), "autocast": {"dtypes": kinds}}, (100, 101))
-    return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
+    return findings_alone("NSX127", report.write(folder / "r.sqlite"))
 
 
 @pytest.mark.parametrize(("wrapper", "kernel"), [(DDP, REDUCE.format("f32")), (SHARDED, SCATTER.format("f32"))])
@@ -216,7 +215,7 @@ def gathered(folder: Path, count: int, part_bytes: int, modules: int) -> list[Fi
         program.sync()
 
     probes(folder / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": modules}]}), (100,))
-    return of_settings(program.steps(body).summary(folder))
+    return program.steps(body).findings(folder, "NSX127")
 
 
 def test_small_modules_that_are_gathered_each_by_itself(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_hooks_of_small_units_are_what_a_host_bound_job_waits_for(host_us: float
         program.sync()
 
     probes(tmp_path / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": 24}]}), (100,))
-    finding = found(of_settings(program.steps(body).summary(tmp_path)), "small units")
+    finding = found(program.steps(body).findings(tmp_path, "NSX127"), "small units")
     assert finding is not None and finding.saving.bound is not hooks
     if hooks:
         idle = 24 * (host_us - 50) * US
@@ -271,7 +270,7 @@ def paced(folder: Path, *, host_us: float, gather_us: float = 25, blocks: int = 
         program.sync()
 
     probes(folder / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": 24}]}), (100,))
-    return found(of_settings(program.steps(body).summary(folder)), "small units")
+    return found(program.steps(body).findings(folder, "NSX127"), "small units")
 
 
 def test_units_that_cost_the_host_more_than_they_transfer_are_small_whatever_their_bytes(tmp_path: Path) -> None:

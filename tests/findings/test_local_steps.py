@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report, Thread
+from tests.findings import findings_alone
 from tests.findings.test_job_messages import DDP, found, probes
-from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed
 from tests.ranks.test_rank_table import KERNELS, member, noted
 
 US, MS = 1_000, 1_000_000
@@ -53,7 +53,7 @@ def job(folder: Path, kind: str) -> Finding | None:
             thread.add_range(f"step {i}", begin, t - 100, domain="nsysx")
     wrapper = {**DDP, "hook": "bf16_compress_hook" if kind == "another hook" else "post_localSGD_hook"}
     probes(folder / "r.run.json", changed(CLEAN, {"wrappers": [wrapper]}), (100, 101))
-    return found(of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False)), "local steps reduced")
+    return found(findings_alone("NSX127", report.write(folder / "r.sqlite")), "local steps reduced")
 
 
 def test_gradients_that_are_reduced_over_all_ranks_between_averages(tmp_path: Path) -> None:

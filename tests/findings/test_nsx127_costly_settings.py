@@ -868,7 +868,7 @@ def test_float64_is_seen_by_the_kernels_alone(tmp_path: Path) -> None:
     (finding,) = alone(tmp_path, CLEAN, doubled)
     assert "outside of modules" in finding.detail and finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.05)
     (tmp_path / "r.run.json").unlink()
-    (seen,) = of_settings(Program().steps(doubled).summary(tmp_path))
+    (seen,) = Program().steps(doubled).findings(tmp_path, "NSX127")
     assert seen.verdict == "found" and seen.evidence[0]["setting"] == "float64"
 
 
@@ -894,7 +894,7 @@ def test_float64_of_a_program_that_is_not_pythons_is_a_remark(tmp_path: Path) ->
                 program.launch(200, "elementwise_kernel<AddFunctor<double>>")
                 program.launch(200)
             program.main.add_range(f"step {number}", begin, program.t)
-        (finding,) = of_settings(program.summary(tmp_path))
+        (finding,) = program.findings(tmp_path, "NSX127")
         assert finding.evidence[0]["setting"] == "float64"
         states[name] = [c.state for c in finding.conditions]
     assert states["solver"] == ["violated"] and states["python"] != ["violated"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 MS, STEPS = 1_000_000, 12
@@ -35,8 +35,8 @@ def job(folder: Path, away_us: int, *, seen_alone: bool = False) -> list[Finding
             thread.sync("cudaDeviceSynchronize_v3020", at=t + 5_000, dur=9 * MS, device=own)
         report.gpu(rank, pids=[(100 + rank, own)])
     (folder / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100, "source": SOURCE}]}))
-    summary = summarize([report.write(folder / "r.sqlite")])
-    of_settings = [f for f in summary.findings or () if f.code == "NSX127" and f.verdict == "found"]
+    said = findings_alone("NSX127", report.write(folder / "r.sqlite"))
+    of_settings = [f for f in said if f.verdict == "found"]
     return [f for f in of_settings if f.evidence[0]["setting"] == "ranks on one GPU"]
 
 

@@ -12,11 +12,11 @@ import pytest
 from nsysx.findings import _shared_optimizers
 from nsysx.findings._case import Saving
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from nsysx.replay import job_changes
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.findings.test_job_messages import DDP, found, probes
-from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed
 from tests.ranks.test_rank_table import ALL_REDUCE, KERNELS, noted
 
 US, MS = 1_000, 1_000_000
@@ -94,7 +94,7 @@ def job(
             thread.sync("cudaDeviceSynchronize_v3020", at=host + US, dur=gpu + 5 * US - host, device=rank)
     given = {"wrappers": list(wrappers), "optimizers": optimizers}
     probes(folder / "r.run.json", {**changed(CLEAN, given), **memory}, tuple(range(100, 100 + recorded)))
-    return of_settings(summarize([report.write(folder / "r.sqlite")], every_table=False))
+    return findings_alone("NSX127", report.write(folder / "r.sqlite"))
 
 
 def test_a_state_that_is_shared_out_although_each_rank_has_room_for_it(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from nsysx.events.coverage import BETWEEN
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.findings._wrapper_calls import wrapper_calls
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from nsysx.replay.engine import Withheld, unprofiled_of
 from tests.builder import Report
+from tests.findings import findings_alone
 
 US, MS = 1_000, 1_000_000
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096>)"
@@ -85,8 +85,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
             "settings": {"wrappers": [wrapper] if wrapper else [], "evaluations": [EVALUATED]},
         }  # fmt: skip
         (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
-        summary = summarize([report.write(tmp_path / "r.sqlite")])
-        return [f for f in summary.findings or () if f.code == "NSX130" and f.verdict == "found"], seen[-1]
+        said = findings_alone("NSX130", report.write(tmp_path / "r.sqlite"))
+        return [f for f in said if f.verdict == "found"], seen[-1]
 
     return told
 

@@ -64,14 +64,13 @@ def gpu_parts(row: StepRow) -> dict[str, int | None]:
 def _step_rows(profile: Profile) -> tuple[Row, ...]:
     """Return one row per step of the shown process, on its busiest device, parts summing to its lengths."""
     table = profile.steps
-    cpu = table.cpu.filter(pl.col("process") == table.process)
-    gpu = table.gpu.filter(pl.col("process") == table.process)
+    cpu, gpu = (lookup.having(frame, process=table.process) for frame in (table.cpu, table.gpu))
     device = profile.device
     tiles: dict[int, tuple[int, int]] = {}
     parts: dict[str, Any] = {}
     if gpu.height and device is not None:
-        on_device = gpu.filter(pl.col("device") == device).sort("index")
-        tiles = {i: (a, b) for i, a, b in on_device.select("index", "start_ns", "end_ns").iter_rows()}
+        on_device = lookup.having(gpu, device=device).sort("index")
+        tiles = {i: (a, b) for i, a, b in on_device["index", "start_ns", "end_ns"].iter_rows()}
         parts = ledger.gpu_parts(
             profile.ledgers.activity[table.process, device],
             on_device["start_ns"].to_numpy(),
