@@ -85,11 +85,11 @@ def table(profile: Profile) -> pl.DataFrame:
         return pl.DataFrame(schema=frame_columns.schema(COLUMNS))
     calls = profile.steady_calls.select(wanted).filter(memory)
     calls = calls.with_columns(elsewhere(calls["thread"], profile.attributed.roles))
-    idle = profile.waits.select("call", "idle_caused_ns")
+    idle = profile.waits["call", "idle_caused_ns"]
     inside = allocator_retries.members(profile).with_columns(pl.lit(1).alias("_flush"))
     calls = (
         calls.join(idle, on="call", how="left", maintain_order="left")
-        .join(inside.select("call", "_flush"), on="call", how="left", maintain_order="left")
+        .join(inside["call", "_flush"], on="call", how="left", maintain_order="left")
         .join(allocator_retries.bytes_of_calls(profile), on="call", how="left", maintain_order="left")
         .join(profile.lines(), on="call", how="left", maintain_order="left")
     )

@@ -78,7 +78,7 @@ def _functions(profile: Profile) -> pl.DataFrame:
     )
     first = calls.select("thread", "name", "start_ns", ns.alias("first_ns"))[_firsts(calls)]
     first = first.sort("start_ns", "thread").unique("name", keep="first", maintain_order=True)
-    return sums.collect(engine="streaming").join(first.select("name", "first_ns"), on="name", how="left")
+    return sums.collect(engine="streaming").join(first["name", "first_ns"], on="name", how="left")
 
 
 def _firsts(calls: pl.DataFrame) -> I64:
@@ -96,7 +96,7 @@ def _firsts(calls: pl.DataFrame) -> I64:
 def _medians(calls: pl.DataFrame) -> pl.DataFrame:
     """Return name, steady_median_ns. Works in blocks: grouping all rows at once would take ten times their memory."""
     ns_of: dict[str, list[I64]] = {}
-    for block in calls.select("name", "start_ns", "end_ns").iter_slices(1 << 18):
+    for block in calls["name", "start_ns", "end_ns"].iter_slices(1 << 18):
         names, name = lookup.distinct(block["name"])
         ns = (block["end_ns"] - block["start_ns"]).to_numpy()
         for i, text in enumerate(names):
@@ -110,7 +110,7 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per API function, longest self time first."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    waits = profile.ledgers.waits.select("call", "backlog_ns", "own_op_ns")
+    waits = profile.ledgers.waits["call", "backlog_ns", "own_op_ns"]
     if profile.calls is not profile.attributed.api_calls:
         waits = waits.join(profile.calls.select("call"), on="call", how="semi")
     waits = waits.with_columns(profile.attributed.api_calls["name"].gather(waits["call"]))

@@ -124,12 +124,12 @@ def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
 def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (possible bytes/s, where that figure comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
-    seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
+    seen = profile.ops["name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns"]
     seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= LARGE_COPY_BYTES, ns > 0)
     seen = seen.with_columns(
         shared_columns.memory("src_kind"), shared_columns.memory("dst_kind"), pl.col("name").cast(pl.String)
     )
-    pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
+    pinned = seen.filter((seen["src_kind"] == "pinned") | (seen["dst_kind"] == "pinned"))
     rates = {
         d: float(r)
         for d, r in pinned.group_by("name").agg((pl.col("bytes") / ns * 1e9).max()).iter_rows()
@@ -137,7 +137,7 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     }
     memory = [g.memory_bandwidth for g in profile.trace.capture.gpus if g.memory_bandwidth]
     fastest: dict[tuple[str, str, str], tuple[float, str]] = {}
-    for direction, source, target in seen.select("name", "src_kind", "dst_kind").unique().iter_rows():
+    for direction, source, target in seen["name", "src_kind", "dst_kind"].unique().iter_rows():
         if direction == "DtoD" and memory:
             fastest[direction, source, target] = (min(memory) / 2, "memory")
         elif direction in rates:
@@ -193,7 +193,7 @@ def table(profile: Profile) -> pl.DataFrame:
         .otherwise(pl.lit("nothing_beside"))
     )
     limits = _limits(profile)
-    keys = rows.select("direction", "src_kind", "dst_kind").rows()
+    keys = rows["direction", "src_kind", "dst_kind"].rows()
     rows = rows.with_columns(
         (pl.col("total_ns") - pl.col("hidden_ns")).alias("exposed_ns"),
         pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns") * 1e9).alias("bandwidth_bytes_per_s"),

@@ -94,7 +94,7 @@ def _by_phase(
 def _calling(profile: Profile) -> Iterator[tuple[int, int, int]]:
     """Yield (thread, start, end) for each thread that makes API calls in the window of its process."""
     calls = profile.attributed.api_calls
-    windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
+    windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows["process", "start_ns", "end_ns"].iter_rows()}
     # Calls are sorted by (thread, start).
     thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     for key in profile.ledgers.threads:

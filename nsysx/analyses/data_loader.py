@@ -97,7 +97,7 @@ def table(profile: Profile) -> pl.DataFrame:
     idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(pl.col("cause") == Cause.DATA_LOADER.number)
     dry = coverage([(idle_pieces["start_ns"].to_numpy(), idle_pieces["end_ns"].to_numpy())])
     parts = []
-    for (thread,), steps in profile.steps.cpu.filter(pl.col("process") == process).group_by("thread"):
+    for (thread,), steps in profile.steps.cpu.filter(profile.steps.cpu["process"] == process).group_by("thread"):
         waits = loads.filter(pl.col("thread").eq_missing(pl.lit(thread)))
         wait = coverage([(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())])
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()

@@ -141,7 +141,7 @@ def _step(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
     step_ns, source = _step_time(profile)
     why = _why_no_mfu(given, step_ns)
     mfu = None if why or not step_ns else profile.scope.per_step(given["_once"]) / step_ns
-    formats = set(done.filter(pl.col("flops") > 0)["number_format"].drop_nulls().to_list())
+    formats = set(done.filter(done["flops"] > 0)["number_format"].drop_nulls().to_list())
     return row.with_columns(
         name=pl.lit(profile.scope.mean),
         step_ns=pl.lit(step_ns, dtype=pl.Int64),

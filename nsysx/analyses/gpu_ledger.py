@@ -72,9 +72,7 @@ def rows_of(profile: Profile) -> list[GpuRow]:
     if not profile.steps.windows.height:
         raise NotRecorded("no GPU work was recorded", "-t cuda")
     rows: list[GpuRow] = []
-    for process, device, start, end in profile.steps.windows.select(
-        "process", "device", "start_ns", "end_ns"
-    ).iter_rows():
+    for process, device, start, end in profile.steps.windows["process", "device", "start_ns", "end_ns"].iter_rows():
         parts = ledger.gpu_parts(profile.ledgers.activity[process, device], np.array([start]), np.array([end]))
         pieces = profile.idle()[process, device]
         ns = totals(pieces["cause"].to_numpy(), pieces["ns"].to_numpy(), len(CAUSES)).tolist()

@@ -75,7 +75,7 @@ def table(profile: Profile) -> pl.DataFrame:
     holding = made.filter("holds")
     parts = split(host_pieces(profile, (Cause.HOST_COMM,)), holding)
     idle = parts.with_columns(
-        holding["library", "name"][parts["span"].fill_null(0)] if holding.height else holding.select("library", "name")
+        holding["library", "name"][parts["span"].fill_null(0)] if holding.height else holding["library", "name"]
     )
     waited = idle.group_by("library", "name").agg(idle_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     marked = host_messages.gloo(profile.trace).filter(process)

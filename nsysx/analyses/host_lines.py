@@ -118,7 +118,7 @@ SHOWN = TableSpec(
 
 def _totals(lines: SampledLines, profile: Profile) -> pl.DataFrame:
     """Return function, file, line, total_ns: idle time with that line anywhere in the stack."""
-    host = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"])
+    host = lines.seen.filter(lines.seen["cause"] == CAUSES["idle_ns"])
     stacks = host.group_by("stack").agg(pl.col("ns").sum().alias("idle_ns"))
     frames = profile.trace.stacks.join(stacks, on="stack", how="inner")
     frames = frames.select(

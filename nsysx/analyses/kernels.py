@@ -121,7 +121,7 @@ def _per_step(profile: Profile) -> pl.DataFrame:
 
 def _places(profile: Profile) -> pl.DataFrame:
     """Return name, operator, module, file, line: what has most of the time of each kernel, null where nothing is known."""
-    ops = profile.ops.select("op", "name", "module", "start_ns", "end_ns").filter(profile.ops["op_kind"] == "kernel")
+    ops = profile.ops["op", "name", "module", "start_ns", "end_ns"].filter(profile.ops["op_kind"] == "kernel")
     op, code = ops["op"].to_numpy(), profile.code()
     line_row = np.full(len(op), -1) if code is None else code.places_of(code.op[op])
     lines = pl.DataFrame(schema={"file": pl.String, "line": pl.Int64}) if code is None else code.places

@@ -142,7 +142,7 @@ def _launches(profile: Profile) -> pl.DataFrame:
     calls = profile.steady_calls.select(wanted).filter(launching)
     full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
     waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
-    one_time = one_time_cost.costs(profile).select("call", "one_time_ns")
+    one_time = one_time_cost.costs(profile)["call", "one_time_ns"]
     one_time = calls.select("call").join(one_time, on="call", how="left", maintain_order="left").select("one_time_ns")
     calls = calls.select(
         "name",

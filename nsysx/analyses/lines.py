@@ -116,7 +116,7 @@ def by_stack(profile: Profile, lines: CodeLines) -> pl.DataFrame:
     """Return stack (-1: not known) and what each did itself in the steady steps: the columns of ``_SELF``."""
     divided = profile.once(shares)
     calls, ops = profile.steady_calls, profile.steady_ops
-    blocking = calls.select("call", "start_ns", "end_ns").join(profile.waits.select("call"), on="call", how="semi")
+    blocking = calls["call", "start_ns", "end_ns"].join(profile.waits.select("call"), on="call", how="semi")
     copy = (ops["op_kind"] == "memcpy").to_numpy()
     op, launch = ops["op"].to_numpy(), calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
     size = len(lines.place) + 1
@@ -214,7 +214,7 @@ def table(profile: Profile) -> pl.DataFrame:
             how="diagonal",
         )
     source = texts(profile)
-    places = rows.select("file", "line", "function").iter_rows()
+    places = rows["file", "line", "function"].iter_rows()
     text = [text_of(source, file, line) if file else function for file, line, function in places]
     rows = rows.with_columns(
         pl.Series("text", text, dtype=pl.String), _cost=pl.col("idle_caused_ns") + pl.col("gpu_self_ns")

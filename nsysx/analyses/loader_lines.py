@@ -86,7 +86,7 @@ def _parts(frames: pl.DataFrame) -> pl.DataFrame:
 def _in_steps(profile: Profile) -> pl.DataFrame:
     """Return the samples of all processes in the steady steps on the CPU, with weight (ns)."""
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
-    start, end = windows.select("start_ns", "end_ns").row(0) if windows.height else (0, 0)
+    start, end = windows["start_ns", "end_ns"].row(0) if windows.height else (0, 0)
     weighed = [profile.trace.samples.clear().with_columns(weight=pl.lit(0, pl.Int64))]
     for _, part in profile.trace.samples.group_by("thread", maintain_order=True):
         time = part["time_ns"].to_numpy()

@@ -224,7 +224,7 @@ def table(profile: Profile) -> pl.DataFrame:
     back = median(blocked["host_ns"].filter(kind.gather(blocked["call"]) == Call.SYNC).to_numpy())
     columns_, start = [executions[c].to_numpy() for c in executions.columns[2:]], executions["start_ns"].to_numpy()
     lines = []
-    for line, members in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
+    for line, members in zip(chosen["name", "calls"].to_dicts(), chosen["row"], strict=True):
         rows = members.to_numpy()
         rows = rows[np.argsort(start[rows], kind="stable")]
         if len(rows) > MOST_REPLAYED_EXECUTIONS:

@@ -122,12 +122,12 @@ def _self_figures(profile: Profile) -> dict[str | None, dict[str, int]]:
         queue_ns=ops["queue_ns"].fill_null(0).to_numpy(),
         **{g: np.where((grade == g).to_numpy(), ns, 0) for g in GRADES},
     )
-    calls = profile.steady_calls.select("call", "module", "kind", "self_ns")
-    launches = calls.filter((pl.col("kind") == Call.LAUNCH) | (pl.col("kind") == Call.GRAPH_LAUNCH))
+    calls = profile.steady_calls["call", "module", "kind", "self_ns"]
+    launches = calls.filter((calls["kind"] == Call.LAUNCH) | (calls["kind"] == Call.GRAPH_LAUNCH))
     _add(by_module, launches["module"], launch_ns=launches["self_ns"].to_numpy())
-    syncs = calls.filter(pl.col("kind") == Call.SYNC)
+    syncs = calls.filter(calls["kind"] == Call.SYNC)
     _add(by_module, syncs["module"], sync_ns=syncs["self_ns"].to_numpy())
-    waits = calls.join(profile.waits.select("call", "backlog_ns"), on="call", how="inner")
+    waits = calls.join(profile.waits["call", "backlog_ns"], on="call", how="inner")
     _add(by_module, waits["module"], wait_ns=waits["backlog_ns"].to_numpy())
     pieces = profile.shown_idle()
     module = at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy())
@@ -141,7 +141,7 @@ def _calls(profile: Profile) -> dict[str, int]:
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
     in_steps = [
         (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
-        for process, start, end in windows.select("process", "start_ns", "end_ns").iter_rows()
+        for process, start, end in windows["process", "start_ns", "end_ns"].iter_rows()
     ]
     inside = ~pl.col("recompute") & pl.any_horizontal(pl.lit(False), *in_steps)
     name = pl.col("name").cast(pl.String)
@@ -197,7 +197,7 @@ def table(profile: Profile) -> pl.DataFrame:
             "no NVTX range was recorded: run under `nsysx run`, or with -t nvtx and ranges of your own", "-t nvtx"
         )
     self_figures, calls = _self_figures(profile), _calls(profile)
-    columns = profile.attributed.modules.select("module", "cls", "parent", "first_ns").iter_rows()
+    columns = profile.attributed.modules["module", "cls", "parent", "first_ns"].iter_rows()
     tree: dict[str | None, tuple[str, str | None, int]] = {
         module: (cls, up, first) for module, cls, up, first in columns
     }

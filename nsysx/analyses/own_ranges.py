@@ -98,9 +98,9 @@ def _innermost(profile: Profile, layer: Layer) -> I64:
 
     Backward runs on its own threads: its calls belong to the range open on the thread that drives the steps.
     """
-    calls = profile.steady_calls.select("call", "thread", "start_ns", "phase").sort("thread")
+    calls = profile.steady_calls["call", "thread", "start_ns", "phase"].sort("thread")
     row = np.full(profile.attributed.api_calls.height + 1, -1, np.int64)
-    drivers = profile.steps.cpu.filter(pl.col("process") == profile.process)["thread"].drop_nulls().unique()
+    drivers = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["thread"].drop_nulls().unique()
     for (thread,), part in calls.group_by("thread"):
         t = part["start_ns"].to_numpy()
         inner = layer.at(int(thread), t).astype(np.int64)
@@ -130,9 +130,7 @@ def _of_itself(profile: Profile, layer: Layer) -> dict[str, I64]:
     of_op = row_of_call[ops["call"].fill_null(-1).to_numpy()]
     # Idle time that no op ended lies outside too.
     of_any_op = np.append(row_of_call[profile.attributed.gpu_ops["call"].fill_null(-1).to_numpy()], -1)
-    waited = profile.steady_calls.select("call").join(
-        profile.waits.select("call", "backlog_ns"), on="call", how="inner"
-    )
+    waited = profile.steady_calls.select("call").join(profile.waits["call", "backlog_ns"], on="call", how="inner")
     return {
         "self_gpu_ns": totals(of_op, (ops["end_ns"] - ops["start_ns"]).to_numpy(), size),
         "kernels": totals(of_op, (ops["op_kind"] == "kernel").to_numpy().astype(np.int64), size),

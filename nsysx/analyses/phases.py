@@ -103,7 +103,7 @@ def _gpu(profile: Profile) -> dict[str | None, list[int]]:
         return {}
     names, number = distinct(profile.attributed.gpu_ops["phase"])
     start, end = profile.window
-    ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "op").filter(
+    ops = profile.attributed.gpu_ops["process", "device", "start_ns", "end_ns", "op"].filter(
         (pl.col("process") == profile.process)
         & (pl.col("device") == profile.device)
         & (pl.col("end_ns") > pl.max_horizontal("start_ns", pl.lit(start)))

@@ -66,13 +66,13 @@ class _Blocks:
         table = profile.steps
         if (table.whole and table.source != "capture") or table.steady is None:
             raise NotRecorded("the report has no steady steps", "nsysx run -- CMD, or --step-range REGEX")
-        cpu = table.cpu.filter((pl.col("process") == table.process) & pl.col("steady")).sort("start_ns")
-        tiles = table.gpu.filter(pl.col("process") == table.process)
+        cpu = table.cpu.filter((table.cpu["process"] == table.process) & table.cpu["steady"]).sort("start_ns")
+        tiles = table.gpu.filter(table.gpu["process"] == table.process)
         self.device: int | None = None
         if tiles.height:
             busy = tiles.group_by("device").agg(pl.len(), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
             self.device = _busiest(profile, busy["device"].sort().to_list())
-            tiles = tiles.filter(pl.col("device") == self.device).sort("start_ns")
+            tiles = tiles.filter(tiles["device"] == self.device).sort("start_ns")
             cpu = cpu.join(tiles.select("index"), on="index", how="semi", maintain_order="left")
             tiles = tiles.join(cpu.select("index"), on="index", how="semi", maintain_order="left")
         if not cpu.height:
@@ -101,7 +101,7 @@ def _busiest(profile: Profile, devices: list[int]) -> int:
     """Return the device on which the shown process works most in its steady windows; on a tie, the lowest number."""
     windows = profile.steps.windows.filter(pl.col("process") == profile.steps.process)
     busy = dict.fromkeys(devices, 0)
-    for device, start, end in windows.select("device", "start_ns", "end_ns").iter_rows():
+    for device, start, end in windows["device", "start_ns", "end_ns"].iter_rows():
         activity = profile.ledgers.activity[profile.steps.process, device]
         busy[device] = int(activity.within(activity.labels > 0, np.array([start]), np.array([end]))[0])
     return max(busy, key=lambda d: (busy[d], -d))
@@ -197,10 +197,10 @@ def _work(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | Non
 
 def _api(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     """Yield the plain sums of API calls by the step in which they begin."""
-    calls = profile.steady_calls.select("process", "start_ns", "name", "self_ns")
+    calls = profile.steady_calls["process", "start_ns", "name", "self_ns"]
     calls = lookup.having(calls, process=blocks.process)
-    calls, step = blocks.in_steps(calls.select("name", "self_ns"), calls["start_ns"])
-    kinds = dict(api_calls.functions(profile).select("name", "kind").cast(pl.String).iter_rows())
+    calls, step = blocks.in_steps(calls["name", "self_ns"], calls["start_ns"])
+    kinds = dict(api_calls.functions(profile)["name", "kind"].cast(pl.String).iter_rows())
     yield from _grouped(blocks, "api", calls["name"], step, calls["self_ns"].to_numpy(), kinds)
 
 
@@ -214,7 +214,7 @@ def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
         blocks.sums(np.ones(blocks.steps, np.int64)),
         blocks.sums(blocks.end - blocks.start),
     )
-    threads = profile.steps.cpu.filter(pl.col("process") == blocks.process)["thread"].unique().to_list()
+    threads = profile.steps.cpu.filter(profile.steps.cpu["process"] == blocks.process)["thread"].unique().to_list()
     spans = profile.attributed.phase_spans.filter(pl.col("thread").is_in(threads)).sort("start_ns")
     names, phase = distinct(spans["phase"].cast(pl.Categorical))
     left = blocks.end - blocks.start

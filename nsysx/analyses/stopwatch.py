@@ -228,7 +228,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     code = module.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lines = []
-    for line, rows_of in zip(order.select("name", "custom", "calls").to_dicts(), order["launch"], strict=True):
+    for line, rows_of in zip(order["name", "custom", "calls"].to_dicts(), order["launch"], strict=True):
         members = rows_of.to_numpy()
         counts = np.bincount(code[members] + 1)[1:]
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()

@@ -193,7 +193,7 @@ class _FunctionCalls:
 
 
 def _on(ranges: pl.DataFrame, thread: int) -> pl.DataFrame:
-    return ranges.filter(pl.col("thread") == thread)
+    return ranges.filter(ranges["thread"] == thread)
 
 
 def _in_steady_steps(

@@ -73,7 +73,7 @@ def step_end_ns(profile: Profile, flow: OperatorFlow) -> int:
 def _handled_at(profile: Profile) -> pl.Series:
     """Return when phases begin that clear, clip or apply gradients: ``zero_grad(set_to_none=True)`` runs no operator."""
     ranges = profile.ranges.ranges
-    phases = ranges.filter((pl.col("kind") == "phase") & pl.col("own") & (pl.col("process") == profile.process))
+    phases = ranges.filter((ranges["kind"] == "phase") & ranges["own"] & (ranges["process"] == profile.process))
     return phases.filter(pl.col("name").cast(pl.String).is_in(["zero_grad", "clip", "optimizer"]))["start_ns"]
 
 

@@ -71,7 +71,7 @@ class BetweenSteps(NamedTuple):
 
 def between_steps(profile: Profile) -> BetweenSteps | None:
     """Return what the shown process does between its steps; None where no stretch of that was recorded."""
-    steps = profile.steps.cpu.filter(pl.col("process") == profile.process)
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)
     if not steps.height:
         return None
     thread, spans = int(steps["thread"][0]), profile.attributed.phase_spans
@@ -116,7 +116,7 @@ def _parts(
     pieces = pl.DataFrame({"what": what, "evaluates": evaluates, "ns": ns, "call": call})
     parts = []
     for (name, forwards), of_part in pieces.group_by("what", "evaluates"):
-        rows = of_part.filter(pl.col("call") >= 0)["call"].unique().to_numpy()
+        rows = of_part.filter(of_part["call"] >= 0)["call"].unique().to_numpy()
         parts.append(
             BetweenPart(str(name), bool(forwards), int(of_part["ns"].sum()), len(rows), int(sizes[rows].sum()))
         )

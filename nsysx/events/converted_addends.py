@@ -27,7 +27,7 @@ def converted_addends(profile: Profile) -> pl.DataFrame:
     every = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
-    ranges = every.filter(pl.col("kind") == "op")
+    ranges = every.filter(every["kind"] == "op")
     name, text = ranges["name"].cast(pl.String), ranges["label"].cast(pl.String)
     size = text.str.extract(SIZES, 1).fill_null("").str.extract_all(r"\[[\d, ]*\]")
     ops = ranges["thread", "start_ns", "end_ns"].with_columns(
@@ -53,7 +53,7 @@ def converted_addends(profile: Profile) -> pl.DataFrame:
     reads = text.str.extract(r"input_op_ids = (.*)").str.extract_all(r"\((\d+),\d+\)").explode()
     reads = reads.str.extract(r"(\d+)").cast(pl.Int64, strict=False).drop_nulls()
     often = reads.filter(reads.is_in(pairs["number"].implode())).value_counts(name="readers")
-    alone = often.filter(pl.col("readers") == 1).to_series(0)
+    alone = often.filter(often["readers"] == 1).to_series(0)
     pairs = pairs.filter(pl.col("number").is_in(alone.implode()))
     return pl.concat(
         [

@@ -115,7 +115,7 @@ def _gradients(profile: Profile, flow: OperatorFlow) -> tuple[dict[int, str], Co
     other = nodes.filter(~of_flow, pl.col("start_ns") > begin)["start_ns"].min() if begin is not None else None
     sums = rows.filter(name == _ACCUMULATES, pl.col("start_ns") >= (begin or 0))
     if other is not None:
-        sums = sums.filter(pl.col("start_ns") < other)
+        sums = sums.filter(sums["start_ns"] < other)
     sizes = Counter(size for text in sums["label"].cast(pl.String).to_list() for size in sizes_of(text or "")[:1])
     return dict(theirs.select("number", name).iter_rows()), sizes
 

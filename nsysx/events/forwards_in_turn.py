@@ -48,12 +48,12 @@ def _find(profile: Profile) -> ForwardsInTurn | None:
         gathers=name.str.contains(_GATHERS).fill_null(value=False),
         scatters=name.str.contains(_SCATTERS).fill_null(value=False),
     )  # fmt: skip
-    starts = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort()
+    starts = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["start_ns"].sort()
     step = starts.search_sorted(ops["call_start_ns"].fill_null(0), side="right")
     ops = ops.with_columns(step=pl.Series(step, dtype=pl.Int64))
     gathers = ops.filter(pl.col("gathers") & pl.col("forward") & pl.col("module").is_not_null())
     often = gathers.group_by("step", "module").len()
-    several = often.filter(pl.col("len") == len(calls))
+    several = often.filter(often["len"] == len(calls))
     if not several.height or several.height < (profile.scope.steps or 1) or _between_backwards(ops):
         return None
     again = gathers.join(several, on=["step", "module"], how="semi")
@@ -75,8 +75,8 @@ def _outermost(flow: OperatorFlow) -> list[ModuleCall]:
 
 def _between_backwards(ops: pl.DataFrame) -> bool:
     """Return whether a backward lies between two forward gathers of a step: these are of micro-batches."""
-    forward = ops.filter(pl.col("gathers") & pl.col("forward")).group_by("step").agg(last=pl.col("call_start_ns").max())
-    backward = ops.filter(pl.col("back")).group_by("step").agg(first=pl.col("call_start_ns").min())
+    forward = ops.filter(ops["gathers"] & ops["forward"]).group_by("step").agg(last=pl.col("call_start_ns").max())
+    backward = ops.filter(ops["back"]).group_by("step").agg(first=pl.col("call_start_ns").min())
     return forward.join(backward, on="step").filter(pl.col("last") > pl.col("first")).height > 0
 
 

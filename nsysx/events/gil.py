@@ -18,8 +18,8 @@ def gil_idle(profile: Profile) -> pl.DataFrame:
     Only where the lock was traced. ``waits``: the thread waited for the lock. The parts sum to the pieces to the nanosecond.
     """
     assert profile.ranges.gil is not None
-    noted = profile.ranges.gil.filter(pl.col("process") == profile.process)
-    waiting = split(host_pieces(profile), noted.filter(~pl.col("holds")))
+    noted = profile.ranges.gil.filter(profile.ranges.gil["process"] == profile.process)
+    waiting = split(host_pieces(profile), noted.filter(~noted["holds"]))
     parts = waiting.with_columns(waits=pl.col("span").is_not_null()).drop("span")
     late, held = parts.filter("waits"), noted.filter("holds")
     # One thread at a time has the lock, so all that is held is one line of spans.

@@ -236,5 +236,5 @@ def in_window(trace: Trace, process: int, device: int, start: int, end: int) -> 
     of_gpu = samples.filter(pl.col("gpu") == limits.gpu & 0xFF)
     if not of_gpu.height:
         return None
-    inside = of_gpu.filter((pl.col("time_ns") >= start) & (pl.col("time_ns") < end))
+    inside = of_gpu.filter((of_gpu["time_ns"] >= start) & (of_gpu["time_ns"] < end))
     return inside.with_columns(dram=pl.col("dram_read") + pl.col("dram_write"))

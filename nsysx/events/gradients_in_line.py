@@ -61,7 +61,7 @@ def _find(profile: Profile) -> tuple[ReducedInLine, ...]:
     sent = profile.once(with_messages)
     reductions = list[ReducedInLine]()
     for thread in threads:
-        of_thread = (each.filter(pl.col("thread") == thread) for each in (operators, nodes, sent))
+        of_thread = (each.filter(each["thread"] == thread) for each in (operators, nodes, sent))
         reductions += _OfThread(profile, *of_thread).all()
     return tuple(reductions)
 

@@ -66,7 +66,7 @@ def _find(profile: Profile) -> LeafBackwards | None:
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
-    ops = ranges.filter(pl.col("kind") == "op").select(
+    ops = ranges.filter(ranges["kind"] == "op").select(
         "thread", "start_ns", "end_ns", "number", pl.col("name", "label").cast(pl.String)
     )
     backwards = _backwards(ranges, ops)
@@ -142,14 +142,14 @@ def _of_checkpoints(
 def _numbers_within(ops: pl.DataFrame, accumulation: _Accumulation) -> list[int]:
     """Return the numbers of the operators in which a gradient is accumulated."""
     thread, start, end, _ = accumulation
-    made = ops.filter(pl.col("thread") == thread, pl.col("start_ns") >= start, pl.col("end_ns") <= end)
+    made = ops.filter((ops["thread"] == thread) & (ops["start_ns"] >= start) & (ops["end_ns"] <= end))
     numbers: list[int] = made["label"].str.extract(ID, 1).cast(pl.Int64, strict=False).drop_nulls().to_list()
     return numbers
 
 
 def _end_of_step(ranges: pl.DataFrame, flow: OperatorFlow) -> int:
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own"))
-    ends = steps.filter(pl.col("end_ns") > int(flow.start_ns[-1]))["end_ns"]
+    steps = ranges.filter((ranges["kind"] == "step") & ranges["own"])
+    ends = steps.filter(steps["end_ns"] > int(flow.start_ns[-1]))["end_ns"]
     least = ends.min()
     return int(least) if isinstance(least, int) else int(flow.end_ns[-1])
 
@@ -161,7 +161,7 @@ def _backwards(ranges: pl.DataFrame, ops: pl.DataFrame) -> list[_RecordedBackwar
     accumulating = ops.filter(pl.col("name") == _ACCUMULATES).sort("start_ns")
     result = list[_RecordedBackward]()
     for start, end in spans:
-        inside = accumulating.filter(pl.col("start_ns") >= start, pl.col("end_ns") <= end)
+        inside = accumulating.filter((accumulating["start_ns"] >= start) & (accumulating["end_ns"] <= end))
         if inside.height:
             result.append(_RecordedBackward(start, end, inside["thread", "start_ns", "end_ns", "label"].rows()))
     return result

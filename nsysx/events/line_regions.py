@@ -132,5 +132,5 @@ def _step(profile: Profile, flow: OperatorFlow) -> tuple[int, int]:
     steps = profile.ranges.ranges.filter(
         (pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process)
     )
-    around = steps.filter((pl.col("start_ns") <= first) & (pl.col("end_ns") > first))
+    around = steps.filter((steps["start_ns"] <= first) & (steps["end_ns"] > first))
     return int(around["start_ns"][0]), int(around["end_ns"][0])

@@ -48,7 +48,7 @@ def of_lines(profile: Profile) -> LineRuns:
     nests = nesting_by_thread(thread, start, end).values()
     parent, self_ns = (np.concatenate(parts) for parts in zip(*((n.parent, n.self_ns) for n in nests), strict=True))
     steps = profile.ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
-    steps = steps.filter(pl.col("process") == profile.process)
+    steps = steps.filter(steps["process"] == profile.process)
     begin, over = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     step = np.searchsorted(begin, start, side="right")
     # A step in which the X-ray stopped early, as in the first window, counts less than there is.

@@ -152,7 +152,7 @@ def _unfolded(lines: CodeLines, rows: pl.DataFrame) -> pl.DataFrame:
     folded = np.append(lines.folded, False)[rows["stack"].to_numpy()]
     parts = [rows.filter(pl.Series(~folded))]
     for stack in np.unique(rows["stack"].to_numpy()[folded]).tolist():
-        whole = rows.filter(pl.col("stack") == stack).select("stratum", whole="weight")
+        whole = rows.filter(rows["stack"] == stack).select("stratum", whole="weight")
         below = np.append(lines.lines_of_folded(stack), False)
         before = rows.filter(pl.Series(below[rows["stack"].to_numpy()], dtype=pl.Boolean))
         anywhere = before.group_by("stack").agg(pl.col("weight").sum())
@@ -188,7 +188,7 @@ def _weights(profile: Profile, lines: CodeLines, thread: int, windows: pl.DataFr
 def driver(profile: Profile) -> int | None:
     """Return the thread that drives the steps of the shown process, None where it made no call."""
     # Steps that were found by their kernels belong to the thread that launched these.
-    threads = profile.steps.cpu.filter(pl.col("process") == profile.process)["thread"].drop_nulls()
+    threads = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["thread"].drop_nulls()
     threads = threads if len(threads) else profile.steady_calls["thread"]
     return int(threads.mode().sort().item(0)) if len(threads) else None
 
@@ -220,7 +220,7 @@ def shares(profile: Profile) -> Shares:
     of_host = host_time(profile, lines)
     start, end = profile.window
     pieces = profile.ledgers.idle_of(profile.process, profile.device)
-    pieces = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).with_columns(
+    pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end)).with_columns(
         pl.col("start_ns").clip(start), pl.col("end_ns").clip(None, end), group=pl.lit(0, pl.Int64)
     )
     late = divided(profile, lines, pieces.filter(pl.col("thread").is_not_null())).drop("group")

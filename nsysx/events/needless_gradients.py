@@ -165,10 +165,10 @@ def _steps(
     later, until = set[_Result](), int(recorded["end_ns"].max() or 0) + 1  # type: ignore[arg-type]
     launches, behind = _launching_kernels(profile), list[pl.Series]()
     for start, end in reversed(steps.rows()):
-        theirs = recorded.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
+        theirs = recorded.filter((recorded["start_ns"] >= start) & (recorded["end_ns"] <= end))
         if not (theirs["name"] == _ACCUMULATES).any():
             continue
-        after = recorded.filter((pl.col("start_ns") >= end) & (pl.col("start_ns") < until))
+        after = recorded.filter((recorded["start_ns"] >= end) & (recorded["start_ns"] < until))
         behind.append(after["label"])
         until = end
         step = _read(theirs)

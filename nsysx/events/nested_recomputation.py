@@ -60,7 +60,7 @@ def _computed_again(profile: Profile) -> ComputedAgain | None:
     if not chosen.height:
         return None
     reach = pl.col("end_ns").cum_max().shift(1).over("thread").fill_null(0)
-    outermost = chosen.filter(pl.col("start_ns") >= reach)
+    outermost = chosen.filter(chosen["start_ns"] >= reach)
     thread, start, end = (outermost[column].to_numpy() for column in ("thread", "start_ns", "end_ns"))
     return ComputedAgain(thread, start, end, list(zip(outermost["name"], outermost["cls"], strict=True)), times)
 

@@ -160,10 +160,10 @@ def flows_of(profile: Profile, operators: str = _TORCHS) -> Iterator[OperatorFlo
     ranges = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
     )
-    modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
+    modules = ranges.filter((ranges["kind"] == "module") & ranges["own"])
     ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.contains(operators))
     # A program of functions alone has no calls of modules: its operators are those of the thread that takes the steps.
-    callers = modules if modules.height else ranges.filter((pl.col("kind") == "step") & pl.col("own"))
+    callers = modules if modules.height else ranges.filter((ranges["kind"] == "step") & ranges["own"])
     if not callers.height:
         return
     main = int(callers["thread"].mode().sort()[0])
@@ -194,7 +194,7 @@ def operators_before(profile: Profile) -> OperatorFlow | None:
         return None
     ranges = profile.ranges.ranges.filter((pl.col("process") == profile.process) & ~pl.col("repeated"))
     first = int(flow.start_ns[0])
-    borders = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("start_ns") <= first))["start_ns"]
+    borders = ranges.filter((ranges["kind"] == "step") & ranges["own"] & (ranges["start_ns"] <= first))["start_ns"]
     begin = borders.sort()[-2] if len(borders) > 1 else first
     ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
     theirs = ops.filter(
@@ -238,7 +238,7 @@ def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame, main: int)
     """
     if not ops.height:
         return
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
+    steps = ranges.filter((ranges["kind"] == "step") & ranges["own"]).sort("start_ns")
     times = ops["start_ns"].sort().to_numpy()
     start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
     held = np.flatnonzero(np.searchsorted(times, end) > np.searchsorted(times, start))

@@ -80,7 +80,7 @@ def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
         rows = row_at.at(start[a:b])
         forward[a:b] = np.where(rows >= 0, rows, forward[a:b])
         makers |= _makers_of_nodes(step.filter(step["row"] >= 0), flow)
-    numbered = operators.filter(pl.col("number") >= 0)
+    numbered = operators.filter(operators["number"] >= 0)
     nodes = numbered.filter(are_nodes(numbered["name"]))
     its_own = pl.DataFrame({"number": pl.Series(flow.sequence, dtype=pl.Int64), "row": range(len(flow.names))})
     of_flow = _makers_of_nodes(its_own, flow)

@@ -44,7 +44,7 @@ def _resets_between(profile: Profile) -> bool:
     """Return whether gradients are reset behind a backward that another backward follows, before an optimizer steps, in most steps."""
     ranges = profile.ranges.ranges
     of_phases = ranges.filter(
-        (pl.col("process") == profile.process) & pl.col("own") & (pl.col("kind") == "phase")
+        (ranges["process"] == profile.process) & ranges["own"] & (ranges["kind"] == "phase")
     ).select(pl.col("name").cast(pl.String).str.extract(r"^(\w+)"), "start_ns")
     names = of_phases.sort("start_ns")["name"].fill_null("").to_list()
     order = [name for name in names if name in ("backward", "zero_grad", "optimizer")]

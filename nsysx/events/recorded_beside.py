@@ -15,7 +15,7 @@ def recorded_beside(ranges: pl.DataFrame, ops: pl.DataFrame, step: tuple[int, in
     steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")["start_ns", "end_ns"]
     before, behind = steps.filter(pl.col("start_ns") < step[0])[-1:], steps.filter(pl.col("start_ns") >= step[1])[:1]
     held = [
-        ops.filter(pl.col("start_ns") >= start, pl.col("end_ns") <= end).height
+        ops.filter((ops["start_ns"] >= start) & (ops["end_ns"] <= end)).height
         for start, end in ((before["start_ns"].max(), step[0]), (step[1], behind["end_ns"].max()))
         if start is not None and end is not None
     ]

@@ -47,18 +47,18 @@ def _root(profile: Profile) -> RootUnit | None:
         kind=pl.Series([message.kind for message in noted], dtype=pl.String),
         size=pl.Series([_whole(message, members) for message in noted], dtype=pl.Int64),
     )
-    starts = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort()
+    starts = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["start_ns"].sort()
     sized = sized.with_columns(
         step=pl.Series(starts.search_sorted(sized["call_start_ns"], side="right"), dtype=pl.Int64)
     )
-    gathers = sized.filter((pl.col("phase") == "forward") & (pl.col("kind") == "allgather"))
-    reductions = sized.filter(pl.col("kind") == "reducescatter")
+    gathers = sized.filter((sized["phase"] == "forward") & (sized["kind"] == "allgather"))
+    reductions = sized.filter(sized["kind"] == "reducescatter")
     first = gathers.filter(pl.col("call_start_ns") == pl.col("call_start_ns").min().over("step"))
     usual, largest = float(gathers["size"].median() or 0), float(first["size"].median() or 0)  # type: ignore[arg-type]
     if not usual or largest < LARGE_UNIT_TIMES * usual:
         return None
     # One unit alone is large: where embedding and head are units, each is.
-    large = gathers.filter(pl.col("size") * 2 > largest)
+    large = gathers.filter(gathers["size"] * 2 > largest)
     steps = gathers["step"].n_unique()
     each, alone = gathers.height / steps, large.group_by("step").len().filter(pl.col("len") == 1).height
     if each < FEWEST_UNITS_BESIDE or alone < ALIKE_ROUNDS_SHARE * steps:
@@ -66,7 +66,7 @@ def _root(profile: Profile) -> RootUnit | None:
     last = float(np.max(reductions["size"].to_numpy(), initial=0))
     usual_reduction = float(reductions["size"].median() or 0)  # type: ignore[arg-type]
     of_root = (
-        reductions.filter(pl.col("size") * 2 > last)
+        reductions.filter(reductions["size"] * 2 > last)
         if last >= LARGE_UNIT_TIMES * usual_reduction
         else reductions.clear()
     )

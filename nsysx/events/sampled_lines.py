@@ -64,7 +64,7 @@ class _Sampled:
 
     def __init__(self, profile: Profile) -> None:
         trace = profile.trace
-        samples = trace.samples.filter(pl.col("process") == profile.process)
+        samples = trace.samples.filter(trace.samples["process"] == profile.process)
         self.places = stacks_room.places(trace.stacks)
         samples = samples.filter(self.places.known[samples["stack"].to_numpy()])
         self.time: dict[int, I64] = {}
@@ -202,7 +202,7 @@ def _driver(profile: Profile, sampled: _Sampled) -> int | None:
     if any(waiting.values()):
         return max(waiting, key=lambda t: (waiting[t], -t))
     # Steps that were found by their kernels belong to the thread that launched these.
-    threads = profile.steps.cpu.filter(pl.col("process") == profile.process)["thread"].drop_nulls()
+    threads = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["thread"].drop_nulls()
     threads = threads if len(threads) else profile.steady_calls["thread"]
     return int(threads.mode().sort().item(0)) if len(threads) else None
 
@@ -285,9 +285,9 @@ def host_lines(profile: Profile) -> SampledLines:
     samples, rest = _of_idle(profile, sampled, lead)
     parts, silent = [], []
     for name, cause in CAUSES.items():
-        part = _ns_and_samples(samples.filter(pl.col("cause") == cause), sampled.places, name)
+        part = _ns_and_samples(samples.filter(samples["cause"] == cause), sampled.places, name)
         parts.append(part if name == "idle_ns" else part.drop("low_ns", "high_ns"))
-        silent.append(rest.filter(pl.col("cause") == cause).select("phase", pl.col("ns").alias(name)))
+        silent.append(rest.filter(rest["cause"] == cause).select("phase", pl.col("ns").alias(name)))
     if lead is not None:
         host, unseen = _of_host(profile, sampled, lead)
         parts.append(_ns_and_samples(host, sampled.places, "host_ns").drop("low_ns", "high_ns", "samples"))

@@ -99,11 +99,11 @@ def stands(given: Profile) -> bool:
     first, last = steps.steady
     if steps.source not in ("nsysx", "user") or last - first + 1 < STRETCH_STEPS // 2:
         return False
-    if steps.cpu.filter(pl.col("process") == steps.process).height != len(sampled.indices):
+    if steps.cpu.filter(steps.cpu["process"] == steps.process).height != len(sampled.indices):
         return False
     if abs(gpu_work_error(given, sampled)) > WORK_AS_EXPECTED_SHARE:
         return False
-    of_process = steps.windows.filter(pl.col("process") == steps.process)
+    of_process = steps.windows.filter(steps.windows["process"] == steps.process)
     if not of_process.height:
         return True
     on_device = int((of_process["end_ns"] - of_process["start_ns"]).to_numpy().max()) / (last - first + 1)
@@ -159,7 +159,7 @@ def _steps(look: Trace) -> pl.DataFrame | None:
     named = [text for text in texts if is_step(text)]
     rows = look.nvtx.filter(pl.col("text").cast(pl.String).is_in(named))
     ranges = nvtx_ranges.read(replace(look, frames={**look.frames, "nvtx": rows})).ranges
-    steps = ranges.filter(pl.col("kind") == "step")
+    steps = ranges.filter(ranges["kind"] == "step")
     steps = steps.filter("own") if steps["own"].any() else steps
     if steps["process"].n_unique() != 1 or steps["thread"].n_unique() != 1:
         return None

@@ -155,7 +155,7 @@ class _StepSends:
 
     def _phase(self, t: int) -> int:
         """Return when the phase began that is at work at an instant: what is gathered in forward may be freed before backward."""
-        begun = self._phases.filter((pl.col("start_ns") <= t) & (pl.col("end_ns") > t))["start_ns"].max()
+        begun = self._phases.filter((self._phases["start_ns"] <= t) & (self._phases["end_ns"] > t))["start_ns"].max()
         return begun if isinstance(begun, int) else -1
 
     @cached_property
@@ -265,7 +265,7 @@ class _StepSends:
     def _others(self) -> pl.DataFrame:
         """Operators of other libraries on the flow's thread: what they write into is not known."""
         name = pl.col("name").cast(pl.String)
-        return self._operators.filter(pl.col("thread") == self.flow.thread).filter(
+        return self._operators.filter(self._operators["thread"] == self.flow.thread).filter(
             name.str.contains("::") & ~name.str.contains(r"^(aten|prim|profiler|autograd|_?c10d\w*)::")
         )
 

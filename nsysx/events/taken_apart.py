@@ -134,11 +134,11 @@ def _with_like(profile: Profile, tensor: I64, work: I64, open_ones: Flags) -> tu
         apart=open_ones,
     ).with_row_index("row")
     alike = ["process", "name", "grid", "block", "bytes", "stream"]
-    matched = ops.filter(~pl.col("apart")).group_by(alike).agg(
+    matched = ops.filter(~ops["apart"]).group_by(alike).agg(
         share=(pl.col("tensor") >= 0).mean(),
         of_kind=pl.struct("tensor", "work").filter(pl.col("tensor") >= 0).mode().sort().first(),
     )  # fmt: skip
-    matched = matched.filter(pl.col("share") >= LIKE_WORK_SHARE).unnest("of_kind")
+    matched = matched.filter(matched["share"] >= LIKE_WORK_SHARE).unnest("of_kind")
     alike_ones = ops.filter("apart").select("row", *alike).join(matched, on=alike, how="inner", nulls_equal=True)
     row = alike_ones["row"].to_numpy()
     tensor[row], work[row] = alike_ones["tensor"].to_numpy(), alike_ones["work"].to_numpy()

@@ -73,7 +73,7 @@ def _find(profile: Profile) -> UnheldGradients | None:
     if not adding.height or recorded.height > MOST_FLOW_OPERATORS:
         return None
     last_ns = int(adding["start_ns"].max() or 0)  # type: ignore[arg-type]
-    step = steps.filter((pl.col("start_ns") <= last_ns) & (pl.col("end_ns") > last_ns))
+    step = steps.filter((steps["start_ns"] <= last_ns) & (steps["end_ns"] > last_ns))
     if step.height != 1:
         return None
     start, end = step.row(0)
@@ -134,7 +134,7 @@ def _needless_spans(
 ) -> list[tuple[int, int, int]]:
     """Return when (thread, start, end) work is done that is not needed without these gradients."""
     spans = list[tuple[int, int, int]]()
-    outer = _spans(recorded.filter(pl.col("name") == _EVALUATES))
+    outer = _spans(recorded.filter(recorded["name"] == _EVALUATES))
     added = {each.start_ns for each in lost}
     for each in outer:  # with what the wrapper's hook does with the gradient
         inner = [g for g in gradients if g.thread == each.thread and each.start_ns <= g.start_ns < each.end_ns]

@@ -70,7 +70,7 @@ def recorded(ranges: Ranges) -> bool:
 
 def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> WorkOperators:
     """Return the operator of every API call and GPU op."""
-    layer = layer_of(ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing")))
+    layer = layer_of(ranges.ranges.filter((ranges.ranges["kind"] == "op") & ~ranges.ranges["crossing"]))
     owner, outermost, node, compiled = _owners(layer)
     calls = attributed.api_calls
     inner = _innermost_at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
@@ -263,7 +263,7 @@ def _by_sizes(described: pl.DataFrame, forward: Flags, backward: Flags, results:
         ]
     ).drop_nulls()
     single = shapes.group_by("x", "w").agg(pl.col("out").n_unique().alias("n"), pl.col("out").first().alias("only"))
-    single = single.filter(pl.col("n") == 1)
+    single = single.filter(single["n"] == 1)
     only = key.join(single, on=["x", "w"], how="left", maintain_order="left")["only"]
     return results.to_frame().select(
         pl.when(pl.Series(forward)).then(pl.coalesce("results", only)).otherwise("results").alias("results")
@@ -290,7 +290,7 @@ def _results_taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     made = text.str.extract_all(r"\(\d+,-?\d+\)").alias("made")
     given = pl.DataFrame({"row": np.arange(rows.height), "process": rows["process"], "made": made})
     given = given.with_columns(place=pl.int_ranges(pl.col("made").list.len())).explode("made", "place").drop_nulls()
-    given = given.filter(pl.col("made") != "(0,-1)").with_columns(
+    given = given.filter(given["made"] != "(0,-1)").with_columns(
         pl.col("made").str.extract(_MADE, 1).cast(pl.Int64, strict=False).alias("as"),
         pl.col("made").str.extract(_MADE, 2).cast(pl.Int64, strict=False).alias("result"),
     )

@@ -133,7 +133,7 @@ def writes_of_calls(profile: Profile) -> I64:
         return row_of_call
     ranges = profile.ranges.ranges.filter((pl.col("process") == profile.process) & ~pl.col("repeated"))
     nodes = ranges.filter((pl.col("kind") == "op") & (pl.col("name").cast(pl.String) == _NODE)).sort("start_ns")
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
+    steps = ranges.filter((ranges["kind"] == "step") & ranges["own"]).sort("start_ns")
     inside = [
         nodes.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
         for start, end in steps["start_ns", "end_ns"].iter_rows()

@@ -21,7 +21,7 @@ def tracebacks_ns(profile: Profile) -> float | None:
     inside it. It is that of the steps with operators, which tracing makes longer by less than a traceback takes.
     """
     ops = profile.ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated"))
-    ops = ops.filter(ops["process"] == profile.process).select("thread", "start_ns", "end_ns", "number", "name")
+    ops = ops.filter(ops["process"] == profile.process)["thread", "start_ns", "end_ns", "number", "name"]
     makes = pl.Series(
         "makes", (ops["number"] >= 0).to_numpy() & np.asarray(lookup.matching(ops["name"], "^aten::"), np.bool_)
     )

@@ -89,7 +89,7 @@ def _alike(case: Case, code: CodeLines, loop: CostlyLine) -> bool:
     launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     below = code.passing(code.call[launches["call"].to_numpy()], frozenset({loop.place}))
     within = launches.filter(pl.Series(below, dtype=pl.Boolean))
-    of_loop = within.filter(within["call"].is_in(list(loop.looping))).select("phase", "module").unique()
+    of_loop = within.filter(within["call"].is_in(list(loop.looping)))["phase", "module"].unique()
     return within.join(of_loop, on=["phase", "module"], how="anti", nulls_equal=True).is_empty()
 
 

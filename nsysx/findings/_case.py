@@ -142,7 +142,7 @@ class Case:
     @cached_property
     def replayed(self) -> pl.DataFrame:
         """The calls that the replay covers and can edit: call, module, phase; none without a replay."""
-        calls = self.calls.select("call", "module", "phase")
+        calls = self.calls["call", "module", "phase"]
         if not isinstance(self.replay, Replay):
             return calls.clear()
         return calls.filter(self.replay.covered(self.calls))
@@ -159,8 +159,7 @@ class Case:
 
     def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
         """Return these columns and ``ns`` (duration) of the chosen GPU ops."""
-        ns = (self.ops["end_ns"] - self.ops["start_ns"]).alias("ns")
-        return pl.DataFrame([*(self.ops[c] for c in columns), ns]).filter(chosen)
+        return self.ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns")).filter(chosen)
 
     def of_kind(self, *kinds: str) -> pl.DataFrame:
         """Return the API calls of these kinds with ``ns`` (duration), file, line."""

@@ -30,11 +30,13 @@ class CompiledWork(NamedTuple):
 
 def compiled_before(profile: Profile) -> CompiledWork | None:
     """Return the work of the kernels of Inductor that ran in early steps and no steady one; None where too few steps hold such."""
-    ops = profile.ops.filter(pl.col("process") == profile.process, pl.col("device") == profile.device).sort("start_ns")
+    ops = profile.ops.filter(
+        (profile.ops["process"] == profile.process) & (profile.ops["device"] == profile.device)
+    ).sort("start_ns")
     steady = profile.steady_ops["name"].unique()
     compiled = lookup.matching(ops["name"], _OF_INDUCTOR) & ~ops["name"].is_in(steady.to_list()).to_numpy()
     fills = np.cumsum(lookup.matching(ops["name"], _FILLS))[compiled]
-    steps = profile.steps.cpu.filter(pl.col("process") == profile.process).sort("start_ns")
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process).sort("start_ns")
     launches = ops.filter(pl.Series(compiled, dtype=pl.Boolean)).select(
         "name", "call_start_ns", ns=pl.col("end_ns") - pl.col("start_ns"), tried=np.diff(fills, prepend=0) > 0
     )

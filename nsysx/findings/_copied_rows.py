@@ -128,7 +128,7 @@ def _change(case: Case, each: CopiedRows, times: _Times, first: int, trained: bo
     )
     now, changing = float(ns.sum()), rows
     copying = times.work.filter(pl.col("row").is_in(list(each.copying)))
-    forward, backward = (int(copying.filter(pl.col("backward") == back)["ns"].sum()) for back in (False, True))
+    forward, backward = (int(copying.filter(copying["backward"] == back)["ns"].sum()) for back in (False, True))
     if not forward:  # an expansion that nothing has written so far: what reads the results may have to
         numbers = each.copies * (each.size[-1] if each.size else 1) * wide
         most += (1 + trained) * (_moved_ns(case, COPIED_NUMBER_BYTES * numbers) or 0) * case.steps
@@ -177,7 +177,7 @@ def _found(
     changes = [change for group in lines for change in group]
     gone = times.work.filter(pl.col("row").is_in([row for change in changes for row in change.changing]))
     least, most = (sum(getattr(change, key) for change in changes) for key in ("least_ns", "most_ns"))
-    worth = Instead(gone.select("op", "ns"), least, most).worth(case)
+    worth = Instead(gone["op", "ns"], least, most).worth(case)
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     code = case.profile.code()

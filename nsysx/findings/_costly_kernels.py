@@ -48,7 +48,7 @@ def _for_determinism(profile: Profile) -> frozenset[int]:
 def _called_within(profile: Profile, operators: str) -> Flags:
     """Return of each API call, and of none (-1), whether it, or the one of an X-ray step that it is like, is made in such an operator."""
     calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
-    rows = ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated") & ~pl.col("crossing"))
+    rows = ranges.filter((ranges["kind"] == "op") & ~ranges["repeated"] & ~ranges["crossing"])
     around = layer_of(rows.filter(pl.Series(lookup.matching(rows["name"], operators), dtype=pl.Boolean)))
     thread, start, within = (
         calls["thread"].to_numpy(),
@@ -152,7 +152,7 @@ def _of_function(profile: Profile) -> frozenset[int]:
     called = places["function"].cast(pl.String).str.ends_with(str(row["function"])).fill_null(value=False)
     first = places.filter(called).sort("line")["function"].first()
     inside = (
-        frozenset(places.filter(pl.col("function") == first)["row"].to_list())
+        frozenset(places.filter(places["function"] == first)["row"].to_list())
         if first is not None
         else frozenset[int]()
     )
@@ -176,7 +176,7 @@ def fused_again(case: Case, settings: RecordedSettings | None) -> Saving | None:
     ):
         return _as_before(case, theirs, before)
     chains = chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), list(theirs)))
-    extra = ops_of(chains.filter(~pl.col("longest")))
+    extra = ops_of(chains.filter(~chains["longest"]))
     if not extra:
         return None
     worth = case.worth(RemoveOps(extra), cause=(StepPart.WORK,), bound=True)

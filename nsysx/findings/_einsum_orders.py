@@ -104,7 +104,7 @@ def _einsums(text: str) -> list[ast.Call]:
 
 
 def _found(case: Case, rule: Rule, calls: list[_EinsumCall], work: pl.DataFrame) -> Finding | None:
-    gone = work.filter(pl.col("row").is_in([call.row for call in calls])).select("op", "ns")
+    gone = work.filter(pl.col("row").is_in([call.row for call in calls]))["op", "ns"]
     taken = int(gone["ns"].sum())
     if not case.notable(case.per_step(taken), REPORTED_SHARE):
         return None

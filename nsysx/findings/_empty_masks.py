@@ -145,8 +145,8 @@ def without_mask(case: Case, ops: pl.DataFrame) -> list[UnmaskedKind]:
     """Return the kinds of attention among GPU ops (with shapes, keys and flops), [] if one of them is not known to have a fast kernel."""
     rates = limits_of_work.device_rates(case.profile).products
     kinds = []
-    for (_, keys), kind in ops.filter(pl.col("flops") > 0).group_by("shapes", "keys", maintain_order=True):
-        number = next(iter(kind.filter(pl.col("multiplies"))["format"].drop_nulls()), None)
+    for (_, keys), kind in ops.filter(ops["flops"] > 0).group_by("shapes", "keys", maintain_order=True):
+        number = next(iter(kind.filter(kind["multiplies"])["format"].drop_nulls()), None)
         if number not in _SIXTEEN_BITS or number not in rates:
             return []  # other numbers have no FlashAttention
         done = int(kind.unique(["row", "launch"])["flops"].sum())

@@ -82,7 +82,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     work = work_of_operators(case, flow)
     edits = list[RemoveOps | ScaleOps]()
     for each in auxiliary:
-        edits.append(RemoveOps(ops_of(work.filter(pl.col("row") == each.resampled))))
+        edits.append(RemoveOps(ops_of(work.filter(work["row"] == each.resampled))))
         rest = ops_of(work.filter(pl.col("row").is_in([each.row, *each.between])))
         edits.append(ScaleOps(rest, each.before / each.places, less_work=True))
     edits = [edit for edit in edits if edit.ops]

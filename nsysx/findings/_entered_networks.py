@@ -40,7 +40,7 @@ def _loops(case: Case, line: Row) -> bool:
 
 def _open_at_the_end(code: CodeLines, entered: pl.DataFrame) -> Iterator[int]:
     """Yield the stack that was open on the thread of the steps when a network was entered, where the step before it was looked at."""
-    for thread, since, entered_ns in entered.select("thread", "step_ns", "cpu_start_ns").unique().sort(pl.all()).rows():
+    for thread, since, entered_ns in entered["thread", "step_ns", "cpu_start_ns"].unique().sort(pl.all()).rows():
         lines = code.open.get(thread)
         if lines is None:
             continue

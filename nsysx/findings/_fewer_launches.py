@@ -155,7 +155,7 @@ def _parts(case: Case) -> pl.DataFrame:
     """Return the probe's ranges in the steady steps of the shown process: name, cls."""
     steps, ranges = _needs.steady_steps(case.profile), case.profile.ranges.ranges
     within = pl.col("start_ns").is_between(steps["start_ns"].min(), steps["end_ns"].max(), closed="left")
-    return ranges.filter(pl.col("own") & within & (pl.col("process") == case.profile.process)).select("name", "cls")
+    return ranges.filter(pl.col("own") & within & (pl.col("process") == case.profile.process))["name", "cls"]
 
 
 def _no_graph(case: Case) -> Fix | None:

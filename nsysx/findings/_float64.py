@@ -119,14 +119,14 @@ def _meetings(case: Case) -> tuple[str, ...]:
     float32 is nothing that came before it.
     """
     of_steps = _sized(case.ops)
-    doubles = of_steps.filter(pl.col("double"))
+    doubles = of_steps.filter(of_steps["double"])
     if not doubles.height or lookup.matching(case.kernels["name"], SOLVERS).any():
         return ()
     usual = float(doubles.sort("ns")["threads"][-1])
     of_process = case.profile.attributed.gpu_ops.filter(pl.col("process") == case.process)
     large = _sized(of_process).filter((pl.col("threads") >= usual / SAME_SIZE_TIMES) & ~pl.col("copies"))
-    single, double = large.filter(pl.col("single") & ~pl.col("double")), large.filter(pl.col("double"))
-    meets = double.filter(pl.col("converts"))
+    single, double = large.filter(large["single"] & ~large["double"]), large.filter(large["double"])
+    meets = double.filter(double["converts"])
     if not (single.height and meets.height):
         return ()
     first_ns = int(meets["start_ns"].to_numpy().min())

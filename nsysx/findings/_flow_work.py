@@ -43,7 +43,7 @@ def work_of_operators(
         return pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
     row = np.append(of_calls.within(flow, gradients=gradients), -1)[case.ops["call"].fill_null(-1).to_numpy()]
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(row=pl.Series(row))
-    return ops.filter(pl.col("row") >= 0)
+    return ops.filter(ops["row"] >= 0)
 
 
 def work_with_gradients(case: Case, flow: OperatorFlow) -> pl.DataFrame:

@@ -42,7 +42,7 @@ def _forwards_kept(profile: Profile) -> int:
     backwards = profile.ranges.ranges.filter(
         (pl.col("process") == profile.process) & pl.col("own") & ~pl.col("repeated") & (pl.col("kind") == "phase")
     ).filter(pl.col("name").cast(pl.String) == "backward")["start_ns"]
-    cpu = profile.steps.cpu.filter(pl.col("process") == profile.process).sort("start_ns")
+    cpu = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process).sort("start_ns")
     starts, ends = cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy()
     counts = [int(backwards.is_between(start, end).sum()) for start, end in zip(starts, ends, strict=True)]
     batches = max(counts, default=0)  # steps without marks show none

@@ -38,7 +38,7 @@ def freed_by_program(case: Case, calls: pl.DataFrame) -> FreedByProgram | None:
     freed = calls.filter(calls["kind"] == Call.FREE)
     if code is None or not freed.height:
         return None
-    of_text = [text_of(source, file, line) or "" for file, line in code.places.select("file", "line").iter_rows()]
+    of_text = [text_of(source, file, line) or "" for file, line in code.places["file", "line"].iter_rows()]
     emptying = [line_row for line_row, text in enumerate(of_text) if _FREES.search(text)]
     theirs = code.made_at(freed, emptying)
     if theirs.height < FREED_BY_PROGRAM_SHARE * freed.height:

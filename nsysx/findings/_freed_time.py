@@ -47,7 +47,7 @@ def _alone_ns(ops: pl.DataFrame, edits: Sequence[Edit], *, comm: bool) -> float:
         if not isinstance(edit, RemoveOps | ScaleOps):
             continue
         goes = ops["op"].is_in(list(edit.ops))
-        works = ops.filter(~pl.col("sends"))
+        works = ops.filter(~ops["sends"])
         left = 1 - edit.factor if isinstance(edit, ScaleOps) else 1.0
         if comm:
             beside, without = ops, ops.filter(~(goes & ops["sends"]))

@@ -84,15 +84,15 @@ def at_full_clocks(case: Case, settings: RecordedSettings | None) -> Saving | No
 
 def _edits_at(case: Case, factor: float) -> list[ScaleOps]:
     """Return edits that make each kernel take ``factor`` times as long, none less than its bytes take."""
-    rates = case.profile.once(gpu_samples.of_kernels).select("name", "grid", "block", "dram")
-    kernels = case.ops.filter(pl.col("op_kind") == "kernel").select("op", "name", "grid", "block")
+    rates = case.profile.once(gpu_samples.of_kernels)["name", "grid", "block", "dram"]
+    kernels = case.ops.filter(case.ops["op_kind"] == "kernel")["op", "name", "grid", "block"]
     by_bytes = kernels.join(rates, on=["name", "grid", "block"], how="left")
     grains = (pl.max_horizontal(pl.lit(factor), pl.col("dram").fill_null(0.0)) / CLOCK_FACTOR_GRAIN).ceil()
     grouped = by_bytes.group_by(grain=grains, maintain_order=True).agg("op")
     # The roofs that counters tell are those of the clock that is held.
     return [
         ScaleOps(frozenset(ops), min(1.0, max(factor, grain * CLOCK_FACTOR_GRAIN)), less_work=True)
-        for grain, ops in grouped.select("grain", "op").iter_rows()
+        for grain, ops in grouped["grain", "op"].iter_rows()
     ]
 
 

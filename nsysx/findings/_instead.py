@@ -71,7 +71,7 @@ def instead(case: Case, remedy: str, ops: pl.DataFrame) -> Instead | None:
         operators = operator_work.numbered_operators(case.profile)
     except NotRecorded:
         return None
-    work = operator_work.work_of(case.profile, operators.filter(~pl.col("other_sizes")), "node", "shapes")
+    work = operator_work.work_of(case.profile, operators.filter(~operators["other_sizes"]), "node", "shapes")
     kernel = pl.col("name").sort_by("ns").last().alias("kernel")
     rows = work.group_by("row", maintain_order=True).agg(
         pl.col("op", "ns"), kernel, pl.col("node", "shapes").first(), pl.col("op").is_in(ops["op"].implode()).any().alias("of_lines")

@@ -67,8 +67,8 @@ def _change(joined: JoinedRows, work: pl.DataFrame) -> _LayerOfParts:
     Each part's product is shorter as its rows and its width are. What is added up is as wide as the layer's result: passes over it, each
     like the joining, which reads and writes the joined rows.
     """
-    layer = work.filter(pl.col("row") == joined.layer)
-    joining = work.filter(pl.col("row") == joined.joining)
+    layer = work.filter(work["row"] == joined.layer)
+    joining = work.filter(work["row"] == joined.joining)
     inner = joined.inner
     ns = layer["ns"].to_numpy()
     least = most = 0.0
@@ -76,7 +76,7 @@ def _change(joined: JoinedRows, work: pl.DataFrame) -> _LayerOfParts:
         share = part.width / inner * part.rows / joined.rows
         least += float((ns * share).sum())
         most += left_of_new(ns, ns * share, FEW_ROWS_NS)
-    forward = float(joining.filter(~pl.col("backward"))["ns"].sum())
+    forward = float(joining.filter(~joining["backward"])["ns"].sum())
     pass_ns = forward * joined.wide / inner
     low, high = SUMMED_PARTS_PASSES
     summed = len(joined.parts) - 1
@@ -88,7 +88,7 @@ def _change(joined: JoinedRows, work: pl.DataFrame) -> _LayerOfParts:
     copied = work.filter(pl.col("row").is_in(copying))
     for part in joined.parts:
         if part.copying is not None and not part.lazy:
-            again = float(copied.filter(pl.col("row") == part.copying)["ns"].sum()) * joined.wide / part.width
+            again = float(copied.filter(copied["row"] == part.copying)["ns"].sum()) * joined.wide / part.width
             least, most = least + again, most + again
     gone = pl.concat([layer, joining, copied]).unique("op", maintain_order=True).select("op", "ns")
     return _LayerOfParts(joined, gone, least, most)

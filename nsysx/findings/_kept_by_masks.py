@@ -94,7 +94,7 @@ def _by_operators(case: Case, flow: OperatorFlow) -> Iterator[_Masked]:
     for each in kept:
         rows = [row for call in each.calls for row in flow.outermost_of(call.first, call.last)]
         where = {} if code is None else place_of_operator(code, flow, np.array([_begin(flow, each)]))
-        yield _Masked(work.filter(pl.col("row").is_in(rows)).select("op", "ns"), len(each.calls), each.share, where)
+        yield _Masked(work.filter(pl.col("row").is_in(rows))["op", "ns"], len(each.calls), each.share, where)
 
 
 def _begin(flow: OperatorFlow, masked: MaskedCalls) -> int:
@@ -159,7 +159,7 @@ def _found(case: Case, rule: Rule, masked: list[_Masked]) -> Finding | None:
     work = pl.concat([each.work for each in masked])
     long = {share: list[int]() for share in sorted({each.share for each in masked})}
     for each in masked:
-        long[each.share] += each.work.filter(pl.col("ns") > TINY_KERNEL_NS)["op"].to_list()
+        long[each.share] += each.work.filter(each.work["ns"] > TINY_KERNEL_NS)["op"].to_list()
     edits = [ScaleOps(frozenset(ops), share, less_work=True) for share, ops in long.items() if ops]
     worth = case.worth_or_freed(*edits, cause=(StepPart.WORK,), bound=True) if edits else case.worth()
     if not edits or worth.likely_ns is None or not case.notable(worth.likely_ns, REPORTED_SHARE):

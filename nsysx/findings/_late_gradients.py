@@ -79,7 +79,7 @@ def _moved_ns(case: Case, code: CodeLines, line_rows: I64) -> int:
 
     That are copies which the same functions launch behind backward. Where gradients lie in their buckets there is none.
     """
-    functions = code.places.select("file", "function")
+    functions = code.places["file", "function"]
     theirs = functions.with_row_index("place").join(
         functions[np.unique(line_rows)], on=["file", "function"], how="semi"
     )

@@ -234,8 +234,6 @@ def _outermost(code: CodeLines, stack: int) -> Fix | None:
     """Return what can be done about the outermost function of a package below the program's own line, None where that is not known."""
     above = int(code.own[stack])
     called = code.places[code.chain(stack)[len(code.chain(above)) if above >= 0 else 0 :]]
-    installed = (
-        (_INSTALLED.search(str(file)), function) for file, function in called.select("file", "function").iter_rows()
-    )
+    installed = ((_INSTALLED.search(str(file)), function) for file, function in called["file", "function"].iter_rows())
     fixes = (fix_by_package(f"{match[1]}:{function}") for match, function in installed if match)
     return next((fix for fix in fixes if fix is not None), None)

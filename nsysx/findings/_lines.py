@@ -67,7 +67,7 @@ def _of_backtraces(profile: Profile, site: Row, calls: I64) -> dict[str, Any]:
         .agg(pl.col("ns").sum())
         .sort("ns", "file", "line", descending=[True, False, False])
     )
-    return dict(by_line.select("file", "line").row(0, named=True)) if by_line.height else {}
+    return dict(by_line["file", "line"].row(0, named=True)) if by_line.height else {}
 
 
 #: Functions of modules: whoever calls the network names it better than a line in it.
@@ -206,7 +206,7 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     if OF_MODULE.search(str(line["function"])):
         return True
     calls = profile.steady_calls
-    launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
+    launches = calls["call", "module", "phase"].filter(calls["kind"].is_in(Call.LAUNCHES))
     line_row = row_of(code, line)
     stack = code.call[launches["call"].to_numpy()]
     made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))

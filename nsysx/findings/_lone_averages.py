@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 
 from nsysx import units
 from nsysx.events import bare
@@ -62,7 +61,7 @@ def _copying_steps(profile: Profile) -> tuple[int, int, int] | None:
     """Return in how many of the steps of the shown process most of what it copies to its host is copied, how many steps there are, and
     the bytes of one that copies; None where all do, or none.
     """
-    steps = profile.steps.gpu.filter(pl.col("process") == profile.process).sort("start_ns")
+    steps = profile.steps.gpu.filter(profile.steps.gpu["process"] == profile.process).sort("start_ns")
     ops = profile.attributed.gpu_ops
     copies = ops.filter((ops["process"] == profile.process) & (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH"))
     if not steps.height or not copies.height:

@@ -62,7 +62,7 @@ def _loop(profile: Profile) -> _ExchangeLoop | None:
     code, steps = profile.code(), profile.scope.steps
     if code is None or not steps:
         return None
-    ops = profile.steady_ops.select("op", "call", "cls", "family", "phase", "start_ns")
+    ops = profile.steady_ops["op", "call", "cls", "family", "phase", "start_ns"]
     phase = ops["phase"].cast(pl.String)
     forward = ops.filter((phase != "backward").fill_null(value=True) & ops["call"].is_not_null()).sort("call")
     place_of_op = code.places_of(code.op[forward["op"].to_numpy()])
@@ -99,7 +99,7 @@ def _with_backward(profile: Profile, code: CodeLines, exchange_row: int, made: I
     owner = str(code.places["function"].to_list()[exchange_row]).rpartition(".")[0]
     functions = code.places["function"].to_list()
     backward = [n for n, f in enumerate(functions) if owner and f == f"{owner}.backward"]
-    calls = profile.steady_calls.select("call", "thread", "start_ns").sort("start_ns")
+    calls = profile.steady_calls["call", "thread", "start_ns"].sort("start_ns")
     stacks, ids = code.call[calls["call"].to_numpy()], calls["call"].to_numpy()
     gone = [ids[code.passing(stacks, frozenset({exchange_row}))], ids[code.passing(stacks, frozenset(backward))]]
     rounds = [(these, these[behind_first_round(len(these), runs, len(made) / runs)]) for these in gone if len(these)]
@@ -115,7 +115,7 @@ def _copying_between(profile: Profile, calls: pl.DataFrame, every: I64, later: I
     ``calls`` in their order; ``every`` exchange's, and the ``later`` ones'. A gradient that goes back through a stack is made contiguous
     for each of its exchanges.
     """
-    kernel = profile.steady_ops.select("call", "name").filter(pl.col("call").is_not_null())
+    kernel = profile.steady_ops["call", "name"].filter(pl.col("call").is_not_null())
     copies = kernel["name"].cast(pl.String).str.contains(_COPIES).fill_null(value=False).to_numpy()
     launching, others = kernel["call"].to_numpy(), kernel["call"].to_numpy()[~copies]
     behind_first, made = set(later.tolist()), list[int]()

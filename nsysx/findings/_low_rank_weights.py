@@ -43,16 +43,16 @@ def _gone(case: Case, flow: OperatorFlow, weights: Sequence[LowRankWeight]) -> p
     """Return the GPU work that goes: what puts weights together, with its gradients, and the gradients of whole weights: op, ns."""
     work = work_with_gradients(case, flow)
     making = frozenset().union(*(each.making for each in weights))
-    gone = [work.filter(pl.col("row").is_in(list(making))).select("op", "ns")]
-    products = case.ops.filter(case.ops["family"].cast(pl.String) == "gemm").select("op", "start_ns")
-    behind = work.filter(pl.col("backward")).join(products, on="op", how="inner").sort("start_ns")
+    gone = [work.filter(pl.col("row").is_in(list(making)))["op", "ns"]]
+    products = case.ops.filter(case.ops["family"].cast(pl.String) == "gemm")["op", "start_ns"]
+    behind = work.filter(work["backward"]).join(products, on="op", how="inner").sort("start_ns")
     for each in weights:
-        theirs = behind.filter(pl.col("row") == each.row)
+        theirs = behind.filter(behind["row"] == each.row)
         if theirs.height == case.steps:  # of an input without a gradient
-            gone.append(theirs.select("op", "ns"))
+            gone.append(theirs["op", "ns"])
         elif theirs.height == 2 * case.steps:  # that of the input, and that of the weight: the shorter one counts
             pairs = theirs.with_row_index().group_by(pl.col("index") // 2, maintain_order=True)
-            gone.append(pairs.agg(pl.col("op").sort_by("ns").first(), pl.col("ns").min()).select("op", "ns"))
+            gone.append(pairs.agg(pl.col("op").sort_by("ns").first(), pl.col("ns").min())["op", "ns"])
     return pl.concat(gone).unique("op", maintain_order=True)
 
 

@@ -192,7 +192,7 @@ def _stretches(profile: Profile) -> dict[int, list[_BetweenTwo]]:
     spans = profile.attributed.phase_spans.filter(pl.col("phase").cast(pl.String) == "evaluation")
     for (process,), rows in between.group_by("process", maintain_order=True):
         start, end = rows["cpu_start_ns"].to_numpy(), rows["cpu_end_ns"].to_numpy()
-        made = ops.filter(pl.col("process") == process)
+        made = ops.filter(ops["process"] == process)
         held = interval_of(made["call_start_ns"].to_numpy(), start, end)
         outside = (made["phase"].cast(pl.String) != "evaluation").fill_null(value=True)
         drawn = (made["name"].cast(pl.String).str.contains(_DRAWS) & outside).fill_null(value=False).to_numpy()
@@ -200,7 +200,7 @@ def _stretches(profile: Profile) -> dict[int, list[_BetweenTwo]]:
         gathered = inside.fill_null(value=False).to_numpy()
         to_host = [kind for kind, name in schema.COPY_KINDS.items() if name == "DtoH"]
         read = made["copy_kind"].is_in(to_host).fill_null(value=False).to_numpy()
-        threads = profile.steps.cpu.filter(pl.col("process") == process)["thread"].unique()
+        threads = profile.steps.cpu.filter(profile.steps.cpu["process"] == process)["thread"].unique()
         calls, until = (
             spans.filter(pl.col("thread").is_in(threads.implode()))[c].to_numpy() for c in ("start_ns", "end_ns")
         )

@@ -100,7 +100,7 @@ def _kernel_before(profile: Profile, rows: I64) -> str:
     """Return "after the kernel NAME": the kernel that is mostly launched last before these calls."""
     api, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
     before, _ = _nearest_calls(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), rows)
-    launched = ops.select("call", "name").filter(
+    launched = ops["call", "name"].filter(
         (ops["op_kind"] == "kernel") & lookup.among(pl.Series(np.unique(before[before >= 0])), ops["call"])
     )
     names = launched.group_by(pl.col("name").cast(pl.String)).len().sort("len", "name", descending=[True, False])
@@ -110,7 +110,7 @@ def _kernel_before(profile: Profile, rows: I64) -> str:
 
 def _moved(profile: Profile, rows: I64) -> str:
     """Return "a copy of 128 MiB to the host" where most of these calls copy one way, "" elsewhere; the size is the usual one."""
-    ops, calls = profile.attributed.gpu_ops.select("call", "op_kind", "bytes", "name"), np.unique(rows)
+    ops, calls = profile.attributed.gpu_ops["call", "op_kind", "bytes", "name"], np.unique(rows)
     copies = ops.filter((ops["op_kind"] == "memcpy") & lookup.among(pl.Series(calls), ops["call"]))
     way = _WAYS.get(str(copies["name"][0])) if copies.height and copies["name"].n_unique() == 1 else None
     if way is None or 2 * copies["call"].n_unique() < len(calls):

@@ -163,7 +163,7 @@ def _unlike_steps(profile: Profile) -> tuple[int, int] | None:
     None where fewer than two steps have launches whose grids are recorded.
     """
     ops, steps = profile.steady_ops, steady_steps(profile).height
-    launched = ops.select("name", "grid", "call").filter(ops["grid"].is_not_null() & ops["call"].is_not_null())
+    launched = ops["name", "grid", "call"].filter(ops["grid"].is_not_null() & ops["call"].is_not_null())
     if not launched.height or steps < 2:
         return None
     launch_ns = profile.attributed.api_calls["start_ns"].gather(launched["call"])

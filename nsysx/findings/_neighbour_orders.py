@@ -38,7 +38,7 @@ def _left_ns(order: NeighbourOrder, work: pl.DataFrame, *, trained: bool) -> flo
     Behind a trained layer it has a gradient, too, whether it had one before or not.
     """
     of_sum, of_layer = (work.filter(pl.col("row").is_in(list(rows))) for rows in (order.rows, {order.layer}))
-    forward, backward = (int(of_sum.filter(pl.col("backward") == back)["ns"].sum()) for back in (False, True))
+    forward, backward = (int(of_sum.filter(of_sum["backward"] == back)["ns"].sum()) for back in (False, True))
     if order.layer_first and trained:
         backward = max(backward, forward)
     more_rows = max(0.0, order.grows - 1) * int(of_layer["ns"].sum())
@@ -54,7 +54,7 @@ def _found(
     if not case.notable(case.per_step(taken), REPORTED_SHARE):
         return None
     least = sum(_left_ns(order, work, trained=bool(trained[order.layer])) for order in orders)
-    worth = Instead(gone.select("op", "ns"), least, SHORTER_ROWS_AT_MOST_TIMES * least).worth(case)
+    worth = Instead(gone["op", "ns"], least, SHORTER_ROWS_AT_MOST_TIMES * least).worth(case)
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     dearest = max(orders, key=lambda order: (order.edges * (order.wide - order.narrow), -order.layer))

@@ -95,7 +95,7 @@ def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
 
     Where ops run at the same time, the time is that of the one that began first.
     """
-    ops = ops.select("op", "device", "start_ns", "end_ns")
+    ops = ops["op", "device", "start_ns", "end_ns"]
     ops = ops.clear() if device is None else lookup.having(ops, device=device)
     ops = lookup.ordered(ops, "start_ns", ["op"])
     start, end, reach = ops["start_ns"], ops["end_ns"], ops["end_ns"].cum_max().shift(1)

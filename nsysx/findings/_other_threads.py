@@ -39,7 +39,7 @@ class _Running(NamedTuple):
 def _running(profile: Profile) -> _Running | None:
     lines, xray = profile.ranges.other_lines, profile.ranges.lines
     ranges = profile.ranges.ranges
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
+    steps = ranges.filter((ranges["kind"] == "step") & ranges["own"] & (ranges["process"] == profile.process))
     noted = xray["start_ns"].sort().to_numpy()
     start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
     held = np.searchsorted(noted, end) > np.searchsorted(noted, start)

@@ -273,7 +273,7 @@ class _Products:
         stacks = theirs["stack"].to_list()
         line = self._code.places_of(np.array(self.tops(stacks) if tops else stacks))
         sums = theirs.with_columns(line=pl.Series(line)).group_by("line").agg(pl.col("ns").sum())
-        sums = sums.filter(pl.col("line") >= 0).sort("ns", "line", descending=[True, False])
+        sums = sums.filter(sums["line"] >= 0).sort("ns", "line", descending=[True, False])
         return [(where, ns) for row, ns in sums.iter_rows() if (where := self._code.where(row))]
 
     def _places_apart(self, theirs: pl.DataFrame, *, tops: bool) -> list[tuple[Row, int]]:
@@ -321,8 +321,8 @@ def _without_any(settings: RecordedSettings) -> _Reason:
 def _worth(case: Case, products: _Products, theirs: pl.DataFrame) -> Saving:
     """Return what 16 bits save of products: at the step's own rates for like sizes, else by those of tensor cores."""
     left = left_at_own_rates(case, products.of_flow, forward_ns(theirs), forward_ns(products.halves))
-    tf32 = theirs.filter(pl.col("format") == "tf32")
-    fp32 = theirs.filter(pl.col("format") != "tf32")
+    tf32 = theirs.filter(theirs["format"] == "tf32")
+    fp32 = theirs.filter(theirs["format"] != "tf32")
     if left is not None:
         parts, why = [(theirs, left)], f"if these products are as fast as {ITS_OWN}"
     else:

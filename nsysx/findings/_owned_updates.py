@@ -79,7 +79,7 @@ def owned(profile: Profile) -> Owned | None:
         round(profile.scope.per_step(int(ns.sum()))),
         frozenset(site for stack in distinct.tolist() for site in lines(stack)) - sending,
         tuple(site for site in longest if site not in sending),
-        frozenset(size.filter(pl.col("bytes") > least)["root"].to_list()),
+        frozenset(size.filter(size["bytes"] > least)["root"].to_list()),
         bool(gathers[np.unique(behind[between])].any()),
     )
 

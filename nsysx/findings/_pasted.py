@@ -31,7 +31,7 @@ def edits_of_paste(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ..
     edits: list[Edit] = []
     if inside.height and not {*names}.isdisjoint((*_GRAPHED, *_COMPILED)):
         fusible = case.profile.once(chains_of)
-        extra = ops_of(fusible.filter(~pl.col("longest"))) if not case.program.compiled else frozenset()
+        extra = ops_of(fusible.filter(~fusible["longest"])) if not case.program.compiled else frozenset()
         edits += [RemoveOps(extra)] if extra else []
         if not {*names}.isdisjoint(_GRAPHED):
             edits.append(Graph(calls_of(inside) - kept, by="compiled"))

@@ -38,14 +38,14 @@ KINDS = (
 def pauses_of_kind(case: Case, kind: Kind) -> pl.DataFrame:
     """Return the pauses of one kind of the shown process: columns of ``Ranges.pauses``."""
     rows = case.profile.ranges.pauses
-    return rows.filter((pl.col("kind") == kind.key) & (pl.col("process") == case.process))
+    return rows.filter((rows["kind"] == kind.key) & (rows["process"] == case.process))
 
 
 def pauses_in_words(kind: Kind, pauses: pl.DataFrame) -> str:
     """Return some pauses in words: how many, how many of them full collections, or why they happened."""
     many = f"{pauses.height} {kind.name if pauses.height == 1 else kind.several}"
     if kind.key == "gc":
-        full = pauses.filter(pl.col("generation") == 2).height
+        full = pauses.filter(pauses["generation"] == 2).height
         return f"{many} ({full} of them full)"
     reasons = pauses["reason"].drop_nulls()
     return f"{many} ({reasons[0]})" if len(reasons) else many

@@ -63,7 +63,7 @@ def _found(
     least = most = moved = 0.0
     for picked in picks:
         size = next(
-            (size for name in adds.filter(pl.col("row") == picked.row)["name"] if (size := types_of(name).size)), None
+            (size for name in adds.filter(adds["row"] == picked.row)["name"] if (size := types_of(name).size)), None
         )
         once = rates.memory_ns(2 * (size or 0) * picked.picked * picked.width)
         if once is None:
@@ -75,10 +75,10 @@ def _found(
     taken = case.per_step(int(adds["ns"].sum()))
     if not moved or not case.notable(taken):
         return None
-    worth = Instead(adds.select("op", "ns"), least * case.steps, most * case.steps, at_limit=False).worth(case)
+    worth = Instead(adds["op", "ns"], least * case.steps, most * case.steps, at_limit=False).worth(case)
     if not case.notable(worth.likely_ns or 0):
         return None
-    dearest = max(picks, key=lambda picked: int(adds.filter(pl.col("row") == picked.row)["ns"].sum()))
+    dearest = max(picks, key=lambda picked: int(adds.filter(adds["row"] == picked.row)["ns"].sum()))
     there = f"{in_short(where)}: " if where else ""
     title = f"{there}rows that numbers pick take {units.duration(taken)} in backward: equal ones are added in turn"
     often = dearest.picked / dearest.rows

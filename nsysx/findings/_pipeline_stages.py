@@ -181,7 +181,7 @@ def stages_of(case: Case) -> int:
 
 def _messages(case: Case, kernels: pl.DataFrame) -> float:
     """Return how many messages the shown stage sends or receives in a step: it has no more micro-batches than that."""
-    kinds = ((nccl_notes.kind_of(name), count) for name, count in kernels.select("name", "count").iter_rows())
+    kinds = ((nccl_notes.kind_of(name), count) for name, count in kernels["name", "count"].iter_rows())
     return max(float(sum(count for kind, count in kinds if kind == nccl_notes.SEND_RECEIVE)) / case.steps, 1.0)
 
 

@@ -80,7 +80,7 @@ def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding
 def _of_forms(work: pl.DataFrame, forms: Sequence[ProductForm]) -> pl.DataFrame:
     """Return the GPU ops that go: op, ns."""
     rows = frozenset().union(*(form.rows for form in forms))
-    return work.filter(pl.col("row").is_in(list(rows))).select("op", "ns")
+    return work.filter(pl.col("row").is_in(list(rows)))["op", "ns"]
 
 
 def _least_ns(

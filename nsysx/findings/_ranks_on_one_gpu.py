@@ -40,14 +40,14 @@ def _elsewhere(profile: Profile) -> _Elsewhere | None:
         .group_by("process", "device")
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     )
-    longest = sums.sort("ns", "process", descending=[True, False]).select("process", "device").rows()
+    longest = sums.sort("ns", "process", descending=[True, False])["process", "device"].rows()
     owners: dict[int, int] = {}  # of each GPU the rank that computes most there
     main: dict[int, int] = {}  # of each rank the GPU on which it computes most
     for process, device in longest:
         owners.setdefault(device, process)
         main.setdefault(process, device)
     # A process numbers the GPUs that it sees: ranks that see one each (CUDA_VISIBLE_DEVICES) all call it 0.
-    rows = sums.select("process", "device", "ns").iter_rows()
+    rows = sums["process", "device", "ns"].iter_rows()
     away = [_Elsewhere(*row) for row in rows if row[1] != main[row[0]] and owners[row[1]] != row[0]]
     return max(away, key=lambda each: each.ns, default=None)
 

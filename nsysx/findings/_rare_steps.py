@@ -23,7 +23,7 @@ class _Beside(Case):
 
     @property
     def _spans(self) -> list[tuple[int, int]]:
-        return [] if self.more is None else list(self.more.select("start_ns", "end_ns").iter_rows())
+        return [] if self.more is None else list(self.more["start_ns", "end_ns"].iter_rows())
 
     @cached_property
     def idle(self) -> pl.DataFrame:
@@ -33,7 +33,7 @@ class _Beside(Case):
         made = [steady]
         for start, end in self._spans:
             begin, until = pl.max_horizontal("start_ns", pl.lit(start)), pl.min_horizontal("end_ns", pl.lit(end))
-            inside = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
+            inside = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
             inside = inside.with_columns(ns=until - begin, real_ns=until - begin, start_ns=begin)
             made.append(inside.select(steady.columns).cast(steady.schema))
         return pl.concat(made).sort("start_ns")

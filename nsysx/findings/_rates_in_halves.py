@@ -118,11 +118,11 @@ def multiplying(case: Case, flow: OperatorFlow) -> pl.DataFrame:
         phase=ops["phase"].cast(pl.String).fill_null(""),
     )
     ops = ops.filter(pl.col("format").is_not_null() & ~pl.Series(by_vector(ops["name"]), dtype=pl.Boolean))
-    rows = work_of_operators(case, flow).select("op", "row")
+    rows = work_of_operators(case, flow)["op", "row"]
     return ops.join(rows, on="op", how="left", maintain_order="left").with_columns(pl.col("row").fill_null(-1))
 
 
 def forward_ns(kernels: pl.DataFrame) -> dict[int, int]:
     """Return row -> time in forward (ns, all steps); ``kernels``: row, ns, forward."""
-    chosen = kernels.filter(pl.col("forward") & (pl.col("row") >= 0))
+    chosen = kernels.filter(kernels["forward"] & (kernels["row"] >= 0))
     return dict(chosen.group_by("row").agg(pl.col("ns").sum()).iter_rows())

@@ -29,7 +29,7 @@ def read_at_once(case: Case, waits: frozenset[int]) -> Saving:
 
     That is torch's own work for each value, and what the program does with it: half of it goes, give or take the other half.
     """
-    ops = case.ops.select("op", "call", "op_kind")
+    ops = case.ops["op", "call", "op_kind"]
     copies = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in([*waits, *(call - 1 for call in waits)]))
     calls = waits | frozenset(copies["call"].drop_nulls().to_list())
     cause = (StepPart.SYNC, StepPart.COPY, *(part for part in StepPart if part.idle and part is not StepPart.SYNC))

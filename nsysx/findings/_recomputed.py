@@ -64,7 +64,7 @@ def _free_bytes(memory: Mapping[str, object]) -> int:
 def repeated_share(profile: Profile) -> float:
     """Return which part of the forward's products the backward of compiled functions repeats, 0 where that is not seen."""
     repeated, forward = profile.once(_repeated)
-    again = sum(float(flops) * share for flops, share in repeated.select("flops", "share").iter_rows())
+    again = sum(float(flops) * share for flops, share in repeated["flops", "share"].iter_rows())
     return again / forward if forward else 0.0
 
 
@@ -98,10 +98,8 @@ def _repeated(profile: Profile) -> tuple[pl.DataFrame, int]:
         for name, sizes, n, forwards in counted.iter_rows()
     ]
     counted = counted.with_columns(pl.Series("share", left, dtype=pl.Float64))
-    made = made.join(
-        counted.filter(pl.col("share") > 0).select("name", "sizes", "share"), on=["name", "sizes"], how="inner"
-    )
-    return made.select("row", "flops", "share"), int(forward["flops"].sum())
+    made = made.join(counted.filter(counted["share"] > 0)["name", "sizes", "share"], on=["name", "sizes"], how="inner")
+    return made["row", "flops", "share"], int(forward["flops"].sum())
 
 
 def _matrices(sizes: str) -> str:
@@ -158,7 +156,7 @@ def _between_products(case: Case) -> tuple[int, pl.DataFrame]:
     kernels = operators.filter(pl.col("name").str.starts_with("triton::")).select("row")
     forward = work.filter(pl.col("node").is_null()).join(kernels, on="row", how="semi")
     compiled = pl.col("node").fill_null("").str.starts_with(_COMPILED)
-    return int(forward["ns"].sum()), work.filter(compiled).select("op", "ns")
+    return int(forward["ns"].sum()), work.filter(compiled)["op", "ns"]
 
 
 def taken(case: Case) -> Takes:

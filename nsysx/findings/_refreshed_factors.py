@@ -85,7 +85,7 @@ def _factorizing(profile: Profile, flow: OperatorFlow) -> list[int]:
     )
     phases = ranges.filter((pl.col("kind") == "phase") & (pl.col("name").cast(pl.String) == "optimizer"))
     inside = np.zeros(len(flow.names), np.bool_)
-    for start, end in phases.select("start_ns", "end_ns").iter_rows():
+    for start, end in phases["start_ns", "end_ns"].iter_rows():
         inside |= (flow.start_ns >= start) & (flow.start_ns < end)
     here = [row for row in flow.outermost if inside[row]]
     rows = [row for row in here if _EIGEN.match(flow.names[row]) or _INVERSE.match(flow.names[row])]

@@ -86,7 +86,7 @@ def _least_without_tracing(profile: Profile, recorded_ns: Sequence[int]) -> list
     """Return the least that the work of each rank takes in a step of the shown one without tracing (ns), as recorded where not known."""
     ranks = [profile, *peers.others(profile)]
     cpu, (start, end) = profile.steps.cpu, profile.window
-    begun = cpu.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))["process"]
+    begun = cpu.filter((cpu["start_ns"] >= start) & (cpu["start_ns"] < end))["process"]
     often = [int((begun == rank.process).sum()) for rank in ranks]
     models = [rank_alone.by_itself(rank) for rank in ranks]
     return [

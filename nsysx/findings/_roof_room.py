@@ -37,8 +37,8 @@ def _near_roofs(profile: Profile) -> list[tuple[float, frozenset[int]]]:
     except NotRecorded:
         return []
     reached = done.group_by("kernel").agg(share=pl.col("limit_ns").sum() / pl.col("gpu_ns").sum())
-    near = reached.filter(pl.col("share") >= NEAR_ROOF_SHARE)
+    near = reached.filter(reached["share"] >= NEAR_ROOF_SHARE)
     ops = profile.steady_ops.select("op", kernel=lookup.text(profile.steady_ops["name"]))
     ops = ops.join(near, on="kernel", how="inner")
     held = ops.group_by("kernel", maintain_order=True).agg("op", pl.col("share").first())
-    return [(share, frozenset(op)) for op, share in held.select("op", "share").iter_rows()]
+    return [(share, frozenset(op)) for op, share in held["op", "share"].iter_rows()]

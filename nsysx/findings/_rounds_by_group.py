@@ -153,4 +153,4 @@ def _on_whole_tensors(case: Case, code: CodeLines, places: Sequence[int], rounds
     in_each = SAME_LOOP_SHARE * rounds
     most_alike = pl.col("alike").max().over(of_name)
     part = sized.filter((pl.col("often") >= in_each) & (most_alike <= ONE_SIZE_SHARE * rounds))
-    return frozenset() if part.is_empty() else ops_of(sized.filter(pl.col("alike") >= in_each))
+    return frozenset() if part.is_empty() else ops_of(sized.filter(sized["alike"] >= in_each))

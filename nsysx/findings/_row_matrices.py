@@ -58,7 +58,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 
 def _matrices(case: Case, code: CodeLines, operators: pl.DataFrame) -> list[_Made]:
-    called = operators.unique("kind").select("name", "shapes")
+    called = operators.unique("kind")["name", "shapes"]
     if not any(_of_product(name, sizes_of(shapes or "")) for name, shapes in called.iter_rows()):
         return []
     work = operator_work.work_of(case.profile, operators, "shapes", "caller").drop("name")
@@ -69,7 +69,7 @@ def _matrices(case: Case, code: CodeLines, operators: pl.DataFrame) -> list[_Mad
     work = work.join(places, on="place", how="inner").with_columns(pl.col("shapes", "caller").cast(pl.String))
     matrices = []
     for (file, function), part in work.group_by("file", "function", maintain_order=True):
-        kinds = part.select("operator", "shapes", "caller").unique(maintain_order=True)
+        kinds = part["operator", "shapes", "caller"].unique(maintain_order=True)
         rows = [(name, sizes_of(shapes or ""), caller) for name, shapes, caller in kinds.iter_rows()]
         for size in dict.fromkeys(size for name, sizes, _ in rows if (size := _of_product(name, sizes))):
             texts = [

@@ -75,7 +75,7 @@ def _work_of_samples(case: Case) -> pl.DataFrame:
 
 def _paste(case: Case, work: pl.DataFrame, batch: int) -> str:
     """Return what is to be pasted: with the line that works on each sample, where it is known."""
-    most = longest_place(work.filter(pl.col("op_kind") == "kernel"))
+    most = longest_place(work.filter(work["op_kind"] == "kernel"))
     text = (text_of(texts(case.profile), *most) or "").strip() if most else ""
     done = (
         f"# here, for all samples at once: {_line_remedies.quoted(text)}" if text and not _MOVES.search(text) else "..."

@@ -60,7 +60,7 @@ def _gone(profile: Profile) -> _SentInVain:
             owed -= gap
             entered.append(first)
     like = np.arange(calls.height) if repeats is None else repeats.like
-    steady, ops = profile.steady_calls["call"].to_numpy(), profile.steady_ops.select("op", "call").drop_nulls()
+    steady, ops = profile.steady_calls["call"].to_numpy(), profile.steady_ops["op", "call"].drop_nulls()
     of_op = like[ops["call"].to_numpy()]
 
     def launched(chosen: Iterable[I64]) -> frozenset[int]:

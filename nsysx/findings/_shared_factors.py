@@ -94,7 +94,7 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, group: list[_Factorized])
     taken = int(gone["ns"].sum())
     if not case.notable(case.per_step(taken), REPORTED_SHARE):
         return None
-    worth = Instead(gone.select("op", "ns"), least, most).worth(case)
+    worth = Instead(gone["op", "ns"], least, most).worth(case)
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     code = case.profile.code()

@@ -51,7 +51,7 @@ def alone(case: Case, settings: RecordedSettings | None) -> Saving | None:
     others = case.ops.filter((case.ops["op_kind"] == "kernel") & ~case.ops["op"].is_in(kernels["op"].implode()))
     left = (1 - slices.slice_ns / kernels["ns"]).clip(0)
     grains = (left / CLOCK_FACTOR_GRAIN).round() * CLOCK_FACTOR_GRAIN
-    grouped = kernels.group_by(left=grains, maintain_order=True).agg("op").select("left", "op").rows()
+    grouped = kernels.group_by(left=grains, maintain_order=True).agg("op")["left", "op"].rows()
     likely = [ScaleOps(frozenset(ops), factor, less_work=True) for factor, ops in grouped]
     least = [ScaleOps(frozenset(ops), factor / full_clock, less_work=True) for factor, ops in grouped]
     least.append(ScaleOps(frozenset(others["op"].to_list()), 1 / full_clock, less_work=True))

@@ -102,7 +102,7 @@ def in_buckets(case: Case, settings: RecordedSettings | None) -> Saving | None:
     members = nccl_notes.members(case.profile.trace).get(case.process, {})
     sizes = [message.bytes for message in nccl_notes.messages(case.profile.trace, ops, members)]
     noted = ops.select(ns=pl.col("end_ns") - pl.col("start_ns"), bytes=pl.Series(sizes, dtype=pl.Int64)).drop_nulls()
-    noted = noted.filter((pl.col("ns") > 0) & (pl.col("bytes") > 0))
+    noted = noted.filter((noted["ns"] > 0) & (noted["bytes"] > 0))
     if not noted.height or noted.height < ops.height:
         return None
     # The largest of them, or the one that waits least for the other ranks.

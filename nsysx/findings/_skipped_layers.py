@@ -69,12 +69,12 @@ def _layers_of_steps(profile: Profile) -> dict[int, set[tuple[str, str]]]:
     is_module = (
         (pl.col("kind") == "module") & (pl.col("process") == steps.process) & ~pl.col("repeated") & ~pl.col("recompute")
     )
-    modules = ranges.filter(is_module).select("start_ns", "end_ns", "name").sort("start_ns")
-    tiles = steps.cpu.filter(pl.col("process") == steps.process).sort("start_ns")
+    modules = ranges.filter(is_module)["start_ns", "end_ns", "name"].sort("start_ns")
+    tiles = steps.cpu.filter(steps.cpu["process"] == steps.process).sort("start_ns")
     tiles = tiles.select("start_ns", pl.col("end_ns").alias("until_ns"), "number")
     inside = modules.join_asof(tiles, on="start_ns", strategy="backward").filter(pl.col("end_ns") <= pl.col("until_ns"))
     ran: dict[int, set[tuple[str, str]]] = {}
-    for number, name in inside.select("number", "name").iter_rows():
+    for number, name in inside["number", "name"].iter_rows():
         layers, match = ran.setdefault(number, set()), _LAYER.search(name)
         if match:
             layers.add((match[1], name))

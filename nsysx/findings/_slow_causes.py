@@ -197,7 +197,7 @@ def _saves_nothing(case: Case) -> bool:
 
 def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
     """Return each stretch with the gap of the device that ends at its begin, and the one that begins at its end."""
-    ops = case.ops.select("start_ns", "end_ns").filter(case.ops["device"] == case.device).sort("start_ns")
+    ops = case.ops["start_ns", "end_ns"].filter(case.ops["device"] == case.device).sort("start_ns")
     start, reach = ops["start_ns"].to_numpy(), ops["end_ns"].cum_max().to_numpy()
     before, behind = np.searchsorted(start, first, side="left") - 1, np.searchsorted(start, last, side="left")
     earlier = np.where(before >= 0, np.minimum(reach[np.maximum(before, 0)], first), first)

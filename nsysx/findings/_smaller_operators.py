@@ -273,7 +273,7 @@ def _few_of_permutation(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
     for order, kept in few.items():
         if order in readers or kept * FEWEST_LEFT_OF_DRAWN > many[order]:
             continue
-        ops = ops_of(work.filter(pl.col("row") == orders[order]))
+        ops = ops_of(work.filter(work["row"] == orders[order]))
         made = place_of_operator(code, flow, flow.start_ns[[orders[order]]])
         title = f"{in_short(made) or 'One line'} puts {units.count(many[order])} numbers in random order and takes {units.count(kept)}"
         fix, line = (

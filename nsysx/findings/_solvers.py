@@ -24,9 +24,7 @@ def in_solvers(case: Case) -> npt.NDArray[np.bool_]:
     solves = np.asarray(lookup.matching(kernels["name"], SOLVERS), np.bool_)
     if not solves.any():
         return solves
-    when = kernels.select("op").join(
-        case.ops.select("op", "stream", "start_ns"), on="op", how="left", maintain_order="left"
-    )
+    when = kernels.select("op").join(case.ops["op", "stream", "start_ns"], on="op", how="left", maintain_order="left")
     order = np.lexsort((when["start_ns"].to_numpy(), when["stream"].to_numpy()))
     native: npt.NDArray[np.bool_] = np.asarray(lookup.matching(kernels["name"], _OWN), np.bool_)[order]
     stream = when["stream"].to_numpy()[order]

@@ -37,7 +37,7 @@ def findings_of(case: Case, rule: Rule, done: pl.DataFrame) -> list[Finding]:
         ["operation", "place"], maintain_order=True
     )
     ops_of_line: dict[int, frozenset[int]] = {}
-    for operation, line_row in products.select("operation", "place").iter_rows():
+    for operation, line_row in products["operation", "place"].iter_rows():
         theirs = operator_executions.ops_at(case.profile, operation, line_row)
         if not merged.isdisjoint(theirs):
             ops_of_line[line_row] = ops_of_line.get(line_row, frozenset()) | theirs

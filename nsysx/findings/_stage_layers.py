@@ -197,7 +197,7 @@ def _parts(profile: Profile) -> _StageParts | None:
 def _classes(profile: Profile) -> dict[str, str]:
     """Return the classes of a rank's own modules, by name: one name is often a layer on one rank, and an embedding or a head on another."""
     ranges = profile.ranges.ranges
-    of_rank = ranges.filter((pl.col("process") == profile.process) & (pl.col("kind") == "module"))
+    of_rank = ranges.filter((ranges["process"] == profile.process) & (ranges["kind"] == "module"))
     return dict(of_rank.select(pl.col("name", "cls").cast(pl.String)).drop_nulls().unique("name").iter_rows())
 
 

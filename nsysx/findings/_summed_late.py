@@ -91,13 +91,13 @@ def _rounds(profile: Profile, called: I64, size: I64) -> tuple[int, int]:
     """
     ranges = profile.ranges.ranges.filter((pl.col("process") == profile.process) & pl.col("own") & ~pl.col("repeated"))
     phases = (
-        ranges.filter(pl.col("kind") == "phase")
+        ranges.filter(ranges["kind"] == "phase")
         .select("start_ns", "end_ns", pl.col("name").cast(pl.String))
         .sort("start_ns")
     )
-    for start, end in ranges.filter(pl.col("kind") == "step").select("start_ns", "end_ns").sort("start_ns").iter_rows():
+    for start, end in ranges.filter(ranges["kind"] == "step")["start_ns", "end_ns"].sort("start_ns").iter_rows():
         inside = phases.filter(pl.col("start_ns").is_between(start, end))
-        begins = inside.filter(pl.col("name") == "backward")["start_ns"].to_numpy()
+        begins = inside.filter(inside["name"] == "backward")["start_ns"].to_numpy()
         of_step = (called >= start) & (called < end)
         if len(begins) < FEWEST_MICRO_STEPS or not of_step.any():
             continue
@@ -112,7 +112,7 @@ def _rounds(profile: Profile, called: I64, size: I64) -> tuple[int, int]:
 
 def _early(profile: Profile, called: I64, op: I64, each: int) -> frozenset[int]:
     """Return the GPU ops of all but the last round of each steady step."""
-    steps = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort().to_numpy()
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["start_ns"].sort().to_numpy()
     step = np.searchsorted(steps, called, side="right")
     rounds = (op[step == number] for number in np.unique(step))  # in order of their calls
     return frozenset(number for those in rounds for number in those[:-each].tolist())

@@ -57,7 +57,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     op = case.ops["op"].to_numpy()
     work = case.ops.select("op", "call", pl.col("name").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
     work = work.with_columns(tensor=pl.Series(taken.tensor[op]), work=pl.Series(taken.work[op]))
-    work = work.filter(pl.col("tensor") >= 0)
+    work = work.filter(work["tensor"] >= 0)
     places = _places_of_tensors(case, code, taken)
     groups = _groups(code, taken.tensors, work, places)
     return [finding for group in groups if (finding := _found(case, rule, group)) is not None]
@@ -69,7 +69,7 @@ def _places_of_tensors(case: Case, code: CodeLines, taken: TakenApart) -> dict[i
     rows = pl.DataFrame(
         {"tensor": taken.tensor, "place": code.places_of(code.op), "ns": ops["end_ns"] - ops["start_ns"]}
     )
-    rows = rows.filter((pl.col("tensor") >= 0) & (pl.col("place") >= 0))
+    rows = rows.filter((rows["tensor"] >= 0) & (rows["place"] >= 0))
     sums = rows.group_by("tensor", "place").agg(pl.col("ns").sum()).sort("tensor", "place")
     # Few calls of a step that is not quite like another one have the line of a neighbour.
     sums = sums.filter(pl.col("ns") >= LINE_OF_PIECES_SHARE * pl.col("ns").sum().over("tensor"))
@@ -114,7 +114,7 @@ def _found(case: Case, rule: Rule, group: _PieceLines) -> Finding | None:
         fix = _packed_attention.fix_of(lines[0].text if lines else None)
     if fix is None:
         return None
-    gone, left = group.ops.filter(pl.col("work") != PieceWork.COPY), _left_ns(group)
+    gone, left = group.ops.filter(group.ops["work"] != PieceWork.COPY), _left_ns(group)
     edits = _edits(case, group, gone, left)
     if attention is not None:
         launching = case.calls.filter(case.calls["call"].is_in(group.ops["call"].drop_nulls().unique().to_list()))
@@ -152,7 +152,7 @@ def _edits(case: Case, group: _PieceLines, gone: pl.DataFrame, left_ns: float) -
     """Return what is not launched any more, and how long the copies then take that join what was taken, with one launch for each tensor."""
     launching = case.calls.filter(case.calls["call"].is_in(gone["call"].drop_nulls().unique().to_list()))
     edits = edits_without(launching, case.ops, leading=True)
-    copies = group.ops.filter(pl.col("work") == PieceWork.COPY)
+    copies = group.ops.filter(group.ops["work"] == PieceWork.COPY)
     copied = int(copies["ns"].sum())
     if copied and left_ns > copied:
         edits.append(ScaleOps(ops_of(copies), left_ns / copied, less_work=True))
@@ -187,7 +187,7 @@ def _left_ns(group: _PieceLines) -> float:
 
 
 def _title(case: Case, group: _PieceLines, where: Row, taken_ns: int) -> str:
-    fills = group.ops.filter(pl.col("work") == PieceWork.FILL)
+    fills = group.ops.filter(group.ops["work"] == PieceWork.FILL)
     made = fills.height / max(case.steps, 1) if group.by != AGAIN else _pieces_per_step(case, group)
     return (
         f"{f'{in_short(where)}: ' if where else ''}backward makes {units.count(made)} whole gradients, one for each piece of a tensor: "
@@ -197,14 +197,14 @@ def _title(case: Case, group: _PieceLines, where: Row, taken_ns: int) -> str:
 
 def _pieces_per_step(case: Case, group: _PieceLines) -> float:
     """Return how many pieces are taken in a step: one more than what is added up, for each tensor."""
-    adds = group.ops.filter(pl.col("work") == PieceWork.ADD).height / max(case.steps, 1)
+    adds = group.ops.filter(group.ops["work"] == PieceWork.ADD).height / max(case.steps, 1)
     pieces = [len(tensor.pieces) for tensor in group.tensors.values()]
     return adds * sum(pieces) / max(sum(pieces) - len(pieces), 1)
 
 
 def _detail(case: Case, group: _PieceLines, left_ns: float) -> str:
     largest = max(group.tensors.values(), key=lambda tensor: math.prod(tensor.size))
-    adds = group.ops.filter(pl.col("work") == PieceWork.ADD)
+    adds = group.ops.filter(group.ops["work"] == PieceWork.ADD)
     named = [types_of(name).size for name in adds["name"].unique().to_list()]
     sizes = {each for each in named if each}
     size = f" ({units.size(math.prod(largest.size) * sizes.pop())})" if len(sizes) == 1 else ""

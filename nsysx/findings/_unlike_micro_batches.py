@@ -34,7 +34,7 @@ def _pieces(profile: Profile) -> F64:
     sends = ((ops["cls"] == DeviceActivity.COMM.value) & names.replace_strict(kinds, default=False)).to_numpy()
     computes = (ops["cls"] == DeviceActivity.COMPUTE.value).to_numpy()
     called, ns = ops["call_start_ns"].to_numpy(), (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    starts = profile.steps.cpu.filter(pl.col("process") == profile.process)["start_ns"].sort().to_numpy()
+    starts = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)["start_ns"].sort().to_numpy()
     step = np.searchsorted(starts, called, side="right")
     rows = list[F64]()
     for number in np.unique(step):

@@ -182,7 +182,7 @@ def _work(case: Case) -> pl.DataFrame:
 def backwards_of_program(case: Case) -> tuple[I64, I64]:
     """Return when each backward of the program begins and ends."""
     chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
-    backwards = case.profile.ranges.ranges.filter(chosen).select("start_ns", "end_ns").sort("start_ns")
+    backwards = case.profile.ranges.ranges.filter(chosen)["start_ns", "end_ns"].sort("start_ns")
     return backwards["start_ns"].to_numpy(), backwards["end_ns"].to_numpy()
 
 

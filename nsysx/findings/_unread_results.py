@@ -164,7 +164,7 @@ def _lines_of_step(profile: Profile, flow: OperatorFlow, code: CodeLines) -> set
         pl.col("own"),
         pl.col("start_ns") <= first,
         pl.col("end_ns") > first,
-    ).select("start_ns", "end_ns")
+    )["start_ns", "end_ns"]
     if open_on is None or not step.height:
         return set()
     start, end = step.row(0)

@@ -95,7 +95,7 @@ def _written(profile: Profile) -> float:
     stepping = ranges.filter(
         pl.col("own"), pl.col("process") == profile.process, pl.col("name").cast(pl.String) == "optimizer"
     )
-    spans, whole = stepping.select("start_ns", "end_ns").rows(), 0
+    spans, whole = stepping["start_ns", "end_ns"].rows(), 0
     for row in flow.outermost:
         begin_ns = int(flow.start_ns[row])
         if _UPDATES.match(flow.names[row]) and not any(start <= begin_ns < end for start, end in spans):

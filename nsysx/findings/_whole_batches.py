@@ -152,7 +152,7 @@ def _gather_ns(case: Case, numbers: int) -> float | None:
     noted = case.profile.once(with_messages).join(
         case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")), on="op", how="inner"
     )
-    large = noted.filter((pl.col("bytes") >= LARGE_MESSAGE_BYTES) & (pl.col("kind") == "allreduce"))
+    large = noted.filter((noted["bytes"] >= LARGE_MESSAGE_BYTES) & (noted["kind"] == "allreduce"))
     if not large.height:
         return None
     fastest = large.select((pl.col("ns") / pl.col("bytes")).min()).item()  # the others wait for a rank besides

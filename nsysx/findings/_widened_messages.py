@@ -63,7 +63,7 @@ def _by_bits(profile: Profile, of_calls: OperatorOfCalls) -> OperatorsByBits:
     )
     bytes_of: dict[int, set[int]] = {}
     widens, narrows = set[int](), set[int]()
-    for row, name, of_product in launched.filter(pl.col("row") >= 0).unique(maintain_order=True).iter_rows():
+    for row, name, of_product in launched.filter(launched["row"] >= 0).unique(maintain_order=True).iter_rows():
         types = types_of(name)
         if types.vector:  # it moves bytes of any type
             continue
@@ -94,7 +94,7 @@ def _widened(profile: Profile) -> _Widened | None:
     chosen = [row for row, n in of_line.items() if n >= MOST_SHARE * numbers[line_rows == row].sum()]
     if not chosen:
         return None
-    comm = profile.steady_ops.select("op", "cls", "name", "start_ns", "end_ns").filter(
+    comm = profile.steady_ops["op", "cls", "name", "start_ns", "end_ns"].filter(
         profile.steady_ops["cls"] == DeviceActivity.COMM.value
     )
     function = code.places["function"].to_list()

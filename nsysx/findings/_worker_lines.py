@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-import polars as pl
-
 from nsysx import ids, units
 from nsysx.analyses import lines
 from nsysx.findings._case import Case, Fix
@@ -122,7 +120,7 @@ def share_of_batch(ns: float, followed: WorkerBatch) -> str:
 
 def handed_bytes(case: Case) -> float:
     """Return how many bytes go to the GPU in a step."""
-    to_gpu = case.ops.filter((pl.col("op_kind") == "memcpy") & (pl.col("name") == "HtoD"))
+    to_gpu = case.ops.filter((case.ops["op_kind"] == "memcpy") & (case.ops["name"] == "HtoD"))
     return int(to_gpu["bytes"].sum()) / max(case.steps, 1)
 
 

@@ -69,7 +69,7 @@ def wrapper_calls(case: Case) -> WrapperCalls | None:
     if settings is None or wrapper is None or wrapper.get("broadcast_buffers") is not True or not buffers:
         return None
     profile = case.profile
-    steps = profile.steps.cpu.filter(pl.col("process") == case.process)
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == case.process)
     between = profile.steps.between.filter(pl.col("process") == case.process)
     if not steps.height or not between.height:
         return None

@@ -51,10 +51,10 @@ REQUIRES = ("first_calls",)
 def _clock(case: Case) -> tuple[int, int] | None:
     """Return (steps, ns per step) as read by a clock that runs from the first step to the end of the steady ones."""
     steps = case.profile.steps
-    begun = steps.cpu.filter((pl.col("process") == steps.process) & (pl.col("start_ns") < case.window[1]))
+    begun = steps.cpu.filter((steps.cpu["process"] == steps.process) & (steps.cpu["start_ns"] < case.window[1]))
     if steps.steady is None or not begun.height:
         return None
-    count = int(begun.filter(pl.col("index") <= steps.steady[1]).height)
+    count = int(begun.filter(begun["index"] <= steps.steady[1]).height)
     first = begun.select(pl.col("start_ns").min()).item()
     return (count, (case.window[1] - int(first)) // count) if count else None
 
@@ -66,7 +66,7 @@ def check(case: Case) -> list[Finding]:
     if case.profile.steps.whole:
         window = case.window[1] - case.window[0]
         # The table holds all processes, the window is that of one.
-        bill = int(costs.filter(pl.col("process") == case.process)["one_time_ns"].sum())
+        bill = int(costs.filter(costs["process"] == case.process)["one_time_ns"].sum())
         if bill < FIRST_CALL_SHARE * window:
             return case.clear(RULE, "the window holds next to no one-time cost")
         evidence: list[Row] = [
@@ -98,7 +98,7 @@ def check(case: Case) -> list[Finding]:
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)
     evidence = [
         {"call": str(name), "kernel": kernel, "one_time_ns": ns}
-        for name, kernel, ns in worst.select("name", "kernel", "one_time_ns").iter_rows()
+        for name, kernel, ns in worst["name", "kernel", "one_time_ns"].iter_rows()
     ]
     return [
         Found(

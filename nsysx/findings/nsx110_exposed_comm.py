@@ -117,9 +117,7 @@ _PIPELINE = Fix.by_name(
 def _advice(case: Case, kernels: pl.DataFrame) -> Fix:
     """Return what to do, by the kind of communication and the ranks in the report; ``kernels``: name, count, ns."""
     between_two = sum(
-        ns
-        for name, ns in kernels.select("name", "ns").iter_rows()
-        if nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE
+        ns for name, ns in kernels["name", "ns"].iter_rows() if nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE
     )
     rows = rank_rows(case)
     # An exchange among all ranks is made of the same kernels: where all ranks are known, it is seen whether two have messages of their own.

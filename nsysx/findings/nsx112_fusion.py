@@ -93,7 +93,7 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*keys, fusible.astype(np.int8))])
     # It writes numbers of its own and reads nothing that the kernel before it wrote.
     new |= family == FUSIBLE.index("random")
-    new |= _other_size(ops.select("name", "grid", "block")[rows])
+    new |= _other_size(ops["name", "grid", "block"][rows])
     # Two in a row put together tensors that have nothing in common, as keys and values.
     puts = lookup.matching(ops["name"], JOINS)[rows]
     new[1:] |= puts[1:] & puts[:-1]
@@ -108,7 +108,7 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
         most = np.repeat(np.maximum.reduceat(ns, first), np.diff(first, append=len(run)))
         candidates = np.flatnonzero(ns == most)
         longest[candidates[np.diff(run[candidates], prepend=0) != 0]] = True  # of equal ones the first
-    chains: pl.DataFrame = ops.select("op", "module", "phase")[rows]
+    chains: pl.DataFrame = ops["op", "module", "phase"][rows]
     return chains.with_columns(ns=ns, run=run, longest=longest)
 
 
@@ -183,7 +183,7 @@ def _hand_written(case: Case, chains: pl.DataFrame) -> tuple[str, int] | None:
     """
     classes = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).unique("module")
     inner = chains.with_columns(pl.col("module").cast(pl.String), kernels=pl.len().over("run", "module"))
-    inner = inner.filter((pl.col("kernels") >= HAND_WRITTEN_KERNELS) & ~pl.col("longest")).join(classes, on="module")
+    inner = inner.filter((inner["kernels"] >= HAND_WRITTEN_KERNELS) & ~inner["longest"]).join(classes, on="module")
     sums = inner.group_by("cls").agg(pl.col("ns").sum()).drop_nulls().sort("ns", "cls", descending=[True, False])
     if not sums.height or not case.notable(case.per_step(int(sums["ns"][0])), HAND_WRITTEN_SHARE):
         return None
@@ -200,10 +200,10 @@ def check(case: Case) -> list[Finding]:
     if case.ops.height and not of_modules(case.ops).any():
         return case.cannot_tell(RULE, "which kernels share data is unknown: no module is marked", "nsysx run -- CMD")
     chains = case.profile.once(chains_of)
-    extra = chains.filter(~pl.col("longest"))
+    extra = chains.filter(~chains["longest"])
     cost = case.per_step(int(extra["ns"].sum()))
     # A chain in one kernel has one launch, without the host code between: a step that is nearly launch-bound gains by both.
-    fused = Fuse(calls_of(case.ops.select("op", "call").filter(case.ops["op"].is_in(chains["op"].implode()))))
+    fused = Fuse(calls_of(case.ops["op", "call"].filter(case.ops["op"].is_in(chains["op"].implode()))))
     worth = case.worth(RemoveOps(ops_of(extra)), fused, cause=RULE.cause, bound=True) if extra.height else Saving(0, "")
     # How many launches a compiler leaves is not known: no more than time on the GPU counts.
     bound = min(cost if worth.likely_ns is None else min(cost, worth.likely_ns), case.step_ns)

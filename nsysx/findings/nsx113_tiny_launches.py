@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
     single = case.profile.attributed.api_calls["gpu_ops"].gather(kernels["call"]) == 1
     key = ["part", "phase"]
     tiny = (
-        _part(kernels.select("module", "phase", "ns").filter(single).drop_nulls("module"))
+        _part(kernels["module", "phase", "ns"].filter(single).drop_nulls("module"))
         .group_by(key)
         .agg(
             pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"), pl.col("ns").sum().alias("kernel_ns")

@@ -87,7 +87,7 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
     call that waits belongs to that call (NSX101).
     """
-    pieces = case.idle.select("cause", "op", "gap", "began_in", "start_ns", "end_ns", "ns", "real_ns")
+    pieces = case.idle["cause", "op", "gap", "began_in", "start_ns", "end_ns", "ns", "real_ns"]
     host = pieces.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
@@ -100,7 +100,7 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
     usual = _usual_pause(case.calls)
     least = max(STALL_NS, STALL_TIMES * usual) if usual is not None else STALL_NS
-    return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns", *keys)
+    return gaps.filter(gaps["ns"] >= least).select("op", "ns", "real_ns", *keys)
 
 
 def _usual_pause(calls: pl.DataFrame) -> float | None:
@@ -118,7 +118,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
 
     Such steps copy from 1 MB on and ten times what the usual step does. The program gathers before the first copy and writes after.
     """
-    ops = case.ops.select("op", "call", "op_kind", "name", "bytes", "end_ns", "device")
+    ops = case.ops["op", "call", "op_kind", "name", "bytes", "end_ns", "device"]
     if case.device is None:
         return np.zeros(gaps.height, np.bool_)
     ops = lookup.having(ops, device=case.device)
@@ -126,7 +126,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     if not gaps.height or not out.any():
         return np.zeros(gaps.height, np.bool_)
     calls = case.profile.attributed.api_calls["start_ns"]
-    copies = ops.select("op", "call", "bytes").filter(out.fill_null(False))
+    copies = ops["op", "call", "bytes"].filter(out.fill_null(False))
     step = step_of(case.profile, calls.gather(copies["call"].fill_null(0)))  # the one in which it is launched
     moved = np.zeros(steady_steps(case.profile).height + 1, np.int64)
     np.add.at(moved, step, copies["bytes"].fill_null(0).to_numpy())
@@ -134,7 +134,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     saved = copies.filter(pl.Series(saves[step], dtype=pl.Boolean))
     if not saved.height:
         return np.zeros(gaps.height, np.bool_)
-    ops = lookup.ordered(ops.select("op", "end_ns"), "end_ns", ["op"])
+    ops = lookup.ordered(ops["op", "end_ns"], "end_ns", ["op"])
     last = np.searchsorted(ops["end_ns"].to_numpy(), gaps["start_ns"].to_numpy(), side="right") - 1
     behind = np.isin(ops["op"].to_numpy()[np.maximum(last, 0)], saved["op"].to_numpy()) & (last >= 0)
     return np.asarray(behind | np.isin(gaps["op"].to_numpy(), saved["op"].to_numpy()), np.bool_)
@@ -313,9 +313,9 @@ def _as_one_change(stalls: pl.DataFrame) -> pl.DataFrame:
         *(pl.when(pl.col(k.key) >= MOST_SHARE * pl.col("ns")).then(pl.lit(k.key)) for k in _pauses.KINDS), pl.lit("")
     )
     stalls = stalls.with_columns(mostly.alias("paused_by"))
-    parts = [stalls.filter(pl.col("paused_by") == "")]
+    parts = [stalls.filter(stalls["paused_by"] == "")]
     for kind in _pauses.KINDS:
-        part = stalls.filter(pl.col("paused_by") == kind.key)
+        part = stalls.filter(stalls["paused_by"] == kind.key)
         if part.height:
             sums = part.group_by(*SITE).agg(pl.col("real_ns").sum())
             most = sums.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True).head(1)

@@ -106,8 +106,8 @@ def check(case: Case) -> list[Finding]:
     if not case.stepless and communicates.any():
         return case.clear(RULE, "the ranks of a job synchronize for one another in its steps: that times no operation")
     findings = []
-    ops = lookup.having(ops.select("process", "name", "cls", "start_ns", "end_ns"), process=case.process)
-    kernels = ops.filter(pl.col("cls") == DeviceActivity.COMPUTE.value)
+    ops = lookup.having(ops["process", "name", "cls", "start_ns", "end_ns"], process=case.process)
+    kernels = ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
     whole_ns, misread_ns = (kernels["end_ns"] - kernels["start_ns"]).sum(), 0.0
     shown_names = set(ops["name"].drop_nulls().unique().cast(pl.String))
     for row in case.typed_rows(stopwatch.ROWS):

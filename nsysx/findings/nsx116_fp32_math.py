@@ -129,7 +129,7 @@ def _elsewhere(case: Case, told: frozenset[int], meant: frozenset[int]) -> list[
         )
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
-    of_conv = int(fp32_kernels.filter(pl.col("family") == "convolution")["ns"].sum())
+    of_conv = int(fp32_kernels.filter(fp32_kernels["family"] == "convolution")["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
     attends = lookup.matching(fp32_kernels["name"], _FP32_ATTENTION)
     if 2 * int(fp32_kernels.filter(pl.Series(attends, dtype=pl.Boolean))["ns"].sum()) > int(fp32_kernels["ns"].sum()):

@@ -93,7 +93,7 @@ def _fix(case: Case, kernels: pl.DataFrame) -> Fix:
             "sdpa-fused", text=f"{_FIX_OF_CALL.text} (queries of {slow.query}{', with a mask' if slow.masked else ''})"
         )
     tree = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
-    theirs = tree.filter(pl.col("cls") == _MODULE)["module"].drop_nulls()
+    theirs = tree.filter(tree["cls"] == _MODULE)["module"].drop_nulls()
     module = case.ops.filter(case.ops["op"].is_in(kernels["op"].implode()))["module"].cast(pl.String)
     return _FIX_OF_MODULE if 2 * int(module.is_in(theirs.implode()).sum()) > kernels.height else _FIX
 

@@ -138,7 +138,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     """Return the finding of one module, None where masks are not worth a word."""
     work = mask_kernels.filter(lookup.same_values(row, ("module",)))
     chosen = case.ops["module"].is_null() if row["module"] is None else case.ops["module"] == row["module"]
-    of_module = case.ops.select("phase", "name").filter(chosen & (case.ops["op_kind"] == "kernel"))
+    of_module = case.ops["phase", "name"].filter(chosen & (case.ops["op_kind"] == "kernel"))
     loss = _is_loss(case, row["module"], of_module["phase"].unique(), of_module["name"])
     if not loss:  # a graph network scatters, a router sorts: only the kernels of the mask itself could go
         neutral = [name for name in work["name"].unique() if _origin(name) in _NEUTRAL]

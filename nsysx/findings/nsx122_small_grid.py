@@ -69,9 +69,9 @@ def check(case: Case) -> list[Finding]:
             RULE, "the report does not say how many SMs the device has, or how kernels were launched"
         )
     small = shapes.filter(
-        (pl.col("limit") == kernel_shapes.SMALL_GRID)
-        & (pl.col("median_ns") >= SMALL_GRID_KERNEL_NS)
-        & (pl.col("cls") == DeviceActivity.COMPUTE.value)
+        (shapes["limit"] == kernel_shapes.SMALL_GRID)
+        & (shapes["median_ns"] >= SMALL_GRID_KERNEL_NS)
+        & (shapes["cls"] == DeviceActivity.COMPUTE.value)
     )
     ops = _alone(case, small) if small.height else None
     cost = case.per_step(float(ops["lost"].sum())) if ops is not None else 0

@@ -90,10 +90,10 @@ def _costs(case: Case) -> pl.DataFrame:
     """Return the samples in host code with their place, and the idle time of each: ns (as recorded), real_ns (untraced)."""
     lines = known_lines(case.profile)
     assert lines is not None
-    host = case.idle.filter(pl.col("cause") == CAUSES["idle_ns"])
+    host = case.idle.filter(case.idle["cause"] == CAUSES["idle_ns"])
     # Part of each gap is due to tracing; the line gets the rest.
     left = host.group_by("op").agg((pl.col("real_ns").sum() / pl.col("ns").sum().clip(1)).alias("_left"))
-    seen = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"]).join(
+    seen = lines.seen.filter(lines.seen["cause"] == CAUSES["idle_ns"]).join(
         left, on="op", how="left", maintain_order="left"
     )
     places = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))

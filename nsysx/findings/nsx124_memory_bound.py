@@ -22,8 +22,6 @@ Harmless when
 
 from __future__ import annotations
 
-import polars as pl
-
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
@@ -50,7 +48,7 @@ def check(case: Case) -> list[Finding]:
     measured = shapes.drop_nulls("dram")
     if not measured.height:
         return case.cannot_tell(RULE, "no kernel ran alone for ten samples of the memory bandwidth")
-    bound = measured.filter(pl.col("limit") == kernel_shapes.DRAM)
+    bound = measured.filter(measured["limit"] == kernel_shapes.DRAM)
     taken = case.per_step(int(bound["total_ns"].sum()))
     if not case.notable(taken, REPORTED_SHARE):
         highest = measured.row(int(measured["dram"].arg_max() or 0), named=True)

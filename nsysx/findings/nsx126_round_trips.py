@@ -184,7 +184,7 @@ def _loops(case: Case) -> list[_Loop]:
     An operator that waits several times, as ``bincount`` does for the least and the largest number, asks once.
     """
     api = case.profile.attributed.api_calls
-    waited = case.profile.once(waiting.waits).calls.select("call", "asks", "index")
+    waited = case.profile.once(waiting.waits).calls["call", "asks", "index"]
     of_rounds = calls_of_rounds(case.profile)
     waited = waited.filter(~pl.col("call").is_in(list(of_rounds)))
     for constants in calls_for_constants(case).values():  # no loop: the same is asked in each layer
@@ -216,7 +216,7 @@ def _loops(case: Case) -> list[_Loop]:
             pl.col("call"),
         )
     )
-    often = each.filter((pl.col("len") >= FEWEST_ROUNDS * case.steps) & (2 * pl.col("steps") >= case.steps))
+    often = each.filter((each["len"] >= FEWEST_ROUNDS * case.steps) & (2 * each["steps"] >= case.steps))
     often = often.with_columns(module.map_elements(folded, pl.String).alias("name")).sort("module")
     return [
         _Loop(

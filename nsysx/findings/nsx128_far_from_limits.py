@@ -60,7 +60,7 @@ def check(case: Case) -> list[Finding]:
         .agg(pl.col("ns").sum())
         .sort("ns", "name", descending=[True, False])
     )
-    names = every.filter(pl.col("ns") >= FAR_KERNEL_OF_STEP_SHARE * case.step_ns * case.steps)
+    names = every.filter(every["ns"] >= FAR_KERNEL_OF_STEP_SHARE * case.step_ns * case.steps)
     if not names.height:
         return case.clear(
             RULE, f"no kernel of the program's own takes {units.bound(FAR_KERNEL_OF_STEP_SHARE)} of the step"
@@ -138,10 +138,10 @@ def _reasons_of_counters(case: Case, name: str, needed: float | None, launch_ns:
 def _few_warps(case: Case, name: str) -> str:
     """Return what keeps an SM from holding enough warps of a kernel to hide what each of them waits for, "" for nothing."""
     shapes = case.profile.once(kernel_shapes.shapes).filter(pl.col("name").cast(pl.String) == name)
-    few = shapes.filter(pl.col("occupancy") < HIDING_OCCUPANCY).sort("total_ns", descending=True)
+    few = shapes.filter(shapes["occupancy"] < HIDING_OCCUPANCY).sort("total_ns", descending=True)
     if 2 * int(few["total_ns"].sum()) < int(shapes["total_ns"].sum()) or not few.height:
         return ""
-    share, limit = few.select("occupancy", "occupancy_limit").row(0)
+    share, limit = few["occupancy", "occupancy_limit"].row(0)
     return f"an SM holds {units.share(share, 1)} of its warps at a time ({limit}), too few to hide what each waits for"
 
 

@@ -213,7 +213,7 @@ def _groups(case: Case, code: CodeLines, claimed: frozenset[int]) -> Iterator[_G
             part["ns"].sum()
         )  # captured elsewhere: the line only launches them
         of_line = dict(by_line.iter_rows())
-        function_of = dict(part.select("line", "function").iter_rows())
+        function_of = dict(part["line", "function"].iter_rows())
         for numbers in _blocks(list(of_line)):
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), REPORTED_SHARE):
                 continue
@@ -371,7 +371,7 @@ def _narrow_ns(case: Case, group: _Group) -> int:
     In one kernel they come or go as they are before it or behind it: no more moves than the conversion does, however many others there
     are. Of a loss over 49,152 words (H200) two such chains take 10.3 ms, 4.1 ms less by their longest kernels, and 8.0 ms less compiled.
     """
-    chains = _chains(case, group).join(case.ops.select("op", "name"), on="op", maintain_order="left")
+    chains = _chains(case, group).join(case.ops["op", "name"], on="op", maintain_order="left")
     names, name = lookup.distinct(chains["name"])
     converts = np.array([n is not None and converts_types(n) for n in names], np.bool_)[name]
     runs = chains.with_columns(converted=pl.when(pl.Series(converts)).then("ns")).group_by("run")
@@ -385,5 +385,5 @@ def _chains(case: Case, group: _Group) -> pl.DataFrame:
 def _gone(case: Case, group: _Group) -> pl.DataFrame:
     """Return the kernels that are not needed with the remedy: op, ns."""
     if group.kind.stays is not None:
-        return group.kernels.filter(~pl.col("family").is_in(group.kind.stays)).select("op", "ns")
-    return _chains(case, group).filter(~pl.col("longest")).select("op", "ns")
+        return group.kernels.filter(~pl.col("family").is_in(group.kind.stays))["op", "ns"]
+    return _chains(case, group).filter(~pl.col("longest"))["op", "ns"]

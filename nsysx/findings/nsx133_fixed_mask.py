@@ -73,7 +73,7 @@ def check(case: Case) -> list[Finding]:
 def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
     """Return one finding where operators of fused attention with a fixed mask, or one that is causal, take 1 % of the step or more."""
     seen = _empty_masks.contents(case)
-    kinds = fused.select("shapes", "read").unique()
+    kinds = fused["shapes", "read"].unique()
     held = [_empty_masks.mask_of(shapes, seen) for shapes in kinds["shapes"]]
     masked = [_length(seen, mask, *kind) for mask, kind in zip(held, kinds.iter_rows(), strict=True)]
     told = [seen[mask] for mask, length in zip(held, masked, strict=True) if mask is not None and length is not None]

@@ -66,12 +66,10 @@ def check(case: Case) -> list[Finding]:
     kinds = kinds.group_by("name", "shapes", "number_format", maintain_order=True).agg(
         pl.col("gpu_ns", "limit_ns").sum()
     )
-    odd = [
-        odd_size(shapes, number_format) for shapes, number_format in kinds.select("shapes", "number_format").iter_rows()
-    ]
+    odd = [odd_size(shapes, number_format) for shapes, number_format in kinds["shapes", "number_format"].iter_rows()]
     kinds = kinds.with_columns(pl.Series("size", odd, dtype=pl.Int64)).drop_nulls("size")
-    kinds = kinds.filter(pl.col("limit_ns") <= SLOW_PRODUCT_SHARE * pl.col("gpu_ns"))
-    named = operators.join(kinds.select("name", "shapes", "size"), on=["name", "shapes"], how="inner")
+    kinds = kinds.filter(kinds["limit_ns"] <= SLOW_PRODUCT_SHARE * kinds["gpu_ns"])
+    named = operators.join(kinds["name", "shapes", "size"], on=["name", "shapes"], how="inner")
     ops = operator_work.work_of(case.profile, named, "size")
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken, ODD_SIZES_SHARE):

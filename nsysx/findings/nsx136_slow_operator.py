@@ -206,7 +206,7 @@ def _found(case: Case, row: Row, words: str) -> Finding:
 
 def _narrow(done: pl.DataFrame) -> bool:
     """Return whether most products of the step have 16 bits."""
-    products = done.filter(pl.col("flops") > 0)
+    products = done.filter(done["flops"] > 0)
     narrow = products.filter(pl.col("number_format").is_in(_SIXTEEN_BITS))
     return 2 * int(narrow["flops"].sum() or 0) > int(products["flops"].sum() or 0)
 

@@ -258,7 +258,7 @@ def _in_passes(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Nee
 
 def _kernels(case: Case, of_calls: OperatorOfCalls) -> Kernels:
     """Return the names of the kernels that each operator of the flow launches (rows of the flow)."""
-    kernels = case.ops.filter(pl.col("op_kind") == "kernel", pl.col("call").is_not_null()).select("call", "name")
+    kernels = case.ops.filter(pl.col("op_kind") == "kernel", pl.col("call").is_not_null())["call", "name"]
     forward = of_calls.forward[kernels["call"].to_numpy()]
     named = kernels.select(pl.col("name").cast(pl.String), row=pl.Series(forward)).filter(pl.col("row") >= 0).unique()
     return {row: frozenset(theirs) for row, theirs in named.group_by("row").agg("name").iter_rows()}

@@ -66,7 +66,7 @@ def most(profile: Profile, process: int, device: int) -> str:
         shares, names = [], []
         for name, ns in modules[:2]:
             if ns >= SECOND_MODULE_SHARE * whole:
-                of_module = work.filter(pl.col("module") == name)
+                of_module = work.filter(work["module"] == name)
                 count, kind = of_module["path"].n_unique(), _kind(of_module)
                 more = [f"{count} modules"] * (count > 1) + [f"mostly {kind}"] * bool(kind)
                 names.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
@@ -79,7 +79,7 @@ def most(profile: Profile, process: int, device: int) -> str:
     ][:3]
     # One function may be many kernels, one for each type or lambda; so the bar below counts them, too.
     work = work.with_columns(lookup.changed(work["name"], computes).alias("name"))
-    kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
+    kernels = _sums(work.filter(work["op_kind"] == "kernel"), "name")
     of_known = work.filter(~pl.col("family").cast(pl.String).is_in(_UNKNOWN))["name"].cast(pl.String).unique().to_list()
     unknown_ns = next((ns for name, ns in kernels if name not in of_known), 0)
     if kinds and kinds[0][1] >= unknown_ns:

@@ -66,7 +66,7 @@ def pauses(profile: Profile) -> tuple[str, float]:
     whole = int(idle["real_ns"].sum()) if idle.height else 0
     most, share = "", 0.0
     for kind, words in python_pauses.NAMES.items() if whole else ():
-        noted = rows.filter((pl.col("kind") == kind) & (pl.col("process") == profile.steps.process))
+        noted = rows.filter((rows["kind"] == kind) & (rows["process"] == profile.steps.process))
         within = python_pauses.time_in(noted, idle["start_ns"].to_numpy(), idle["end_ns"].to_numpy())
         # Of each piece tracing takes a part, as much inside of the pause as outside.
         real_ns = (pl.Series(within) * idle["real_ns"] / (idle["end_ns"] - idle["start_ns"]).clip(1)).sum()
@@ -95,7 +95,7 @@ def calls(profile: Profile, *kinds: str) -> str:
     """Name the two functions of these kinds that take most time."""
     calls = profile.steady_calls
     shown = calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process)
-    of_kind = calls.select("name", "start_ns", "end_ns").filter(shown)
+    of_kind = calls["name", "start_ns", "end_ns"].filter(shown)
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     names = (
         of_kind.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]

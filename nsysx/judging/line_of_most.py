@@ -148,8 +148,8 @@ def _function_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, leas
     if not functions.height:
         return None
     file, function, most = functions.row(0)
-    inside = of_lines.filter((pl.col("file") == file) & (pl.col("function") == function))
-    named = inside.filter(pl.col("ns") >= MUCH_OF_FUNCTION_SHARE * most)["line"].to_numpy()
+    inside = of_lines.filter((of_lines["file"] == file) & (of_lines["function"] == function))
+    named = inside.filter(inside["ns"] >= MUCH_OF_FUNCTION_SHARE * most)["line"].to_numpy()
     if most < least_share * whole or function == TOP_OF_FILE or named.max() - named.min() > LINES_OF_A_PLACE:
         return None
     longest = inside.sort("ns", "line", descending=[True, False])["line"][0]
@@ -165,5 +165,5 @@ def _line_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_sh
     most = int(np.argmax(sums))
     if sums[most] < least_share * whole:
         return None
-    file, line = lines.places.select("file", "line").row(most)
+    file, line = lines.places["file", "line"].row(most)
     return LineShare(file, line, float(sums[most] / whole))

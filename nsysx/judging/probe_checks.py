@@ -93,7 +93,7 @@ def probe_cost(profile: Profile) -> list[Check]:
     probe = next(iter(ids.records_of(probes, profile.steps.process)), max(probes, key=_pushed, default=None))
     if probe is None or not window.height:
         return []
-    start, end = window.select("start_ns", "end_ns").row(0)
+    start, end = window["start_ns", "end_ns"].row(0)
     pair = count_or_zero(probe["pair_cost_ns"])
     module, mark = (
         count_or_zero(probe.get("module_cost_ns")) or pair,
@@ -132,7 +132,7 @@ def operator_cost(profile: Profile) -> list[Check]:
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     if not window.height:
         return []
-    start, end = window.select("start_ns", "end_ns").row(0)
+    start, end = window["start_ns", "end_ns"].row(0)
     operators = (pl.col("process") == profile.steps.process) & (pl.col("kind") == "op") & ~pl.col("repeated")
     count = profile.ranges.ranges.select((operators & pl.col("start_ns").is_between(start, end)).sum()).item()
     if not count:
@@ -200,15 +200,17 @@ def profiling_cost(profile: Profile) -> list[Check]:
         return []
     if timing.get("error"):
         return [Check("profiling cost", "missing", f"the run without the profiler gave no times: {timing['error']}")]
-    steps = profile.steps.cpu.filter((pl.col("process") == profile.steps.process) & pl.col("steady"))
-    gpu = profile.steps.gpu.filter(pl.col("process") == profile.steps.process)
+    steps = profile.steps.cpu.filter(
+        (profile.steps.cpu["process"] == profile.steps.process) & profile.steps.cpu["steady"]
+    )
+    gpu = profile.steps.gpu.filter(profile.steps.gpu["process"] == profile.steps.process)
     profiled = gpu if timing.get("clock") == "gpu" else steps
     lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
     bare = {n: count_or_zero(listed.get(str(n))) for n in steps["number"].to_list()} if isinstance(listed, dict) else {}
     # The same steps, by number: other steps may do other work.
-    both = [(bare[n], spent[i]) for i, n in steps.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
+    both = [(bare[n], spent[i]) for i, n in steps["index", "number"].iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
         detail = "the run without the profiler has no step in common with the steady ones"
         return [Check("profiling cost", "missing", detail)]

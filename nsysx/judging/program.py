@@ -66,9 +66,11 @@ def _read(profile: Profile) -> Program:
     process, trace, settings = profile.steps.process, profile.trace, settings_of(profile)
     executable = next((str(p.get("name") or "") for p in trace.capture.processes if p.get("process") == process), "")
     executable = re.split(r"[/\\]", executable)[-1]
-    threads = trace.thread_name.filter(pl.col("process") == process)["name"].cast(pl.String).unique().drop_nulls()
+    threads = (
+        trace.thread_name.filter(trace.thread_name["process"] == process)["name"].cast(pl.String).unique().drop_nulls()
+    )
     probe = bool(trace.capture.probe) or bool(profile.ranges.ranges["own"].any())
-    ops = profile.attributed.gpu_ops.select("process", "op_kind", "name", "phase")
+    ops = profile.attributed.gpu_ops["process", "op_kind", "name", "phase"]
     ops = ops.filter((ops["process"] == process) & (ops["op_kind"] == "kernel"))
     names = ops["name"].unique()
     ranges = profile.ranges.ranges.filter(profile.ranges.ranges["process"] == process)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from nsysx import units
 from nsysx.events import sampling
 from nsysx.events.profile import Profile
@@ -19,7 +17,7 @@ def steps(profile: Profile) -> list[Check]:
         fix = "nsysx run -- CMD, or mark steps with NVTX ranges and --step-range"
         return [Check("steps", "warn", f"{table.rule}: averages are over everything, warm-up included", fix)]
     few = profile.scope.steps < FEW_STEADY_STEPS
-    count = table.cpu.filter(pl.col("process") == table.process).height
+    count = table.cpu.filter(table.cpu["process"] == table.process).height
     total = count if sampled is None else len(sampled.lengths_ns)
     detail = f"{profile.scope.steps} steady steps of {total}, from {table.rule}"
     if table.lost:

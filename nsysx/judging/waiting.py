@@ -68,7 +68,7 @@ def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
     """
     rows = calls["call"].to_numpy()
     # The split has the site by its call; that of ``wait_sites`` is in words.
-    site = calls.select("call").join(profile.waits.select("call", "site"), on="call", how="left", maintain_order="left")
+    site = calls.select("call").join(profile.waits["call", "site"], on="call", how="left", maintain_order="left")
     copy = np.where((calls["kind"] == Call.COPY).to_numpy(), rows, site["site"].to_numpy())
     ops = profile.attributed.gpu_ops
     back = ops.filter((ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH") & ops["call"].is_not_null())
@@ -84,7 +84,7 @@ def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
 def _as_one(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls with all ``torch.cuda.synchronize()`` as one place: without one of them the wait moves to the next."""
     whole = pl.col("api").str.contains("DeviceSynchronize|CtxSynchronize") & (pl.col("asks") == NOTHING)
-    several = calls.filter(whole).select("module", "phase").n_unique() > 1
+    several = calls.filter(whole)["module", "phase"].n_unique() > 1
     whole_columns = (pl.when(~whole).then(pl.col(c)).alias(c) for c in ("module", "phase"))
     return calls.with_columns(whole_columns) if several else calls
 
@@ -105,7 +105,7 @@ def waits(profile: Profile) -> Waits:
     others = np.concatenate([to_device.to_numpy(), profile.once(uploads)["call"].to_numpy()])
     calls = calls.filter(~np.isin(calls["call"].to_numpy(), others))
     calls = _as_one(calls.with_columns(asked(profile, calls)))
-    steps = profile.steps.cpu.filter(pl.col("process") == process).sort("start_ns")
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == process).sort("start_ns")
     calls = calls.sort("start_ns", "call").join_asof(
         steps.select(pl.col("start_ns").alias("_at"), "index"), left_on="start_ns", right_on="_at"
     )

@@ -33,7 +33,7 @@ def bytes_of_calls(profile: Profile) -> pl.DataFrame:
     memory = calls["kind"].is_in(Call.ALLOCATOR)
     # For nested calls under one id, the outer one stands for both.
     calls = (
-        calls.select("process", "correlation_id", "call")
+        calls["process", "correlation_id", "call"]
         .filter(memory)
         .unique(["process", "correlation_id"], keep="first", maintain_order=True)
     )
@@ -87,10 +87,10 @@ def _members(profile: Profile) -> pl.DataFrame:
 
 def flushes(profile: Profile) -> pl.DataFrame:
     """Return one row per flush: process, start_ns, end_ns, frees, freed_bytes, retry_bytes (null when not recorded), call."""
-    calls = profile.attributed.api_calls.select("call", "process", "thread", "start_ns", "end_ns", "module", "phase")
+    calls = profile.attributed.api_calls["call", "process", "thread", "start_ns", "end_ns", "module", "phase"]
     rows = members(profile).join(calls, on="call", how="left", maintain_order="left")
     rows = rows.join(bytes_of_calls(profile), on="call", how="left", maintain_order="left")
-    idle = profile.waits.select("call", "idle_caused_ns")
+    idle = profile.waits["call", "idle_caused_ns"]
     rows = rows.join(idle, on="call", how="left", maintain_order="left")
     freed = pl.col("role") == "free"
 

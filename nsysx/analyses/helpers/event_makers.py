@@ -51,7 +51,7 @@ def _only_sampled(profile: Profile, pairs: pl.DataFrame) -> list[int]:
 
     In steps whose modules were not marked its own forward has no name. It times its first ten passes and then every hundredth.
     """
-    cpu = profile.steps.cpu.sort("start_ns").select("process", "number", "start_ns", "end_ns")
+    cpu = profile.steps.cpu.sort("start_ns")["process", "number", "start_ns", "end_ns"]
     begun = profile.attributed.api_calls["start_ns"].gather(pairs["call"])
     of_program = (
         pairs.select("process", "made_by", start_ns=begun).filter(pl.col("made_by") == PROGRAM).sort("start_ns")
@@ -90,7 +90,7 @@ def _reading_themselves(profile: Profile) -> list[int]:
 
     elapsed_time shows up as two cudaEventQuery; threads that watch communication query events too, but time nothing.
     """
-    calls = profile.attributed.api_calls.select("process", "thread", "name", "start_ns")
+    calls = profile.attributed.api_calls["process", "thread", "name", "start_ns"]
     asks = calls["name"].is_in(["cudaEventQuery", "cudaEventSynchronize", "cudaEventElapsedTime"])
     read = calls.filter(asks & calls["thread"].is_in(profile.steps.cpu["thread"].unique().implode()))
     spans = profile.ranges.ranges.filter(
@@ -98,7 +98,7 @@ def _reading_themselves(profile: Profile) -> list[int]:
     )
     within = np.zeros(read.height, np.bool_)
     thread, start = read["thread"].to_numpy(), read["start_ns"].to_numpy()
-    for range_thread, a, b in spans.select("thread", "start_ns", "end_ns").iter_rows():
+    for range_thread, a, b in spans["thread", "start_ns", "end_ns"].iter_rows():
         within |= (thread == range_thread) & (start >= a) & (start < b)
     all_within = read.with_columns(within=within).group_by("process").agg(pl.col("within").all())
     return all_within.filter("within")["process"].to_list()

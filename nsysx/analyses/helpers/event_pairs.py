@@ -57,13 +57,13 @@ def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.filter(matching(calls["name"], "EventRecord"))
     stamp = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns"))
     rows = profile.trace.event.with_columns(stamp.alias("stamp_ns")).join(
-        calls.select("process", "thread", "correlation_id", "call", "start_ns", "end_ns"),
+        calls["process", "thread", "correlation_id", "call", "start_ns", "end_ns"],
         on=["process", "correlation_id"],
         how="inner",
     )
     # nsys writes device 0 into rows like these; the context tells.
     ops, places = profile.attributed.gpu_ops, []
-    for process, context in rows.select("process", "context").drop_nulls().unique().iter_rows():
+    for process, context in rows["process", "context"].drop_nulls().unique().iter_rows():
         first = ((ops["process"] == process) & (ops["context"] == context)).arg_max()
         if first is not None and (ops["process"][first], ops["context"][first]) == (process, context):
             places.append((process, context, ops["device"][first]))
@@ -76,7 +76,7 @@ def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _asked(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls about events: call, process, thread, name, event, stream, start_ns, end_ns, done."""
-    sync = profile.trace.sync.filter(pl.col("correlation_id") != 0).select(
+    sync = profile.trace.sync.filter(profile.trace.sync["correlation_id"] != 0).select(
         "process",
         "correlation_id",
         "event",
@@ -93,7 +93,7 @@ def _asked(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
 def _latest(records: pl.DataFrame) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
     """Return (process, event) -> (times of its records, their rows), in order."""
     by_event: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-    for process, event, start, row in records.select("process", "event", "start_ns", "record").iter_rows():
+    for process, event, start, row in records["process", "event", "start_ns", "record"].iter_rows():
         times, rows = by_event.setdefault((process, event), ([], []))
         times.append(start)
         rows.append(row)
@@ -107,11 +107,11 @@ def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, i
         return []
     by_event = _latest(records)
     # Only caches poll events that are not done yet.
-    polled = set(queries.filter(~pl.col("done")).select("process", "event").iter_rows())
-    waited = set(asked.filter(pl.col("name").str.contains("StreamWaitEvent")).select("process", "event").iter_rows())
-    rows = queries.select("call", "process", "thread", "event", "start_ns", "end_ns").rows()
+    polled = set(queries.filter(~queries["done"])["process", "event"].iter_rows())
+    waited = set(asked.filter(pl.col("name").str.contains("StreamWaitEvent"))["process", "event"].iter_rows())
+    rows = queries["call", "process", "thread", "event", "start_ns", "end_ns"].rows()
     pairs: list[tuple[int, int]] = []
-    streams = records.select("context", "stream").rows()
+    streams = records["context", "stream"].rows()
     i = 0
     while i + 1 < len(rows):
         (call, process, thread, first, _, asked_end), (next_call, _, next_thread, second, again, _) = (
@@ -138,7 +138,7 @@ def _last_record_before(record: tuple[list[int], list[int]], time: int) -> int |
 
 def _awaited(records: pl.DataFrame, calls: pl.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the pairs whose thread waits for the device between their end and the next record of one of their events."""
-    waits = calls.filter(matching(calls["name"], "Synchronize")).select("thread", "end_ns").sort("end_ns")
+    waits = calls.filter(matching(calls["name"], "Synchronize"))["thread", "end_ns"].sort("end_ns")
     returned = {thread: part["end_ns"].to_numpy() for (thread,), part in waits.group_by("thread", maintain_order=True)}
     by_event = _latest(records)
     process, thread, event, begun = (records[c].to_list() for c in ("process", "thread", "event", "start_ns"))
@@ -160,7 +160,7 @@ def _recorded_again_ns(record: tuple[list[int], list[int]], time: int) -> int:
 
 def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
     """Return pairs by the order of records, for programs whose readings cannot be seen."""
-    used = asked.filter(pl.col("name").str.contains("StreamWaitEvent|EventQuery")).select("process", "event").unique()
+    used = asked.filter(pl.col("name").str.contains("StreamWaitEvent|EventQuery"))["process", "event"].unique()
     free = records.join(used, on=["process", "event"], how="anti").sort("record")
     pairs: list[tuple[int, int]] = []
     for _, part in free.group_by("thread", "context", "stream", maintain_order=True):
@@ -185,7 +185,7 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start = records["start_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    for owner, within, on in records.select("process", "context", "stream").unique().iter_rows():
+    for owner, within, on in records["process", "context", "stream"].unique().iter_rows():
         ops = (
             _of_stream(profile.attributed.gpu_ops, owner, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
         )
@@ -195,12 +195,12 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
         later[on_stream] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
     waits = asked.filter(pl.col("name").str.contains("StreamWaitEvent"))
     steps = [(t, 0, row) for row, t in enumerate(start.tolist())]
-    told = waits.select("start_ns", "process", "waiting_context", "waiting_stream", "event").rows()
+    told = waits["start_ns", "process", "waiting_context", "waiting_stream", "event"].rows()
     steps += [(t[0], 1, row) for row, t in enumerate(told)]
     floor: dict[tuple[int, int, int], int] = {}
     reached: dict[tuple[int, int], int] = {}
     earliest, estimate = [0] * n, [0] * n
-    recorded = records.select("process", "context", "stream", "event", "start_ns", "end_ns").rows()
+    recorded = records["process", "context", "stream", "event", "start_ns", "end_ns"].rows()
     done_, later_ = done.tolist(), later.tolist()
     for _, kind, row in sorted(steps):
         if kind:
@@ -219,7 +219,7 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
 def _of_stream(ops: pl.DataFrame, process: int, context: int, stream: int) -> pl.DataFrame:
     """Return the GPU ops of one stream: device, op_kind, start_ns, end_ns, call_start_ns, call_end_ns."""
     on_stream = (ops["process"] == process) & (ops["context"].fill_null(0) == context) & (ops["stream"] == stream)
-    return ops.select("device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns").filter(on_stream)
+    return ops["device", "op_kind", "start_ns", "end_ns", "call_start_ns", "call_end_ns"].filter(on_stream)
 
 
 def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> StepFunction:
@@ -280,7 +280,7 @@ def _pairs(records: pl.DataFrame, asked: pl.DataFrame, calls: pl.DataFrame) -> l
     """Return (start record, end record, how they were paired) for each process: by its readings if those are visible."""
     pairs: list[tuple[int, int, str]] = []
     for (process,), of_process in records.group_by("process", maintain_order=True):
-        asked_there = asked.filter(pl.col("process") == process)
+        asked_there = asked.filter(asked["process"] == process)
         if read := _read_pairs(records, asked_there):
             pairs += [(a, b, "read") for a, b in read]
         else:
@@ -300,7 +300,7 @@ def _window_contents(
     """
     first, start, end = pairs
     sums = {name: np.zeros(len(first), np.int64) for name in ("kernels", "gpu_ops", *PARTS)}
-    streams = records.select("process", "device", "context", "stream")
+    streams = records["process", "device", "context", "stream"]
     of_pair = streams[first.tolist()]
     for (process, device, context, stream), rows in of_pair.with_row_index("i").group_by(streams.columns):
         i = rows["i"].to_numpy()

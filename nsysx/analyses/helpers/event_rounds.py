@@ -31,7 +31,7 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         part = part.sort("start_ns", "end_ns")
         on_stream = (ops["process"] == process) & (ops["device"] == device) & (ops["stream"] == stream)
         before = _work_kinds_before(part, ops.filter(on_stream))
-        inside = part.select("module", "phase", "kernels", "gpu_ops").rows()
+        inside = part["module", "phase", "kernels", "gpu_ops"].rows()
         turns = _period([(*row, int(bits)) for row, bits in zip(inside, before, strict=True)])
         position = np.arange(part.height)
         like = np.where((position < turns) & (turns > 1), position + turns, position)

@@ -69,7 +69,7 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     """Add what the launch implies to the shapes of one kind of device; null if the report lacks the limits for it."""
     limits, name = _limits(profile, card)
     tensor = kernel_math.has_tensor_cores(name, limits.compute)
-    shaped = rows.select("grid", "block").with_row_index("row").drop_nulls()
+    shaped = rows["grid", "block"].with_row_index("row").drop_nulls()
     row = shaped["row"].cast(pl.Int64).to_numpy()
     columns: dict[str, pl.Series] = {}
 

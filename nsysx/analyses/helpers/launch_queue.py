@@ -16,7 +16,7 @@ from nsysx.reading.load import Trace
 
 def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
     """Return process -> (when its GPU ops were launched, when they ended), each sorted."""
-    launched = profile.attributed.gpu_ops.select("process", "call_start_ns", "end_ns")
+    launched = profile.attributed.gpu_ops["process", "call_start_ns", "end_ns"]
     if (window := profile.trace.window) is not None:
         # Ops without a call were launched before the part that was read.
         launched = launched.with_columns(pl.col("call_start_ns").fill_null(window[0]))

@@ -85,11 +85,11 @@ def _limited(profile: Profile) -> tuple[pl.DataFrame, DeviceRates]:
     """Return the executions and the rates of the device, which the fastest of them tell."""
     rows, kinds = executed(profile)
     kinds = _with_bytes(kinds)
-    timed = rows.select("execution_kind", "gpu_ns").filter(pl.col("gpu_ns") > 0)
+    timed = rows["execution_kind", "gpu_ns"].filter(pl.col("gpu_ns") > 0)
     timed = timed.join(kinds.select(*_RATED), on="execution_kind", how="left", maintain_order="left")
     rates = _device_rates(profile, timed)
     # Direction -> bytes/s of the fastest large copy between host and device.
-    copies = timed.filter((pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES))
+    copies = timed.filter((timed["op_kind"] == "memcpy") & (timed["copied"] >= LARGE_COPY_BYTES))
     fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
     kinds = _with_least_times(kinds, rates, dict(fastest.iter_rows()))
     return _with_limits(_described(rows, kinds)).select(*_SCHEMA), rates
@@ -177,7 +177,7 @@ def _device_rates(profile: Profile, timed: pl.DataFrame) -> DeviceRates:
     key = (profile.process, profile.device or 0)
     limits = profile.trace.limits.get(key, DeviceLimits())
     name = device_name(profile)
-    rows = timed.filter(pl.col("op_kind") == "kernel")
+    rows = timed.filter(timed["op_kind"] == "kernel")
     products = rows.filter((pl.col("flops") > 0) & pl.col("number_format").is_not_null())
     fastest = products.group_by("number_format").agg((pl.col("flops") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
     seen = {n: DeviceRate(rate, SEEN) for n, rate in fastest.iter_rows()}
@@ -189,7 +189,7 @@ def _device_rates(profile: Profile, timed: pl.DataFrame) -> DeviceRates:
     if not rates.memory or not rates.cache or not rates.nominal_memory:
         return rates
     # The rate at which the memory would have moved what the cache cannot hold.
-    large = rows.filter(pl.col("moved_bytes") >= CACHES_MOVED_TIMES * max(rates.cache_bytes, LARGE_COPY_BYTES))
+    large = rows.filter(rows["moved_bytes"] >= CACHES_MOVED_TIMES * max(rates.cache_bytes, LARGE_COPY_BYTES))
     beyond = large["moved_bytes"].to_numpy() - rates.cache_bytes
     left = large["gpu_ns"].to_numpy() - rates.cache_bytes / rates.cache.per_s * 1e9
     reached = beyond[left > 0] / left[left > 0] * 1e9

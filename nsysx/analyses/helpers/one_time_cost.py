@@ -126,7 +126,7 @@ def _functions(calls: pl.DataFrame) -> tuple[I64, pl.DataFrame]:
     numbers, function = numbered(function)
     some = np.zeros(len(numbers), np.int64)
     some[function] = np.arange(len(function))
-    return function, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
+    return function, calls["process", "name", "kind"][some].with_columns(pl.col("name", "kind").cast(pl.String))
 
 
 def _launched(profile: Profile) -> tuple[Labels, pl.Series]:
@@ -193,7 +193,9 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
     functions = functions.sort("function")  # each has a first call, so its row is its number
     # A kernel that ran only once is compared with the later launches of other kernels.
     mixed = np.zeros(int(function.max(initial=-1)) + 1, np.bool_)
-    mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
+    mixed[functions.filter(functions["single"] & (functions["all"] > functions["groups"]))["function"].to_numpy()] = (
+        True
+    )
     rows = np.flatnonzero(mixed[function]) if mixed.any() else np.empty(0, np.int64)
     rows = rows[first[group[rows]] != rows]
     others = (
@@ -214,7 +216,7 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
 def _bills(group: Labels, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64) -> tuple[I64, pl.DataFrame]:
     """Return the bill that each group is on, and the bills, with ``kernel`` as in ``firsts``, 0 for none."""
     key = ["name", "kind", "kernel"]
-    rows = pl.concat([firsts, functions.select("name", "kind")[firsts["function"]]], how="horizontal")
+    rows = pl.concat([firsts, functions["name", "kind"][firsts["function"]]], how="horizontal")
     rows = rows.with_columns(pl.when(pl.col("kind") == Call.LAUNCH).then("kernel").otherwise(0).alias("kernel"))
     bills = rows.group_by(key, maintain_order=True).agg(
         pl.col("calls").sum(),

@@ -60,7 +60,7 @@ def _counters(profile: Profile) -> pl.DataFrame | None:
         means = gpu_counters.of_kernels(profile)
     except NotRecorded:
         return None
-    launched = profile.steady_ops.select("op", "name", "grid", "block")
+    launched = profile.steady_ops["op", "name", "grid", "block"]
     key = (profile.process, profile.device or 0)
     reached = rates_of(device_name(profile), profile.trace.limits.get(key, DeviceLimits()), {}, None)
     nominal = reached.nominal_memory or 0.0
@@ -78,7 +78,7 @@ def _counters(profile: Profile) -> pl.DataFrame | None:
         counted_roof=largest.replace_strict(dict(enumerate(shares)), return_dtype=pl.String),
     )  # fmt: skip
     joined = launched.join(means, on=["name", "grid", "block"], how="inner", nulls_equal=True)
-    return joined.select("op", "busy", "counted_roof")
+    return joined["op", "busy", "counted_roof"]
 
 
 def device_name(profile: Profile) -> str:
@@ -128,7 +128,7 @@ def executed(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     sums = sums.drop("row", "launch")
     summed = held[sums["_held"]].with_columns(sums.drop("_held").get_columns())
     # What is an execution by itself is no group: there may be as many as GPU ops.
-    rows = pl.concat([part.select(*_KEPT) for part in (summed, ops.filter(~pl.col("held")))])
+    rows = pl.concat([part.select(*_KEPT) for part in (summed, ops.filter(~ops["held"]))])
     spelled = pl.when("by_name").then(pl.sum_horizontal(pl.col("input", "weight").cast(pl.Int64)))
     rows = rows.with_columns(spelled=spelled)
     kinds = rows.select(*_KIND).unique(maintain_order=True).with_row_index("execution_kind")
@@ -162,7 +162,7 @@ def ops_at(profile: Profile, operation: str, line_row: int) -> frozenset[int]:
 
 def _operation(rows: pl.DataFrame) -> pl.Series:
     """Return what a node of autograd is the gradient of, else the operator itself, in torch's spelling."""
-    pairs = rows.select("name", "node").unique(maintain_order=True)
+    pairs = rows["name", "node"].unique(maintain_order=True)
     made = [
         _of_node(node) or (None if name is None else name.split("::")[-1].split(".", 1)[0].strip("_"))
         for name, node in pairs.iter_rows()

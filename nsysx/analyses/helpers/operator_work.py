@@ -128,7 +128,7 @@ def executions(profile: Profile) -> pl.DataFrame:
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
     operators, ops = numbered_operators(profile), profile.once(work)
-    held = ops.filter(pl.col("row") >= 0)
+    held = ops.filter(ops["row"] >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
     held = held.join(operators, on="row", how="left", maintain_order="left")
     by_kernels = pl.when(pl.col("gradients") > 0).then(pl.col("gradients") * pl.col("gradient_flops"))
@@ -138,7 +138,7 @@ def executions(profile: Profile) -> pl.DataFrame:
     held = held.with_columns(
         why_not=pl.when(pl.col("flops").is_null()).then("why_not"), flops=pl.col("flops") * pl.col("counts")
     )
-    free = ops.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
+    free = ops.filter(ops["row"] < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
     none = {c: pl.lit(None, dtype=pl.String) for c in ("name", "shapes", "caller", "why_not")}
     free = free.with_columns(**none, flops=pl.lit(None, dtype=pl.Int64), counts=pl.lit(False))
     texts = pl.col("module", "phase").cast(pl.String)
@@ -173,7 +173,7 @@ def peaks(profile: Profile) -> dict[str, Peak]:
         pl.col("gpu_ns").median().alias("ns"),
         (pl.col("flops") / pl.col("gpu_ns") * 1e9).median().alias("rate"),
     )
-    rates = rates.filter((pl.col("n") >= FEWEST_PRODUCTS) & (pl.col("ns") >= LONG_PRODUCT_NS))
+    rates = rates.filter((rates["n"] >= FEWEST_PRODUCTS) & (rates["ns"] >= LONG_PRODUCT_NS))
     fastest = calibrated(profile)
     for name, rate in rates.group_by("number_format").agg(pl.col("rate").max()).sort("number_format").iter_rows():
         if name not in fastest or rate > fastest[name].flops_per_s:

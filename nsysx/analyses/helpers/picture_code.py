@@ -81,4 +81,4 @@ def _runs(begin: I64, finish: I64, name: pl.Series, start: int) -> list[Span]:
         pl.col("name").first(), pl.col("start_ns").first(), pl.col("end_ns").max()
     )
     rows = rows.filter(pl.col("name").is_not_null() & (pl.col("end_ns") > pl.col("start_ns")))
-    return [Span(a, b, "", text) for text, a, b in rows.select("name", "start_ns", "end_ns").iter_rows()]
+    return [Span(a, b, "", text) for text, a, b in rows["name", "start_ns", "end_ns"].iter_rows()]

@@ -16,7 +16,7 @@ def idle_pieces(profile: Profile, process: int, device: int, start: int, end: in
     Columns: start_ns, end_ns, cause (number), op, and module and phase of the work that ends the gap.
     """
     pieces = profile.ledgers.idle_of(process, device)
-    pieces = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
+    pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
     ops = profile.attributed.gpu_ops.select("op", pl.col("module", "phase").cast(pl.String))
     pieces = pieces.select(
         pl.col("start_ns").clip(start, end),
@@ -31,7 +31,7 @@ def idle_spans(pieces: pl.DataFrame, start: int) -> list[Span]:
     """Return the pieces as boxes of a lane that begins at ``start``."""
     causes = [Cause.named(code) for code in CAUSES]
     drawn = [(cause.color, f"idle: {cause.label}") for cause in causes]
-    rows = pieces.select("start_ns", "end_ns", "cause").iter_rows()
+    rows = pieces["start_ns", "end_ns", "cause"].iter_rows()
     return [Span(a - start, b - start, *drawn[number]) for a, b, number in rows]
 
 
@@ -52,7 +52,7 @@ def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end
     both = pl.concat([idle.select(work.columns), work])
     longest = both.sort(pl.col("end_ns") - pl.col("start_ns"), "start_ns", descending=[True, False])
     longest = longest.unique(["module", "phase", "part"], keep="first", maintain_order=True).head(MOST_DRAWN_PLACES)
-    rows = longest.select("start_ns", "end_ns", "module", "phase", "part").iter_rows()
+    rows = longest["start_ns", "end_ns", "module", "phase", "part"].iter_rows()
     return tuple(
         LongestStretch(a - start, b - start, module or "", phase or "", part) for a, b, module, phase, part in rows
     )

@@ -24,12 +24,12 @@ class DrawnWindow(NamedTuple):
 def windows(profile: Profile) -> tuple[DrawnWindow, ...]:
     """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
     steps = profile.steps
-    tiles = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
+    tiles = steps.gpu.filter((steps.gpu["process"] == steps.process) & (steps.gpu["end_ns"] > steps.gpu["start_ns"]))
     if steps.source == "capture" or steps.steady is None or not tiles.height:
-        window = steps.cpu_windows.filter(pl.col("process") == steps.process)
+        window = steps.cpu_windows.filter(steps.cpu_windows["process"] == steps.process)
         if not window.height:
             return ()
-        start, end = window.select("start_ns", "end_ns").row(0)
+        start, end = window["start_ns", "end_ns"].row(0)
         whole = DrawnWindow("The whole capture", start, end)
         closer = _closer(profile, steps.process)
         # Single operations show only where the window is much shorter than the capture.
@@ -45,8 +45,8 @@ def windows(profile: Profile) -> tuple[DrawnWindow, ...]:
     if not tiles.height:
         return ()
     tiles = tiles.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
-    rows = tiles.select("index", "start_ns", "end_ns").rows()
-    cpu = dict(steps.cpu.filter(pl.col("process") == steps.process).select("index", "start_ns").iter_rows())
+    rows = tiles["index", "start_ns", "end_ns"].rows()
+    cpu = dict(steps.cpu.filter(steps.cpu["process"] == steps.process)["index", "start_ns"].iter_rows())
     result = []
     for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
         # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.

@@ -26,7 +26,7 @@ def _phases(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     spans = profile.attributed.phase_spans.select(
         "thread", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"), "phase"
     ).sort("_a")
-    placed = rows.select("thread", "start_ns").with_row_index("_row").sort("start_ns")
+    placed = rows["thread", "start_ns"].with_row_index("_row").sort("start_ns")
     placed = placed.join_asof(spans, left_on="start_ns", right_on="_a", by="thread", check_sortedness=False)
     inside = pl.when(pl.col("start_ns") < pl.col("_b")).then("phase")
     return placed.with_columns(inside.alias("phase")).sort("_row")["phase"]

@@ -84,9 +84,9 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
         for (t,), s in lookup.parted(profile.attributed.phase_spans.sort("start_ns"), "thread").items()
     }
     no_spans = (np.empty(0, np.int64), np.empty(0, np.int64), list[str]())
-    for index, number, thread, start, end, warmup, steady, cut in cpu.select(
+    for index, number, thread, start, end, warmup, steady, cut in cpu[
         "index", "number", "thread", "start_ns", "end_ns", "warmup", "steady", "cut"
-    ).iter_rows():
+    ].iter_rows():
         phases: dict[str, int] = {}
         begins, ends, names = spans.get(thread, no_spans)
         inside = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(begins, end)))
@@ -116,11 +116,11 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
 def _stretches_between_steps(profile: Profile) -> tuple[Row, ...]:
     """Return one row for each stretch between two steps of the shown process that is itself no step, on its busiest device."""
     table = profile.steps
-    between = table.between.filter(pl.col("process") == table.process)
+    between = table.between.filter(table.between["process"] == table.process)
     device = profile.device
     if not between.height or device is None:
         return ()
-    between = between.filter(pl.col("device") == device)
+    between = between.filter(between["device"] == device)
     activity = profile.ledgers.activity[table.process, device]
     busy = activity.within(activity.labels > 0, between["start_ns"].to_numpy(), between["end_ns"].to_numpy())
     rows = between.select(

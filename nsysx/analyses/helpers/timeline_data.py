@@ -90,7 +90,7 @@ def queued(ops: pl.DataFrame, time: I64) -> I64:
 
 def _queues(profile: Profile, process: int, start: int, end: int, first: int) -> tuple[Queue, ...]:
     """Return the queues of the first devices that get work in [start, end); launches from ``first`` on are counted."""
-    ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
+    ops = profile.attributed.gpu_ops["process", "device", "start_ns", "end_ns", "call_start_ns"]
     # Ops launched after the window or done before it are never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
     instants = np.linspace(start, end, QUEUE_INSTANTS).astype(np.int64)
@@ -158,27 +158,25 @@ class _Lanes:
 
     def add_threads(self) -> None:
         """Add the phases and the API calls of the busiest threads, those that run the steps first."""
-        calls = self.profile.attributed.api_calls.select(
-            "call", "process", "thread", "start_ns", "end_ns", "kind", "name"
-        )
+        calls = self.profile.attributed.api_calls["call", "process", "thread", "start_ns", "end_ns", "kind", "name"]
         calls = _overlapping(calls, self.process, self.start, self.end)
-        waits = self.profile.ledgers.waits.select("call", "backlog_ns")
+        waits = self.profile.ledgers.waits["call", "backlog_ns"]
         calls = calls.join(waits, on="call", how="left", maintain_order="left")
         phases = _overlapping(self.profile.attributed.phase_spans, self.process, self.start, self.end)
         names = dict(self.profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
         steps = self.profile.steps.cpu
         driver = line_shares.driver(self.profile)
-        driving = set(steps.filter(pl.col("process") == self.process)["thread"].to_list())
+        driving = set(steps.filter(steps["process"] == self.process)["thread"].to_list())
         busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
         for thread in sorted(busiest[:MOST_THREAD_LANES], key=lambda t: (t not in driving, busiest.index(t))):
             label = names.get(thread) or f"thread {ids.tid_of(thread)}"
-            spans = phases.filter(pl.col("thread") == thread).select("start_ns", "end_ns", "phase").iter_rows()
+            spans = phases.filter(phases["thread"] == thread)["start_ns", "end_ns", "phase"].iter_rows()
             if boxes := [Span(*self._within(a, b), phase, phase) for a, b, phase in spans]:
                 self._add("phases", label, boxes)
             if thread == driver and (boxes := picture_code.host_lines(self.profile, thread, self.start, self.end)):
                 self._add("lines", label, boxes)
             self._api_lane[thread] = len(self.lanes)
-            self._add("api", label, self._calls(calls.filter(pl.col("thread") == thread)))
+            self._add("api", label, self._calls(calls.filter(calls["thread"] == thread)))
 
     def _calls(self, calls: pl.DataFrame) -> list[Span]:
         text = (pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String))
@@ -197,15 +195,15 @@ class _Lanes:
         streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         streams = streams.sort("ns", "device", "stream", descending=[True, False, False])
         streams = streams.head(MOST_LANES - len(self.lanes)).sort("device", "stream")
-        for device, stream in streams.select("device", "stream").iter_rows():
-            of_stream = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream))
+        for device, stream in streams["device", "stream"].iter_rows():
+            of_stream = ops.filter((ops["device"] == device) & (ops["stream"] == stream))
             self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
         by_device = ops.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         busiest = by_device.sort("ns", "device", descending=[True, False])["device"]
         if busiest.is_empty():
             return
         self._device = int(busiest[0])
-        inside = ops.filter(pl.col("device") == self._device).with_columns(
+        inside = ops.filter(ops["device"] == self._device).with_columns(
             pl.col("start_ns", "end_ns").clip(self.start, self.end)
         )
         if boxes := picture_code.modules(inside, self.start):
@@ -228,7 +226,7 @@ class _Lanes:
         """
         numbered = {device for process, device in self.profile.ledgers.activity if process == self.process}
         ops = self.profile.attributed.gpu_ops.filter(pl.col("process") != self.process).select(_OPS)
-        ops = ops.filter((pl.col("end_ns") > self.start) & (pl.col("start_ns") < self.end)).sort("start_ns")
+        ops = ops.filter((ops["end_ns"] > self.start) & (ops["start_ns"] < self.end)).sort("start_ns")
         streams = ops.group_by("process", "device", "stream").agg(
             (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
         )
@@ -238,7 +236,7 @@ class _Lanes:
             .head(STREAMS_OF_OTHERS)
             .head(max(0, MOST_LANES - len(self.lanes)))
         )
-        in_order = busiest.sort("device", "process", "stream").select("process", "device", "stream")
+        in_order = busiest.sort("device", "process", "stream")["process", "device", "stream"]
         for process, device, stream in in_order.iter_rows():
             here = (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("stream") == stream)
             whose = f"process {ids.pid_of(process)}" if device in numbered else f"GPU {device}"
@@ -283,7 +281,7 @@ def lanes_of_rank(ops: pl.DataFrame, start: int, end: int, *, device: int, strea
     busiest = order.head(streams)["stream"].to_list()
     if not busiest:
         return (Lane("stream", f"GPU {device}", ()),)
-    of_stream = {s: ops.filter(pl.col("stream") == s).sort("start_ns") for s in busiest}
+    of_stream = {s: ops.filter(ops["stream"] == s).sort("start_ns") for s in busiest}
     spans = {s: _merge(_op_spans(rows, start, end, {}), end - start, most)[0] for s, rows in of_stream.items()}
     return tuple(Lane("stream", f"GPU {device} stream {s}", spans[s]) for s in busiest)
 
@@ -333,9 +331,7 @@ def strips(profile: Profile) -> tuple[Strip, ...]:
         .head(MOST_STRIPS)
     )
     drawn = []
-    for (name, grid, block), times in zip(
-        grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
-    ):
+    for (name, grid, block), times in zip(grouped["name", "grid", "block"].iter_rows(), grouped["ns"], strict=True):
         picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), MOST_DOTS)).astype(np.int64))
         shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
         threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
