@@ -31,7 +31,7 @@ BOUNDS = {
     "comparing": ("comparing_bounds.py",),
     "events": ("event_bounds.py", "operator_bounds.py"),
     "export": ("export_bounds.py",),
-    "findings": ("_finding_bounds.py", "_work_bounds.py", "_job_bounds.py"),
+    "findings": ("_finding_bounds.py", "_work_bounds.py", "_job_bounds.py", "_input_bounds.py"),
     "frames": ("frame_bounds.py",),
     "inject": ("nsysx_probe/probe_bounds.py",),
     "judging": ("judging_bounds.py",),

@@ -1,6 +1,8 @@
 """The length that a collate function pads to, in the program's own lines: that of the longest sample of the batch takes its place.
 
 Programs that call a tokenizer let it pad. Others make an array for the batch and write each sample into it, or lengthen each sample.
+Lengths are rounded up, so that there are few of them: a new one costs its first step, in which kernels are chosen and loaded for it (a
+language model on an H200: 80 to 150 ms for each new length, 27 ms a step once all were seen).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses.lines import texts
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case
+from nsysx.findings._input_bounds import LONG_MULTIPLE, LONG_SAMPLE, SHORT_MULTIPLE
 
 #: A call of a tokenizer of a library, and what makes it pad to a fixed length.
 _TOKENIZER = re.compile(r"\b(\w*tokenizer\w*|\w*processor|tok)(\.pad|\.batch_encode_plus|\.encode_plus|\.__call__)?\(")
@@ -45,18 +48,31 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     file, function = _collates(case)
     lines = _function(source.get(file) or {}, function)
     calls = [text for text in lines or _every(source) if _TOKENIZER.search(text)]
+    multiple = _multiple(case)
     if calls:
-        fixed = next((text for text in calls if _FIXED.search(text)), None)
-        return title, remedy if fixed is None else replace(remedy, paste=_FIXED.sub('padding="longest"', fixed))
-    return title, replace(remedy, paste=as_long_as_longest(lines) or _GENERAL)
+        fixed, longest = next((text for text in calls if _FIXED.search(text)), None), 'padding="longest"'
+        if fixed is not None and "pad_to_multiple_of" not in fixed:
+            longest += f", pad_to_multiple_of={multiple}"
+        return title, remedy if fixed is None else replace(remedy, paste=_FIXED.sub(longest, fixed))
+    return title, replace(remedy, paste=as_long_as_longest(lines, multiple) or _GENERAL)
+
+
+def _multiple(case: Case) -> int:
+    """Return what the length of a batch is rounded up to: a small share of the longest sample that was seen."""
+    settings = settings_of(case.profile)
+    seen = None if settings is None else settings.record.get("padding")
+    longest = seen.get("longest") if isinstance(seen, dict) else None
+    return LONG_MULTIPLE if isinstance(longest, int) and longest >= LONG_SAMPLE else SHORT_MULTIPLE
 
 
 #: For samples that are tensors, where the program's own lines say nothing.
 _GENERAL = "batch = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # as long as the longest of this batch"
 
 
-def as_long_as_longest(lines: Sequence[str]) -> str:
-    """Return the lines that give a batch of a collate function the length of its longest sample; "" where its own lines do not say how."""
+def as_long_as_longest(lines: Sequence[str], multiple: int) -> str:
+    """Return the lines that give a batch of a collate function the length of its longest sample, rounded up to a multiple; "" where its
+    own lines do not say how.
+    """
     made = next(
         ((text, match) for text in lines for p in (_MADE, _NEW, _LENGTHENED) if (match := p.search(text))), None
     )
@@ -65,7 +81,7 @@ def as_long_as_longest(lines: Sequence[str]) -> str:
         return ""
     text, match = made
     length = next(name for name in match.groupdict().values() if name)
-    longest = f"max({samples})"
+    longest = f"-(-max({samples}) // {multiple}) * {multiple}"
     given = next(
         (re.fullmatch(rf"{re.escape(length)}\s*=\s*(?P<value>.+)", each) for each in lines if each.startswith(length)),
         None,

@@ -165,10 +165,6 @@ OF_NOTED_LINE_SHARE = 0.6
 # ---- _once ------------------------------------------------------------------------------------------------------
 #: Findings that share less than this part of the step do not overlap.
 OVERLAP_SHARE = 0.01
-# ---- _padding ---------------------------------------------------------------------------------------------------
-#: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length. Rows that are
-#: filled up to a power of two are at most twice as long as the longest sample.
-MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE, ROUNDED_UP_SHARE = 0.3, 0.1, 0.5
 # ---- _read_one_by_one -------------------------------------------------------------------------------------------
 #: So many reads of one line in a step are a loop over values. Chosen.
 FEWEST_READS = 32

@@ -13,7 +13,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE, ROUNDED_UP_SHARE
+from nsysx.findings._input_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE, ROUNDED_UP_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.judging import rank_verdict
