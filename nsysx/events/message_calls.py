@@ -9,6 +9,7 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.reading import nccl_notes
 
 
@@ -32,17 +33,24 @@ def with_messages(profile: Profile) -> pl.DataFrame:
 
 
 def group_sizes(profile: Profile, thread: int) -> Callable[[int, int], int | None]:
-    """Return what says among how many ranks the first message is that a thread launches in a span of time (ns); None where no note says."""
+    """Return what says among how many ranks the first message is that a thread launches in a span of time (ns); None where unknown.
+
+    NCCL notes it where a communicator is made, which may be before the capture: then it is known where all groups of the program are of one
+    size.
+    """
     sent = profile.once(with_messages)
     sent = sent.filter(sent["thread"] == thread).sort("call_start_ns")
     starts, communicators = sent["call_start_ns"].to_list(), sent["communicator"].to_list()
     members = nccl_notes.members(profile.trace).get(profile.process, {})
+    settings = settings_of(profile)
+    sizes = set() if settings is None else {len(each) for each in settings.groups_of_ranks()}
+    of_all = sizes.pop() if len(sizes) == 1 else None
 
     def size_of(start_ns: int, end_ns: int) -> int | None:
         first = bisect_left(starts, start_ns)
         if first == len(starts) or starts[first] > end_ns:
             return None
         member = members.get(communicators[first] or "")
-        return None if member is None else member.size
+        return of_all if member is None or member.size is None else member.size
 
     return size_of

@@ -21,7 +21,7 @@ from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.profile import Profile
 
-_ADDED_UP = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
+ADDED_UP = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
 _NORMS = re.compile(r"^aten::(native_)?(layer_norm|rms_norm|_fused_rms_norm)$")
 #: What adds up over the last dimension, if its result has a number for each token.
 _ADDS_UP = re.compile(r"^aten::(mean|sum|amax|amin|norm|linalg_vector_norm|var|std|var_mean)$")
@@ -43,10 +43,10 @@ class WholeTokens(NamedTuple):
 
 def whole_tokens(flow: OperatorFlow, profile: Profile) -> WholeTokens | None:
     """Return the operators on all tokens; None where no layers are added up over the ranks."""
-    reductions = [each for each in outermost_messages(messages_in(flow, profile)) if _ADDED_UP.match(each.name)]
+    reductions = [each for each in outermost_messages(messages_in(flow, profile)) if ADDED_UP.match(each.name)]
     if not reductions:
         return None
-    search, ranks_of = _TokenReaders(flow), group_sizes(profile, flow.thread)
+    search, ranks_of = TokenReaders(flow), group_sizes(profile, flow.thread)
     sums = [(each, size) for each in reductions if (size := search.size_of_layer(each)) is not None]
     tokens = max((math.prod(size[:-1]) for _, size in sums), default=0)
     ranks = [ranks_of(each.start_ns, each.end_ns) or 1 for each, _ in sums]
@@ -64,7 +64,7 @@ def whole_tokens(flow: OperatorFlow, profile: Profile) -> WholeTokens | None:
     return WholeTokens(tuple(each.start_ns for each, _ in sums), frozenset(between), frozenset(products), among, tokens)
 
 
-class _TokenReaders(LayerReaders):
+class TokenReaders(LayerReaders):
     """Who works on each token by itself."""
 
     def size_of_layer(self, message: FlowMessage) -> Size | None:

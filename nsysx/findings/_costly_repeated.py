@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx.findings import _gathered_losses as gathered_losses
 from nsysx.findings import _whole_batches as whole_batches
+from nsysx.findings import _whole_branches as whole_branches
 from nsysx.findings import _whole_tokens as whole_tokens
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -31,6 +32,18 @@ REPEATED_BY_RANKS = (
         oversight=True,
         at=whole_batches.place_of_call,
         worded=whole_batches.in_its_words,
+    ),
+    Costly(
+        "layers computed whole",
+        whole_branches.computed_whole,
+        "Every rank computes whole what could be split over the ranks",
+        way("layers-split-too"),
+        worth=whole_branches.split_too,
+        seen=whole_branches.computed_whole,
+        takes=whole_branches.taken,
+        oversight=True,
+        at=whole_branches.place_of_plan,
+        worded=whole_branches.in_its_words,
     ),
     Costly(
         "tokens of all ranks",

@@ -90,14 +90,15 @@ def _in_block(path: str) -> str:
     return re.sub(r"^.*\.\d+\.", "", path)
 
 
-def _innermost(flow: OperatorFlow, at_ns: int) -> str:
+def innermost(flow: OperatorFlow, at_ns: int) -> str:
+    """Return the innermost module at an instant as a plan names it, "" outside of all."""
     around = _around(flow, at_ns)
     return _in_block(around[-1].path) if around else ""
 
 
-def _place_in_plan(case: Case, flow: OperatorFlow, whole: WholeTokens) -> Row:
+def place_in_plan(case: Case, flow: OperatorFlow, whole: WholeTokens) -> Row:
     """Return the line of a plan that has the output of such a layer added up for all ranks; empty where its text is not known."""
-    names = {_innermost(flow, each).rpartition(".")[2] for each in whole.sent_ns} - {""}
+    names = {innermost(flow, each).rpartition(".")[2] for each in whole.sent_ns} - {""}
     for noted in (lines.texts_of_ranks(case.profile), lines.texts(case.profile)):
         for file, text_of_line in noted.items():
             for line, text in text_of_line.items():
@@ -118,7 +119,7 @@ def place_of_sum(case: Case) -> Row:
     flow, whole = flow_of(case.profile), case.profile.once(_tokens)
     if flow is None or whole is None:
         return {}
-    return _place_in_plan(case, flow, whole) or _line_of_sum(case, flow, whole)
+    return place_in_plan(case, flow, whole) or _line_of_sum(case, flow, whole)
 
 
 def _text_of_sum(case: Case, flow: OperatorFlow, whole: WholeTokens) -> str:
@@ -139,8 +140,8 @@ def _norms(flow: OperatorFlow, whole: WholeTokens) -> Iterator[str]:
 
 def _plan(flow: OperatorFlow, whole: WholeTokens) -> str:
     """Return the entries of a plan, "" where the names of the layers are not known."""
-    sums = dict.fromkeys(_innermost(flow, each) for each in whole.sent_ns)
-    given = dict.fromkeys(_innermost(flow, int(flow.start_ns[each])) for each in sorted(whole.products))
+    sums = dict.fromkeys(innermost(flow, each) for each in whole.sent_ns)
+    given = dict.fromkeys(innermost(flow, int(flow.start_ns[each])) for each in sorted(whole.products))
     inside = {name.rpartition(".")[0] for name in given if name} & {name.rpartition(".")[0] for name in sums}
     parents = [name for name in dict.fromkeys(name.rpartition(".")[0] for name in given) if name and name in inside]
     if not all(sums) or not parents:

@@ -745,6 +745,7 @@ def test_no_sync_that_is_entered_after_the_forward_holds_nothing_back(tmp_path: 
 #: Tested in test_costly_collectives and test_job_messages: they need lines, streams, messages or several ranks.
 OF_JOBS = {
     "gradients of each micro-batch",
+    "layers computed whole",
     "tokens of all ranks",
     "tokens sent by each",
     "gradients of inputs in line",

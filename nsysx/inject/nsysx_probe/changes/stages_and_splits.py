@@ -33,6 +33,16 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "layers-split-too",
+        "Split these layers over the ranks as the others are: the outputs of the first ones (query, key, value), the inputs of the last "
+        "one, and one sum of its output",
+        'plan = {"attn.q": ColwiseParallel(), "attn.k": ColwiseParallel(), "attn.v": ColwiseParallel(), "attn.out": RowwiseParallel()}\n'
+        "# own layers: parts of the weights, an all_reduce of the output, and one of the gradient of the input",
+        "Views into heads must take those that are there (-1); the heads must divide by the ranks, and the rows of a layer that makes "
+        "query, key and value at once must lie head by head.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tokens-shared-out",
         "Share the tokens out over the ranks between split layers, too (sequence parallelism): reduce and scatter a layer's output in "
         "place of the all-reduce, work on this rank's tokens, and gather them in front of the next layer. The messages have as many bytes",
