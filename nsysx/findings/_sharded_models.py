@@ -18,6 +18,7 @@ from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import BYTES_OF_A_CAST, BYTES_OF_TRAINING, SPARE_MEMORY_SHARE
 from nsysx.findings._once import Takes
+from nsysx.findings._own_shards import reduced_as_bfloat16
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.records import whole_number
@@ -202,9 +203,10 @@ def rounded_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[s
     kept = "param_dtype=torch.bfloat16, " if all(r.get("parameter_dtype") == "bfloat16" for r in rows) else ""
     precision = f"({kept}reduce_dtype=torch.bfloat16)"
     if settings.wrappers("fully_shard"):
-        paste = f"policy = MixedPrecisionPolicy{precision}\nfully_shard(block, mp_policy=policy)  # each block, then the model"
+        paste = reduced_as_bfloat16(case, settings, f"MixedPrecisionPolicy{precision}")
     else:
         paste = (
-            f"precision = MixedPrecision{precision}\nmodel = FullyShardedDataParallel(model, mixed_precision=precision)"
+            f"precision = MixedPrecision{precision}\n"
+            "model = FullyShardedDataParallel(model, mixed_precision=precision)  # and the other options as they are"
         )
     return title, replace(remedy, paste=paste)

@@ -8,11 +8,16 @@ from typing import NamedTuple
 
 import polars as pl
 
+from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.events.frozen_base import sharded_networks, trained_numbers
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
+from nsysx.findings._job_bounds import HOOKS_OF_UNIT_NS
+from nsysx.findings._own_shards import call_for_block
 from nsysx.findings._small_units import block_of
+from nsysx.model import Finding
+from nsysx.replay.engine import RemoveOps, Replay
 
 
 class BlocksOfList(NamedTuple):
@@ -34,9 +39,36 @@ def blocks(case: Case) -> BlocksOfList | None:
     return BlocksOfList(path, kinds.pop() if len(kinds) == 1 else "")
 
 
-def in_blocks(case: Case) -> Fix:
-    """Return the advice to a model that is one unit: each block a unit."""
-    return Fix.by_name(in_its_words(case, "", way("sharded-blocks"))[1])
+def blocks_of(case: Case) -> int:
+    """Return how many blocks the network has, as far as they are seen."""
+    names = case.profile.attributed.modules["module"].drop_nulls().cast(pl.String)
+    return len({block for name in names.to_list() if (block := block_of(name))})
+
+
+def in_blocks(case: Case, finding: Finding) -> Finding:
+    """Return the finding with the advice to a model that is one unit: each block a unit.
+
+    What runs beside computation shortens no host code, and each unit has hooks that run there: where the host takes nearly as long as the
+    step, these may cost as much as is hidden, or more.
+    """
+    advised = Fix.by_name(in_its_words(case, "", way("sharded-blocks"))[1]).into(finding)
+    saving, replay = finding.saving, case.replay
+    if saving.likely_ns is None or not isinstance(replay, Replay) or not replay.trusted:
+        return advised
+    # What the replay takes for the host's own work is the most that it may be: one that waits for a busy GPU is not seen at work.
+    idle = replay.saving(RemoveOps(frozenset(case.ops["op"].to_list()))).saving_ns
+    most = saving.likely_ns + (saving.error_ns or 0)
+    gained = idle - HOOKS_OF_UNIT_NS * blocks_of(case)
+    if gained >= most:
+        return advised
+    likely = max(0, min(saving.likely_ns, gained))
+    detail = (
+        f"{finding.detail} The host may take up to {units.duration(max(0, case.step_ns - idle))} of the {units.duration(case.step_ns)} "
+        "for itself, and the hooks of each more unit run there: it may gain nothing, or lose. Units of several blocks have fewer."
+    )
+    why = "the host may take nearly as long as the step, and the hooks of more units run there: perhaps nothing"
+    saving = replace(saving, likely_ns=likely, error_ns=likely, most_ns=most, confidence=why)
+    return replace(advised, detail=detail, saving=saving)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
@@ -46,9 +78,11 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
         return title, remedy
     if settings.wrappers("FSDP"):
         return title, replace(remedy, paste=_by_policy(settings, named, kept=remedy.name == "sharded-blocks"))
+    call = call_for_block(case, settings, "reshard_after_forward=False" if remedy.name == "sharded-blocks" else "")
+    path = named.path if named is not None else "blocks"
     return title, replace(
-        remedy, paste=remedy.paste.replace("model.blocks", f"model.{named.path}")
-    ) if named else remedy
+        remedy, paste=f"for block in model.{path}: {call}\n# before fully_shard(model), with its other options"
+    )
 
 
 def _by_policy(settings: RecordedSettings, named: BlocksOfList | None, *, kept: bool) -> str:

@@ -264,7 +264,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         finding = replace(finding, saving=saving)
         if of_unit and settings is not None:
             where = settings.place("FSDP") or finding.where
-            return in_blocks(case).into(replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
+            return in_blocks(case, replace(finding, detail=f"{finding.detail} {of_unit}", where=where))
     return of_buckets(case, finding)
 
 

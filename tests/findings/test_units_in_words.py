@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
 
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _units_in_words
-from nsysx.findings._case import Case, way
+from nsysx.findings import _own_shards, _units_in_words
+from nsysx.findings._case import Case, Saving, way
+from nsysx.inject.nsysx_probe import sources
+from nsysx.model import Finding
+from nsysx.replay.engine import Replay
 
 LAYERS = [
     ("model.layers.0", "LlamaDecoderLayer"),
     ("model.layers.0.mlp.1", "Linear"),
     ("model.layers.1", "LlamaDecoderLayer"),
 ]
+UNIT = {"kind": "fully_shard", "count": 1, "parameter_dtype": "bfloat16", "mesh": [2], "mesh_names": ["dp"]}
 ADAPTED = {"networks": [{"dtypes": {"bfloat16": 1000}}], "optimizers": [{"elements": 10}]}
 
 
@@ -57,3 +62,55 @@ def test_blocks_that_are_not_seen_have_no_names(
     assert "for block in model.blocks" in paste
     assert "({Block})" in pasted(monkeypatch, "blocks-as-units", modules, wrappers=[{"kind": "FSDP"}])
     assert pasted(monkeypatch, "no-reshard", LAYERS, wrappers=[{"kind": "FSDP"}]) == way("no-reshard").paste
+
+
+class Beside(NamedTuple):
+    """A case, as far as advice for blocks reads one: its step, and what is left of it without GPU work."""
+
+    profile: Any
+    replay: Any
+    ops: pl.DataFrame
+    step_ns: int
+
+
+@pytest.mark.parametrize(("idle", "likely", "most"), [(90, 20, None), (12, 10, 40), (1, 0, 40)])
+def test_units_that_are_finer_gain_little_where_the_host_takes_nearly_the_step(
+    idle: int, likely: int, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ms = 1_000_000
+    replay = Mock(spec=Replay, trusted=True, saving=lambda *_: SimpleNamespace(saving_ns=idle * ms))
+    attributed = SimpleNamespace(modules=pl.DataFrame(LAYERS, schema=["module", "cls"], orient="row"))
+    case = cast(Case, Beside(SimpleNamespace(attributed=attributed), replay, pl.DataFrame({"op": [1]}), 100 * ms))
+    monkeypatch.setattr(_units_in_words, "settings_of", lambda _: RecordedSettings({"wrappers": [UNIT]}))
+    monkeypatch.setattr(_units_in_words, "HOOKS_OF_UNIT_NS", ms)
+    given = Finding("NSX110", "", "found", "", "", saving=Saving(20 * ms, "", error_ns=20 * ms))
+    monkeypatch.setattr(_units_in_words, "blocks_of", lambda _: 2)
+    finding = _units_in_words.in_blocks(case, given)
+    assert (finding.saving.likely_ns, finding.saving.most_ns) == (likely * ms, most and most * ms)
+    assert (finding.saving.error_ns or 0) >= likely * ms and ("or lose" in finding.detail) == (most is not None)
+    assert "fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=False)" in finding.paste
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "fully_shard(net, mesh=grid, mp_policy=mp)",
+            "fully_shard(block, mesh=grid, mp_policy=mp, reshard_after_forward=False)",
+        ),
+        ("fully_shard(net, reshard_after_forward=True)", "fully_shard(block, reshard_after_forward=False)"),
+        ("fully_shard(", "fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=False)"),
+    ],
+)
+def test_what_is_pasted_has_the_options_of_the_programs_own_call(
+    text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = RecordedSettings({"wrappers": [UNIT], "places": {"FSDP": "a.py:3"}})
+    policy = "mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+    noted = {"a.py": {"2": policy, "3": text}}
+    monkeypatch.setattr(_own_shards.lines, "texts", lambda _: {})
+    monkeypatch.setattr(_own_shards.lines, "texts_of_ranks", lambda _: noted)
+    case = cast(Case, SimpleNamespace(profile=None))
+    assert _own_shards.call_for_block(case, settings, "reshard_after_forward=False") == told
+    assert _own_shards.reduced_as_bfloat16(case, settings, "") == policy.replace("float32", "bfloat16")
+    assert sources._gives_shares(policy) and sources._gives_shares(text) == text.endswith(")")

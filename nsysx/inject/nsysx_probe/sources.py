@@ -28,6 +28,7 @@ _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
 #: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks.
 _PLAN = re.compile(r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\))")
+_SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(#.*)?$")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -38,8 +39,13 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share of something, cut a network in stages, or plan how its layers are split."""
-    return bool((_OF_A_RANK.search(text) and _CUTS.search(text)) or _CUTS_STAGES.search(text) or _PLAN.search(text))
+    """Return whether a line may take a rank's share of something, cut a network in stages, plan how its layers are split, or shard it."""
+    return bool(
+        (_OF_A_RANK.search(text) and _CUTS.search(text))
+        or _CUTS_STAGES.search(text)
+        or _PLAN.search(text)
+        or _SHARDS.search(text)
+    )
 
 
 class Sources:
