@@ -44,6 +44,7 @@ from nsysx.findings._roles_in_turn import in_turn
 from nsysx.findings._shares_of_ranks import without_sampler
 from nsysx.findings._uneven_experts import placed_by_load
 from nsysx.findings._uneven_tables import placed_by_cost
+from nsysx.findings._zigzag_parts import in_names_of_lines
 from nsysx.judging import late_kinds, rank_waiting
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
@@ -66,6 +67,8 @@ def check(case: Case) -> list[Finding]:
     placed = placed_by_cost(case, late) or placed_by_load(case, late)
     placed = placed or owned_unevenly(case, late) or updated_by_one(case, late)
     late = placed or read_by_one_rank(case, late) or without_sampler(case, late)
+    if late.fix == _EQUAL_ATTENTION.text:
+        late = in_names_of_lines(case, _EQUAL_ATTENTION, late)
     if late.verdict == "found":
         return alone if alone and _late_by_evaluations(case) else [late, *alone]
     return [*alone, *_late_at_times.findings_of(case, RULE)] or [late]

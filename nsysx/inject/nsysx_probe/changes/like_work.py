@@ -83,7 +83,9 @@ UNTRIED = (
         "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "
         "lengths add up alike",
         "own = torch.cat([x.chunk(2 * world)[p] for p in (rank, 2 * world - 1 - rank)])  # tokens, targets and positions alike",
-        "Each part needs a causal mask over all that stands before it in the sequence.", untried=_ALL_RANKS,
+        "That is half of it: each part needs an attention call of its own, with a causal mask over all that stands before it in the "
+        "sequence; keys and values that are gathered from all ranks come in the order of ranks, and have to be put back in order.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "shared-evaluation",
