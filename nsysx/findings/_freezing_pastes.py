@@ -6,7 +6,9 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from nsysx.advice import Alternative
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import file_and_line, settings_of
@@ -104,6 +106,12 @@ def network_name(profile: Profile, cls: str = "", otherwise: str = "model") -> s
     rows = [row for row in rows if row.get("class") == cls] or ([] if cls else rows)
     names = {name for row in rows for name in [_called_network(_text_at(profile, row.get("place")))] if name}
     return names.pop() if len(names) == 1 else otherwise
+
+
+def named_as_called(profile: Profile, remedy: Alternative) -> Alternative:
+    """Return a remedy whose line calls the network ``model`` with the program's own name of it."""
+    name = network_name(profile)
+    return replace(remedy, paste=re.sub(r"\bmodel\b", lambda _: name, remedy.paste))
 
 
 def _text_at(profile: Profile, noted: object) -> str:

@@ -41,6 +41,7 @@ from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
+from nsysx.findings._freezing_pastes import named_as_called
 from nsysx.findings._late_gathers import prefetched
 from nsysx.findings._late_host_lines import other_than_launching, shortened
 from nsysx.findings._layer_exchanges import between_layers
@@ -326,9 +327,10 @@ def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Fi
         else:
             staged = any(row.get("bubble_ns") is not None for row in rank_rows(case))
             name, how = "compile", "torch.compile of the model"
-            how = "torch.compile of each stage, before PipelineStage takes it" if staged else how
+            taken = settings is not None and bool(settings.place("stage", "schedule"))
+            how = f"torch.compile of each stage{', before PipelineStage takes it' if taken else ''}" if staged else how
         advice = f"Make fewer launches on every rank: {how}"
-        compiled = way(name, advice)
+        compiled = named_as_called(case.profile, way(name, advice))
         text = f"{advice}{', fused=True for the optimizer' if loop else ''}: the ranks wait for each other's host code, not for data"
     ways = [compiled]
     if loop:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nsysx import units
-from nsysx.catalogue import Late, StepLimit, Surplus
+from nsysx.catalogue import Late, StepLimit, StepPart, Surplus
 from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import (
     LIMITING_SHARE,
@@ -16,7 +16,7 @@ from nsysx.judging.judging_bounds import (
 )
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import gpu_clock, per_step
-from nsysx.judging.schedule import schedule_of
+from nsysx.judging.schedule import Schedule, schedule_of
 from nsysx.judging.stages_in_turn import stages_in_turn
 from nsysx.judging.uneven_stages import NO_HOSTS, UnevenStages, uneven_stages
 from nsysx.model import Row, Scope, Table, Verdict
@@ -51,7 +51,8 @@ def of_ranks(
     if uneven is not None and not uneven.held_by_hosts(micro_batches or 1):
         return replace(verdict, sentence=_of_stages(uneven, verdict))
     if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
-        return replace(verdict, sentence=f"{verdict.sentence} {bubble}")
+        first = _waits_not_sends(verdict, rows, shown_row, micro_batches, hosts_ns) or verdict.sentence
+        return replace(verdict, sentence=f"{first} {bubble}")
     if late is None:
         return _in_turn(verdict, rows, shown_row, held_at)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
@@ -112,8 +113,8 @@ def _of_schedule(rows: Sequence[Row], micro_batches: int | None, hosts_ns: Mappi
     if schedule is None:
         return ""
     share, unlike = units.share(schedule.of_step, 1), uneven_stages(rows, UNLIKE_STAGES_TIMES)
-    stages = uneven_stages(rows, 0.0, hosts_ns)
-    if stages is not None and stages.held_by_hosts(schedule.micro_batches):
+    stages = _held_stages(rows, schedule, hosts_ns)
+    if stages is not None:
         longest, shortest = _work_of(stages)
         how, then = ("are not equal", ", then an even cut") if unlike is not None else ("wait for hosts", "")
         return (
@@ -127,6 +128,37 @@ def _of_schedule(rows: Sequence[Row], micro_batches: int | None, hosts_ns: Mappi
             f"{micro_batches} micro-batches each idle {share} by their schedule alone."
         )
     return f"{schedule.stages} equal stages with {micro_batches} micro-batches each idle {share} of a step by their schedule alone."
+
+
+def _held_stages(rows: Sequence[Row], schedule: Schedule, hosts_ns: Mapping[int, int]) -> UnevenStages | None:
+    """Return the stages of a pipeline if a host sets their pace, else None."""
+    stages = uneven_stages(rows, 0.0, hosts_ns)
+    return stages if stages is not None and stages.held_by_hosts(schedule.micro_batches) else None
+
+
+def _waits_not_sends(
+    verdict: Verdict,
+    rows: Sequence[Row],
+    shown: Row | None,
+    micro_batches: int | None,
+    hosts_ns: Mapping[int, int] = NO_HOSTS,
+) -> str:
+    """Return the sentence on communication that is exposed in a pipeline whose hosts set the pace, "" where transfers take notable time.
+
+    A receive begins before there is anything to receive: the name of the limit is what is waited for.
+    """
+    schedule = schedule_of(rows, micro_batches)
+    sent = None if shown is None else shown.get("exposed_transfer_ns")
+    if verdict.code != StepLimit.COMM or shown is None or schedule is None or sent is None:
+        return ""
+    if _held_stages(rows, schedule, hosts_ns) is None or sent >= NO_NETWORK_PROBLEM_SHARE * shown["window_ns"]:
+        return ""
+    part, whole = pair((verdict.parts or {}).get(StepPart.COMM.value, 0), verdict.step_ns or 0)
+    transfers = units.duration(per_step(shown, "exposed_transfer_ns"))
+    return (
+        f"Bound by hosts: exposed communication takes {part} of {whole} on rank {shown['rank']}, of which transfers are {transfers} (as "
+        "recorded): the rest waits for other stages."
+    )
 
 
 #: How the ledger calls idle time for launches, as an excess of one rank over its peers.
