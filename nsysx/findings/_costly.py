@@ -335,6 +335,7 @@ SETTINGS = (
         yields=_nested_checkpoints.found,
         phase="backward",
         at=_recomputed.place_of_call,
+        worded=_nested_checkpoints.called_plainly,
     ),
     Costly(
         "recompile limit",

@@ -108,6 +108,13 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     return title, replace(remedy, text=f"{remedy.text}: of {others} one stays", paste="\n".join(kept))
 
 
+def called_plainly(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy with the program's line that asks for checkpoints, without that."""
+    text = next((text for _, text in asking_lines(texts(case.profile))), "")
+    plain = without_checkpoint(text)
+    return title, remedy if plain is None else replace(remedy, paste=plain)
+
+
 def _of_self(text: str) -> bool:
     return "self." in text
 

@@ -15,6 +15,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._changes_of_ranks import without_on_all
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import FREE_MEMORY_SHARE, LEAST_RECOMPUTED_SHARE
 from nsysx.model import Row
@@ -123,7 +124,10 @@ def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it is worth to keep the activations: the repeated work goes, as far as it is seen."""
     again = case.ops.filter(case.ops["recompute"].fill_null(False))
     if again.height:
-        return case.worth(RemoveOps(ops_of(again)), cause=(StepPart.WORK,))
+        # All ranks run one program: one that alone computes nothing again waits for the others.
+        return without_on_all(case, "backward-behind-forward") or case.worth(
+            RemoveOps(ops_of(again)), cause=(StepPart.WORK,)
+        )
     products, share = _removed(case), min(case.profile.once(repeated_share), 1.0)
     if not products:
         return None

@@ -53,8 +53,16 @@ def check(case: Case) -> list[Finding]:
         if (f := _finding(case, each, text, replayed, set_at)) is not None
     ]
     if findings or settings is not None:
-        return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
+        return findings or case.clear(RULE, _none_costs(len(seen)))
     return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
+
+
+def _none_costs(on: int) -> str:
+    """Return that no setting costs time, of so many that are on."""
+    if not on:
+        return f"none of {len(SETTINGS)} settings that only cost time is on"
+    are = "is" if on == 1 else "are"
+    return f"{on} of {len(SETTINGS)} settings that may cost time {are} on, for less than 1 % of the step by the replay"
 
 
 def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_at: Row) -> Finding | None:

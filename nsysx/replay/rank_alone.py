@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
-from nsysx.replay import peers, unprofiled
+from nsysx.replay import job_changes, peers, unprofiled
+from nsysx.replay.removed_work import without_launches, without_ops
 from nsysx.replay.replayed_window import Withheld
+from nsysx.replay.simulate import run
 
 
 def by_itself(profile: Profile) -> unprofiled.Model | None:
@@ -36,6 +40,24 @@ def _hosts_ns(profile: Profile) -> Mapping[int, int]:
         for process, model in models.items()
         if model is not None
     }
+
+
+def hosts_without_ns(profile: Profile, name: str) -> Mapping[int, tuple[int, int]]:
+    """Return process -> what the host of that rank takes as `hosts_ns` has it, and without what a change removes, see ``job_changes``."""
+    pairs = {each.process: _host_without(each, name) for each in (profile, *peers.others(profile))}
+    return {process: pair for process, pair in pairs.items() if pair is not None}
+
+
+def _host_without(profile: Profile, name: str) -> tuple[int, int] | None:
+    model = by_itself(profile)
+    if model is None:
+        return None
+    cols = model.relieved.columns(1.0, 1.0, 0.0, 0.0, model.added.near)
+    ops = np.array([op.op for item in model.chain.items for op in item.ops], np.int64)
+    gone = np.isin(ops, list(job_changes.gone(profile, name)))
+    left = without_launches(without_ops(cols, gone), gone) if gone.any() else cols
+    now, then = (model.window.step_ns(run(each).round_ns) for each in (cols, left))
+    return now, min(now, then)
 
 
 #: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.

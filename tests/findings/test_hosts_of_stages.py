@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -63,7 +63,13 @@ class Stage:
         self.called = ends + 5_000
 
 
-def job(folder: Path, host_us: tuple[int, int], first: Parts = FIRST, last: Parts = LAST) -> Summary:
+def job(
+    folder: Path,
+    host_us: tuple[int, int],
+    first: Parts = FIRST,
+    last: Parts = LAST,
+    noted: dict[str, Any] | None = None,
+) -> Summary:
     """Each of eight micro-batches: the first stage works and sends, the second one receives and works; then both wait for their GPU."""
     report = Report()
     stages = []
@@ -84,7 +90,7 @@ def job(folder: Path, host_us: tuple[int, int], first: Parts = FIRST, last: Part
         for stage, begin in zip(stages, begun, strict=True):
             stage.waits()
             stage.thread.add_range(f"step {i}", begin, stage.called - 100, domain="nsysx")
-    settings = {"places": {"schedule": "/app/train.py:9"}, "numbers": {"schedule": BATCHES}}
+    settings = {"places": {"schedule": "/app/train.py:9"}, "numbers": {"schedule": BATCHES}} if noted is None else noted
     probe = [
         {"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "ranges_pushed": STEPS, "settings": settings}
         for rank in (0, 1)
