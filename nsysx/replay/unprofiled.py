@@ -16,6 +16,7 @@ from nsysx.replay import chain as chains
 from nsysx.replay import tracing_costs as tables
 from nsysx.replay.chain_columns import Columns, WithoutTracing
 from nsysx.replay.device_round import DeviceRound, on_device
+from nsysx.replay.late_causes import as_late_rank_idles
 from nsysx.replay.replay_bounds import (
     CLOSE_TO_MEASURED_SHARE,
     FASTER_WHILE_RECORDED,
@@ -221,7 +222,10 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
             slower or usual or _meeting(worked, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work))
         )
     cols = relieved.columns(scale, host, waits, work, near)
-    shown = on_device(model.chain, cols, peers.communication(profile)).waiting_longer(loading * steps)
+    shown = on_device(model.chain, cols, peers.communication(profile))
+    if relieved.waits:
+        shown = as_late_rank_idles(profile, model.chain, relieved.recorded, shown)
+    shown = shown.waiting_longer(loading * steps)
     # If something lies between steps, it is assumed to have the same shares of work and idle time as the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
