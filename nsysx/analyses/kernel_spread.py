@@ -40,6 +40,7 @@ from nsysx.analyses.helpers.analysis_bounds import (
     STEADY_SPREAD_SHARE,
     TIED_CAUSES_SHARE,
 )
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import sm_clocks
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import NotRecorded, Profile
@@ -308,11 +309,15 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     return spread, good[0][1], good[0][2]
 
 
+#: Why no clock and no cache explains the times of a collective.
+_OF_COLLECTIVES = "communication waits for other ranks, and messages differ in size"
+
+
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel and shape, longest total first; the remaining ones share one row."""
     if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    kernels = profile.ops.select("name", "grid", "block", "op_kind", ns=pl.col("end_ns") - pl.col("start_ns"))
+    kernels = profile.ops.select("name", "grid", "block", "op_kind", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
     ns = pl.col("ns")
     grouped = (
         kernels.with_row_index("row")
@@ -326,6 +331,7 @@ def table(profile: Profile) -> pl.DataFrame:
             ns.quantile(0.1, "linear").alias("p10_ns"),
             ns.quantile(0.9, "linear").alias("p90_ns"),
             pl.col("row"),
+            communicates=(pl.col("cls") == DeviceActivity.COMM.value).any(),
         )
         .with_columns(pl.col("name").cast(pl.String))
         .sort("total_ns", "name", "grid", "block", descending=[True, False, False, False])
@@ -342,7 +348,10 @@ def table(profile: Profile) -> pl.DataFrame:
     for line, members in zip(
         grouped.head(MOST_SPREAD_ROWS).drop("row").to_dicts(), grouped["row"].head(MOST_SPREAD_ROWS), strict=True
     ):
+        communicates = line.pop("communicates")
         spread, verdict, detail = _verdict(features, members.cast(pl.Int64).to_numpy(), common)
+        if communicates and verdict in ("cold_l2", "clock"):
+            verdict, detail = "cannot_tell", _OF_COLLECTIVES
         shown = _shape(line["grid"], line["block"])
         rows.append({**line, **shown, "spread": spread, "verdict": verdict, "detail": detail})
     unlisted = grouped.slice(MOST_SPREAD_ROWS)
