@@ -52,7 +52,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
             f.unexplained
             or (rule_of(f.code).striking and f.overlaps)
             or (subject.measures(summary) and about(f) in _BY_MEASURING)
-            or (f.code == _OF_A_LINE and chosen is not None and _is_its_line(summary, f, chosen))
+            or (chosen is not None and _is_its_line(summary, f, chosen))
         ):
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
@@ -80,7 +80,10 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
 
 
 def _is_its_line(summary: Summary, finding: Finding, chosen: Finding) -> bool:
-    """Return whether a finding is about the line of the first advice and its time."""
+    """Return whether a finding is about the line of the first advice and its time: all that a line does, or what has the same remedy."""
+    remedies = [way.name for way in finding.remedies]
+    if finding.code != _OF_A_LINE and (not remedies or remedies != [way.name for way in chosen.remedies]):
+        return False
     same = all(finding.where.get(key) == chosen.where.get(key) is not None for key in ("file", "line"))
     return same and place_of(summary, chosen) in finding.overlaps
 

@@ -375,6 +375,20 @@ def test_the_line_of_the_first_advice_is_not_listed_once_more() -> None:
     assert listed({**place, "line": 32}) == listed(place, ()) == listed({}) == {"NSX105", "NSX123"}
 
 
+@pytest.mark.parametrize(
+    ("theirs", "line", "listed"),
+    [("shards-kept", 31, False), ("shards-kept", 32, True), ("compile", 31, True), ("", 31, True)],
+)
+def test_the_remedy_of_the_first_advice_at_its_line_is_no_other_finding(theirs: str, line: int, listed: bool) -> None:
+    """Another line, another remedy, or none that is known, is worth a line of its own."""
+    place = {"file": "/job/train.py", "line": 31}
+    first = replace(finding("NSX123", 3), where=place, remedies=(Alternative("shards-kept", ""),))
+    ways = (Alternative(theirs, ""),) if theirs else ()
+    other = replace(finding("NSX110", 3), where={**place, "line": line}, remedies=ways, overlaps=(0,))
+    summary = replace(of_20_ms(first), findings=(first, other))
+    assert [a.code for a in others.also(summary, first, first_action.to_do(summary, first))] == ["NSX110"] * listed
+
+
 def test_what_is_mended_first_saves_what_is_likely_where_nothing_more_is_known() -> None:
     """At best as much as is known at best, else as much as is likely."""
     wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
