@@ -13,12 +13,17 @@ def lines(paste: str, width: int, most: int) -> list[str]:
     return [line for row in _rows(paste, width)[:most] for line in row]
 
 
+def whole_lines(paste: str, width: int) -> list[str]:
+    """Return code as lines, all of it: where a row has no room for its comment, that follows in lines of its own."""
+    return [line for row in paste.splitlines() if row.strip() for line in _commented(row, width)]
+
+
 def first_lines(paste: str, width: int, most: int) -> list[str]:
     """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there.
 
     A comment may hold what the code depends on: where its row has no room for it, it follows in lines of its own if all of them fit.
     """
-    whole = [line for row in paste.splitlines() if row.strip() for line in _commented(row, width)]
+    whole = whole_lines(paste, width)
     if len(whole) <= most:
         return whole
     rows = _rows(paste, width)

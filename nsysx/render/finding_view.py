@@ -33,6 +33,8 @@ class FindingView:
     overlaps: str = ""
     counted: str = ""
     line: str = ""
+    paste: str = ""
+    condition: str = ""
 
 
 def _place_text(where: Row, summary: Summary, texts: CellTexts) -> str:
@@ -108,6 +110,8 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
             tuple(dict.fromkeys(summary.findings[n].code for n in finding.overlaps)) if summary.findings else ()
         ),
         counted=_counted_share(finding, summary),
+        paste=finding.paste,
+        condition=texts(finding.condition, 2000),
         notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )
 

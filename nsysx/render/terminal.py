@@ -11,6 +11,7 @@ from rich.text import Text
 from nsysx import units
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
+from nsysx.render import code as code_of
 from nsysx.render import sections as sections_of
 from nsysx.render import view
 from nsysx.render.finding_view import FindingView
@@ -158,10 +159,20 @@ def _print_first_change(out: _Out, first: FindingView) -> None:
     for text in (first.where, first.fix):
         if text:
             out.line(text, "dim")
+    _print_code(out, first, indent=2)
 
 
-def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
-    """Print each finding, with its fix where that is worth making."""
+def _print_code(out: _Out, finding: FindingView, indent: int) -> None:
+    """Print the code to paste whole, as the first screen says, and what it depends on."""
+    width = min(out.width, MOST_PROSE) - indent
+    for row in code_of.whole_lines(finding.paste, width):
+        out.parts((f"{' ' * indent}{row}", "cyan"))
+    if finding.paste and finding.condition:
+        out.line(finding.condition, "dim", indent=indent)
+
+
+def _findings(out: _Out, findings: Iterable[FindingView], first: FindingView | None) -> None:
+    """Print each finding, with its fix where that is worth making; the code of the ``first`` change stands above."""
     shown = [f for f in findings if f.verdict == "found"]
     if not shown:
         return
@@ -170,9 +181,11 @@ def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
         worth = f", saves {f.saving} per step" if f.saving else ""
         worth += f" (overlaps with {f.overlaps})" if f.saving and f.overlaps else ""
         out.line(f"{f.code}  {f.title}{worth}")
-        for text in (f.where, f.fix if f.notable else ""):
+        for text in (f.where, f.fix if f.notable or f.paste else ""):
             if text:
                 out.line(text, "dim", indent=8)
+        if first is None or f.paste != first.paste:
+            _print_code(out, f, indent=10)
 
 
 def _folded(summary: Summary) -> list[str]:
@@ -224,7 +237,7 @@ def render(  # noqa: C901 - one section after the other
         for reason in shown.ledger_reasons:
             out.line(f"Not recorded: {reason}", "dim")
     if wanted("findings") and shown.findings:
-        _findings(out, shown.findings)
+        _findings(out, shown.findings, shown.first if wanted("first") else None)
     for grid in shown.grids:
         if grid.rows or sections is not None:
             _grid(out, grid)

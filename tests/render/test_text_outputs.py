@@ -279,6 +279,20 @@ def test_code_that_has_no_room_says_how_much_of_it_is_left() -> None:
     assert code_of.first_lines("\n".join(rows), 40, 0) == []
 
 
+def test_the_full_report_prints_the_code_that_the_first_screen_leaves_out() -> None:
+    summary = factory.summary()
+    findings = tuple(
+        replace(f, paste="\n".join(f"y{row} = f_{n}_{row}(x)  # all" for row in range(12)), condition="x stays.")
+        if f.verdict == "found"
+        else f
+        for n, f in enumerate(summary.findings or ())
+    )
+    text = shown(replace(summary, findings=findings), 120)
+    told = [n for n, f in enumerate(findings) if f.verdict == "found"]
+    assert told and all(text.count(f"y{row} = f_{n}_{row}(x)") == 1 for n in told for row in range(12))
+    assert text.count("x stays.") == len(told)
+
+
 def test_a_comment_that_has_no_room_beside_its_code_follows_it() -> None:
     row = "    draws = rng.integers(low, high, n)  # all at once; draw again those that may not be"
     shown = code_of.first_lines(row, 60, 5)
