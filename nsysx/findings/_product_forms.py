@@ -11,6 +11,7 @@ from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events import kernel_math
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
@@ -123,7 +124,8 @@ def _found(
     places = {
         form.at: {} if code is None else place_of_operator(code, flow, flow.start_ns[[form.at]]) for form in forms
     }
-    where, lines = places[dearest.at], sorted({in_short(each) for each in places.values() if each})
+    made_at = _lines_of_work(code, flow, forms, of_row)
+    where, lines = places[dearest.at], _dearest_first({each: ns for each, (ns, _) in made_at.items()})
     remedy, title = _KINDS[dearest.kind]
     cost = case.per_step(taken)
     there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
@@ -135,12 +137,58 @@ def _found(
     there = f"{in_short(where)}: " if where else ""
     return Found(
         rule, title.format(there=there, before=dearest.before, after=dearest.after), detail, worth=worth, cost_ns=cost,
-        fix=_fix(case, remedy, forms, places), where=where or None, takes=Takes(ops_of(gone)),
+        fix=_fix(case, remedy, forms, places, _left_out(case, made_at)), where=where or None, takes=Takes(ops_of(gone)),
     ).as_finding(case)  # fmt: skip
 
 
-def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[int, Row]) -> Fix:
-    """Return the remedy, in the names of the program where its lines are those that a form is written out for; ``places``: of each form."""
+#: A line of the program: its file and number.
+_Line = tuple[str, int]
+
+
+def _lines_of_work(
+    code: CodeLines | None, flow: OperatorFlow, forms: Sequence[ProductForm], of_row: Mapping[int, int]
+) -> dict[_Line, tuple[int, bool]]:
+    """Return the lines whose work goes, with how much that is (ns) and whether a form itself is there, or only what is made for it."""
+    lines = dict[_Line, tuple[int, bool]]()
+    named_rows = {form.at for form in forms}
+    for row in sorted(frozenset().union(*(form.rows for form in forms))) if code is not None else ():
+        assert code is not None
+        where = place_of_operator(code, flow, flow.start_ns[[row]]) if of_row.get(row) or row in named_rows else {}
+        if where:
+            line = str(where["file"]), int(where["line"])
+            ns, named = lines.get(line, (0, False))
+            lines[line] = ns + of_row.get(row, 0), named or row in named_rows
+    return lines
+
+
+def _dearest_first(lines: Mapping[_Line, int]) -> list[str]:
+    """Return lines in short, that with the most work first."""
+    ordered = sorted(lines, key=lambda line: (-lines[line], line))
+    return list(dict.fromkeys(in_short({"file": file, "line": number}) for file, number in ordered))
+
+
+def _left_out(case: Case, lines: Mapping[_Line, tuple[int, bool]]) -> str:
+    """Return that lines make nothing but what the forms read, which nobody reads then, and which lines; "" where they take little."""
+    makers = {line: ns for line, (ns, named) in lines.items() if not named}
+    if not case.notable(case.per_step(sum(makers.values()))):
+        return ""
+    told = list[str]()
+    for file in sorted({file for file, _ in makers}):
+        numbers = sorted(number for each, number in makers if each == file)
+        first = last = numbers[0]
+        for number in [*numbers[1:], 0]:
+            if number != last + 1:
+                told.append(in_short({"file": file, "line": first}) + (f" to {last}" if last > first else ""))
+                first = number
+            last = number
+    return f" Nothing reads the masks then: leave out what makes them ({', '.join(told)})."
+
+
+def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[int, Row], left_out: str) -> Fix:
+    """Return the remedy, in the names of the program where its lines are those that a form is written out for.
+
+    ``places``: of each form; ``left_out``: what is said of the lines that make masks.
+    """
     fix, source = Fix.by_name(remedy), texts(case.profile)
     if forms[0].kind != "routed":
         return fix
@@ -149,9 +197,9 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
     ]
     paste = _routed_pastes.moved_rows(lines)
     if _routed_pastes.has_no_places(forms[0]):
-        return fix.but(text=_BY_NUMBER, paste=paste, condition=_NUMBERED)
+        return fix.but(text=_BY_NUMBER, paste=paste, condition=f"{_NUMBERED}{left_out}")
     grouped = forms[0].before.count(" x ") > 2
-    return fix.but(paste=paste, condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}")
+    return fix.but(paste=paste, condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}{left_out}")
 
 
 #: What masks of several groups of tokens need besides; and what is said of masks of rows and numbers alone.

@@ -162,6 +162,9 @@ def test_rows_are_moved_by_number_with_the_lines_that_do(tmp_path: Path) -> None
     assert finding.where["line"] in (THERE, BACK) and "4096 x 16 x 320" in finding.title
     assert "buf = h.new_zeros(" in finding.paste and "out = F.embedding(slot, F.pad(buf" in finding.paste
     assert '# not torch.einsum("tec,ecd->td", combine, buf)' in finding.paste
+    # The mask's own line takes a part of the cost, and goes with the products.
+    assert finding.condition.endswith("leave out what makes them (train.py:90).")
+    assert all(f"train.py:{line}" in finding.detail for line in (THERE, 90, BACK))
     # Masks and products take 1,620 us: 40 % of that is saved at least.
     assert finding.cost_ns_per_step == pytest.approx(1_620_000, rel=0.02)
     assert 0.5 * 1_620_000 < finding.saving_ns_per_step < 0.97 * 1_620_000 and not finding.saving.bound
