@@ -14,7 +14,13 @@ from nsysx.model import Row
 _LIKE_ORDER = "like-order"
 _IN_ONE_ORDER = (
     "Batches must be of like length at the same place on all ranks (sorted, then dealt out in turn: batches[rank::world]), and each rank "
-    "must still take samples of its own there. What else this generator draws, as noise, needs one of its own with the rank."
+    "must still take samples of its own there."
+)
+#: Of a generator that is kept, and of sizes, of which each rank draws samples for itself.
+_DRAWS_MORE = " What else this generator draws, as noise, needs one of its own with the rank."
+_SIZES_ALIKE = (
+    "sizes = random.Random(seed + epoch)  # the same on all ranks: draws the sizes\n"
+    "own = random.Random((seed + epoch) * world + rank)  # draws the samples of that size, where this rank does so itself"
 )
 
 
@@ -35,11 +41,24 @@ def decided_by(profile: Profile, order: Row) -> str:
 def in_one_order(profile: Profile, order: Row) -> Fix:
     """Return what makes ranks go through batches in one order: the line of the seed without the rank, else in general."""
     where = order["file"], order["line"]
-    text = text_of(texts(profile), *where) or text_of(texts_of_ranks(profile), *where) or ""
     if draws_sizes(profile, order):  # the same generator may draw the samples, which stay each rank's own
+        return Fix.by_name(_LIKE_ORDER, paste=_SIZES_ALIKE)
+    noted = (o.get("text") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == where)
+    text = next((each for each in noted if isinstance(each, str)), "")
+    line = without_rank(text or text_of(texts(profile), *where) or text_of(texts_of_ranks(profile), *where) or "")
+    if line is None:
         return Fix.by_name(_LIKE_ORDER)
-    line = without_rank(text)
-    return Fix.by_name(_LIKE_ORDER) if line is None else Fix.by_name(_LIKE_ORDER, paste=line, condition=_IN_ONE_ORDER)
+    return Fix.by_name(
+        _LIKE_ORDER, paste=line, condition=f"{_IN_ONE_ORDER}{'' if _is_used_at_once(line) else _DRAWS_MORE}"
+    )
+
+
+def _is_used_at_once(line: str) -> bool:
+    """Return whether a statement makes a generator of which nothing is left behind it: ``random.Random(seed).shuffle(batches)``."""
+    statement = ast.parse(line).body[0]
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    method = call.func if isinstance(call, ast.Call) else None
+    return isinstance(method, ast.Attribute) and isinstance(method.value, ast.Call)
 
 
 def without_rank(text: str) -> str | None:

@@ -233,7 +233,8 @@ def test_orders_of_the_users_files_are_noted_with_whether_their_function_runs(tm
     assert [row["runs"] for row in sources.orders_of_ranks()] == [False]
     sources.seen(str(runs), 9, package=False)
     sources.seen(str(package), 9, package=True)
-    row = {"file": str(runs), "seed": 4, "order": 7, "drawn": False, "runs": True}
+    seed = "return random.Random(self.seed + epoch * self.world + self.rank)"
+    row = {"file": str(runs), "seed": 4, "order": 7, "drawn": False, "runs": True, "text": seed}
     assert sources.orders_of_ranks() == [row]
     sources.seen(str(silent), 4, package=False)
     assert sources.orders_of_ranks() == [row, {**row, "file": str(silent), "runs": False}]

@@ -109,6 +109,10 @@ def test_what_ranks_are_apart_in_few_unlike_steps_is_known_less_well(monkeypatch
         ("self.draw = random.Random(1000 * rank + epoch)", "self.draw = random.Random(epoch)"),
         ("g.manual_seed(cfg.seed + int(os.environ['RANK']))", "g.manual_seed(cfg.seed)"),
         ("g = torch.Generator().manual_seed(seed + dist.get_rank())", "g = torch.Generator().manual_seed(seed)"),
+        (
+            "random.Random(self.seed + self.epoch * self.world + self.rank).shuffle(batches)",
+            "random.Random(self.seed + self.epoch * self.world).shuffle(batches)",
+        ),
         ("rng = random.Random(rank)", None),  # nothing is left
         ("torch.manual_seed(seed + rank)", None),  # of dropout, too
         ("seed = args.seed + rank", None),  # of nobody knows what
@@ -138,6 +142,29 @@ def test_ranks_that_shuffle_by_their_number_are_told_to_shuffle_alike(
     _, exposed, _ = read(path)
     assert [way.name for way in exposed.remedies] == ["like-order" if line else "like-batches"]
     assert exposed.where.get("line") == line
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn", "paste", "more"),
+    [
+        ("random.Random(s + rank).shuffle(order)", False, ["random.Random(s).shuffle(order)"], False),
+        ("self.rng = random.Random(s + rank)", False, ["self.rng = random.Random(s)"], True),
+        ("", False, ["random.Random(seed + epoch).shuffle(batches)"], False),
+        ("rng = random.Random(s + rank)", True, ["sizes = random.Random(seed + epoch)", "own = random.Random("], False),
+    ],
+    ids=["at once", "kept", "not noted", "sizes"],
+)
+def test_the_change_is_the_statement_of_the_seed(
+    text: str, drawn: bool, paste: list[str], more: bool, tmp_path: Path
+) -> None:
+    """Samples that ranks draw for themselves are spoken of where they draw sizes alone: an order may be dealt out."""
+    path = job(tmp_path / "j.sqlite", TURNS, stream=COMPUTES)
+    orders = [{**ORDER, "text": text, "drawn": drawn}]
+    path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
+    exposed = read(path)[1]
+    shown = exposed.paste.splitlines()
+    assert len(shown) == len(paste) and all(line.startswith(begin) for line, begin in zip(shown, paste, strict=True))
+    assert ("as noise" in exposed.condition) == more
 
 
 @pytest.mark.parametrize(

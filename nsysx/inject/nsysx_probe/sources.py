@@ -28,7 +28,10 @@ _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
 #: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks.
 _PLAN = re.compile(r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\))")
+#: What shards a network, with its options.
 _SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(#.*)?$")
+#: What gathers whole tensors of the parts of all ranks: an average of weights may be made so before the steps.
+_GATHERS = re.compile(r"^(?!\s*#).*\.full_tensor\(")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -39,13 +42,9 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share of something, cut a network in stages, plan how its layers are split, or shard it."""
-    return bool(
-        (_OF_A_RANK.search(text) and _CUTS.search(text))
-        or _CUTS_STAGES.search(text)
-        or _PLAN.search(text)
-        or _SHARDS.search(text)
-    )
+    """Return whether a line may take a rank's share of something, cut a network in stages, plan how its layers split, shard or gather them."""
+    takes = _OF_A_RANK.search(text) and _CUTS.search(text)
+    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS)))
 
 
 class Sources:
@@ -73,7 +72,7 @@ class Sources:
         self._packages: set[str] = set()
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
         self._of_ranks: tuple[int, dict[str, dict[str, str]]] | None = None
-        self._orders: tuple[int, list[tuple[str, RankOrder]]] | None = None
+        self._orders: tuple[int, list[tuple[str, RankOrder, str]]] | None = None
 
     def kind(self, code: CodeType) -> str:
         """Return whose code this is."""
@@ -156,8 +155,8 @@ class Sources:
         return texts_of
 
     def of_ranks(self) -> dict[str, dict[str, str]]:
-        """Return likewise the lines of the user's own files with ranges that may take a rank's share, or have the outputs of split layers
-        gathered: they ran before, as in a sampler, or a plan.
+        """Return likewise the lines of the user's own files with ranges that may take a rank's share, or have outputs of split layers or
+        weights gathered: they ran before, as in a sampler, or a plan.
         """
         if not self._keeps_text:
             return {}
@@ -177,14 +176,15 @@ class Sources:
     def orders_of_ranks(self) -> list[dict[str, Any]]:
         """Return where a seed with the rank in it decides an order, or the size of a batch that is ``drawn``, in the same files.
 
-        ``runs`` tells whether its function had ranges.
+        ``runs`` tells whether its function had ranges, ``text`` is the statement of the seed, which may have run before the steps.
         """
         if not self._keeps_text:
             return []
         if self._orders is None or self._orders[0] != len(self._lines):
             paths = sorted(set(self._lines) - self._packages)
             by_rank = [(path, order) for path in paths for order in rank_orders("\n".join(self._texts(path)))]
-            self._orders = len(self._lines), by_rank[:MOST_RANK_LINES]
+            told = [(path, order, self._statement(path, order.seed)) for path, order in by_rank[:MOST_RANK_LINES]]
+            self._orders = len(self._lines), told
         return [
             {
                 "file": path,
@@ -192,9 +192,16 @@ class Sources:
                 "order": order.order,
                 "drawn": order.drawn,
                 "runs": any(order.first <= number <= order.last for number in self._lines[path]),
+                "text": text,
             }
-            for path, order in self._orders[1]
+            for path, order, text in self._orders[1]
         ]
+
+    def _statement(self, path: str, number: int) -> str:
+        """Return the text of a line, all of it where it goes on below, without its comment."""
+        texts = self._texts(path)
+        whole = in_one_line(texts, [number]).get(number) or texts[number - 1].strip()
+        return without_comment(whole[:MOST_SOURCE_LETTERS])
 
     def _texts(self, path: str) -> list[str]:
         cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there

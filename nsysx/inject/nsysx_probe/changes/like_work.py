@@ -63,8 +63,7 @@ UNTRIED = (
         "like-order",
         "Shuffle the batches, and draw their sizes, alike on all ranks, with no rank in the seed: now each goes through its own in another "
         "order, and batches of unlike length come in the same step",
-        "order = random.Random(seed + epoch)  # the same on all ranks: for the order of the batches, and their sizes\n"
-        "own = random.Random(seed + rank)  # for the samples of that size that this rank takes",
+        "random.Random(seed + epoch).shuffle(batches)  # no rank in it: the same order on all ranks",
         "What is shuffled must be alike at the same place on all ranks: sizes, or batches sorted by length and dealt out in turn "
         "(batches[rank::world]).", untried=_ALL_RANKS,
     ),
