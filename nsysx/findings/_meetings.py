@@ -186,8 +186,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     ):
         fix = Fix.by_name("waited-behind-backward")
     fix = values_at_once(case.profile, most) or fix
-    if fix is not None:
-        fix = of_average(settings_of(case.profile), lines.texts(case.profile), file, line, fix)
+    fix = of_average(case.profile, file, line, fix)
     gone = code.made_at(case.calls, [most])
     # What goes to the CPU is gathered all the same.
     if fix is not None and fix.ways[:1] == _sent_objects.GENERATOR.ways:

@@ -56,6 +56,7 @@ from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._segments_in_text import in_names_of_line
 from nsysx.findings._sent_objects import of_objects
+from nsysx.findings._shards_in_words import of_average
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
@@ -170,7 +171,7 @@ def _remedy(
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
         fix = None
-    fix = of_objects(case.profile, file, line, fix)
+    fix = of_average(case.profile, file, line, of_objects(case.profile, file, line, fix))
     kept = (file, row["function"]) in keep_weights and not row["launches"]
     if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
         return _copied_weights.drawn(case, file, line) or fix

@@ -42,7 +42,7 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share of something, cut a network in stages, plan how its layers split, shard or gather them."""
+    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, or shard or gather them."""
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
     return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS)))
 
