@@ -116,10 +116,15 @@ def _of_schedule(rows: Sequence[Row], micro_batches: int | None, hosts_ns: Mappi
     stages = _held_stages(rows, schedule, hosts_ns)
     if stages is not None:
         longest, shortest = _work_of(stages)
-        how, then = ("are not equal", ", then an even cut") if unlike is not None else ("wait for hosts", "")
+        # what lightens the hosts, launches or work that is repeated, the first advice says
+        how, then = (
+            ("are not equal", ": first less host work, then an even cut")
+            if unlike is not None
+            else ("wait for hosts", "")
+        )
         return (
             f"The stages {how}: of a step, {longest} of GPU work, {shortest} (as recorded), but hosts take {stages.hosts_in_words()} to "
-            f"launch it: first fewer launches{then}."
+            f"launch it{then}."
         )
     if unlike is not None:
         longest, shortest = _work_of(unlike)

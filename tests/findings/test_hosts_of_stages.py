@@ -114,7 +114,7 @@ def test_an_even_cut_of_stages_with_slow_hosts_saves_nothing_alone(tmp_path: Pat
     found = exposed(summary)
     assert not found.fix.startswith("Cut the layers")
     assert summary.verdict is not None and "but hosts take" in summary.verdict.sentence
-    assert "first fewer launches, then an even cut" in summary.verdict.sentence
+    assert "first less host work, then an even cut" in summary.verdict.sentence
     assert not any(do.text.startswith("Cut the layers") for do in summary.answer.do)
     assert names(summary) == ["compile"] and found.saving.bound
     assert "torch.compile of each stage, before PipelineStage takes it" in found.fix

@@ -84,7 +84,7 @@ def test_a_host_that_takes_longer_than_all_stages_is_a_step() -> None:
 @pytest.mark.parametrize(
     ("work", "hosts", "told"),
     [
-        ((54, 84), {0: 109 * MS, 1: 121 * MS}, "first fewer launches, then an even cut"),
+        ((54, 84), {0: 109 * MS, 1: 121 * MS}, "first less host work, then an even cut"),
         ((64, 66), {0: 90 * MS, 1: 50 * MS}, "The stages wait for hosts"),
         ((54, 84), {0: 30 * MS, 1: 40 * MS}, "2 equal ones with 8 micro-batches"),
         ((64, 66), {0: 30 * MS, 1: 40 * MS}, "2 equal stages with 8 micro-batches"),
@@ -96,7 +96,7 @@ def test_the_verdict_says_where_hosts_set_the_pace(work: tuple[int, int], hosts:
     table = Table("ranks", "Ranks", (), tuple(stage(rank, ms) for rank, ms in enumerate(work)))
     said = rank_verdict.of_ranks(verdict, table, None, 8, hosts).sentence
     assert told in said
-    assert ("but hosts take" in said) is ("launches" in said)
+    assert ("but hosts take" in said) is ("to launch it" in said)
 
 
 @pytest.mark.parametrize(("slow", "told"), [(False, "The others wait for rank 1"), (True, "but hosts take")])
