@@ -6,6 +6,7 @@
 import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
@@ -44,8 +45,27 @@ PROGRAMS_FIRST = ("inject", "recording", "trying", "scripts", "serving")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that mostly wait for programs before those that compute."""
-    items.sort(key=lambda item: item.path.parent.name not in PROGRAMS_FIRST)
+    """Put the tests that mostly wait for programs before those that compute, in the shares of half of the workers.
+
+    Each worker begins with a stretch of one length: one alone would wait for programs to the very end, and all at once leave cores idle.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    programs: dict[Path, list[pytest.Item]] = {}
+    computing = []
+    for item in items:
+        if item.path.parent.name in PROGRAMS_FIRST:
+            programs.setdefault(item.path, []).append(item)  # a file stays whole: what its tests share is made once
+        else:
+            computing.append(item)
+    waiting, total, begun = max(1, workers // 2), len(items), 0
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        if worker < waiting:
+            ordered += (item for file in list(programs.values())[worker::waiting] for item in file)
+        room = max(0, (worker + 1) * total // workers - len(ordered))
+        ordered += computing[begun : begun + room]
+        begun += room
+    items[:] = ordered + computing[begun:]
 
 
 # A report of a program takes half a second to read: making a failing one smaller took five minutes for each test.
