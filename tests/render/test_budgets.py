@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,7 +69,18 @@ def test_the_whole_page_is_few_screens(browser: object, recorded: Samples, tmp_p
     for path in (recorded.page("varlen"), crowded):
         for width in FIRST:
             visit(browser, path, width=width)
-            assert js(browser, "return document.documentElement.scrollHeight") <= WHOLE * SCREEN, (path.name, width)
+            assert _laid_out(browser) <= WHOLE * SCREEN, (path.name, width)
+
+
+def _laid_out(browser: object) -> int:
+    """Return the height of a page once it stays the same: on a busy machine it was measured before its script had drawn the timeline."""
+    heights = [0]
+    for _ in range(50):
+        heights.append(js(browser, "return document.documentElement.scrollHeight"))
+        if len(set(heights[-5:])) == 1:
+            break
+        time.sleep(0.1)
+    return heights[-1]
 
 
 #: Most of a screen of 1280x900 that the first screen fills, and most words to read when everything is unfolded.
