@@ -15,7 +15,7 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._once import Takes
-from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
+from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, repeated_work, with_more, worth_of_own_part
 from nsysx.frames import lookup
 from nsysx.model import Row
 
@@ -79,8 +79,7 @@ def own_tokens(case: Case, settings: RecordedSettings | None) -> Saving | None:
     less_sent = _less_sent_ns(case, exchanges)
     needless = case.per_step(repeated.needless_ns)
     why = f"each token is computed once, {units.duration(needless)} less on the GPU, and {units.duration(less_sent)} of transfer goes"
-    least, part = own_part(ops_of(repeated.between), repeated.ranks)
-    worth = case.worth_between([least], [part], [part], why)
+    worth = worth_of_own_part(case, ops_of(repeated.between), repeated.ranks, why)
     if worth.likely_ns is None:
         return case.bound(needless + less_sent, why)
     most = max(worth.likely_ns, worth.most_ns or 0) + less_sent

@@ -61,6 +61,20 @@ def own_part(ops: frozenset[int], ranks: int) -> tuple[Edit, Edit]:
     return ScaleOps(ops, math.sqrt(share), less_work=True), ScaleOps(ops, share, less_work=True)
 
 
+def worth_of_own_part(case: Case, ops: frozenset[int], ranks: int, why: str) -> Saving:
+    """Return what it saves if each of so many ranks does its part of the work of these ops alone; not known without a replay."""
+    least, part = own_part(ops, ranks)
+    return case.worth_between([least], [part], [part], why)
+
+
+def with_less(worth: Saving, less_ns: float) -> Saving:
+    """Return a saving of which so much is lost again to what the change adds; at best as much as before."""
+    if worth.likely_ns is None:
+        return worth
+    likely = max(0, round(worth.likely_ns - less_ns))
+    return replace(worth, likely_ns=likely, error_ns=min(worth.error_ns or 0, likely))
+
+
 def with_more(worth: Saving, more_ns: int, most_ns: int) -> Saving:
     """Return a saving that may be so much larger, and is at most ``most_ns``: what no replay says goes into the error, too."""
     if worth.likely_ns is None:

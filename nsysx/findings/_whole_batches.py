@@ -33,7 +33,7 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
 from nsysx.findings._ranks_apart import apart, chooses_network, forwards_alone
-from nsysx.findings._repeated_work import own_part, with_more
+from nsysx.findings._repeated_work import with_less, with_more, worth_of_own_part
 from nsysx.findings._same_samples import calls_given_alike, settings_of_rank
 from nsysx.findings._ungathered_lines import ungathered_line
 from nsysx.model import Row
@@ -194,13 +194,8 @@ def shared_out(case: Case, settings: RecordedSettings | None) -> Saving:
     gather_ns = _gather_ns(case, sum(each.made for each in batches))
     if not batches or gather_ns is None:
         return Saving(None, "how long the gather takes is not known")
-    least, part = own_part(ops_of(_work(case, batches)), batches[0].ranks)
     why = f"each rank runs 1 of {batches[0].ranks} parts of the rows, and the gather takes {units.duration(round(gather_ns))}"
-    worth = case.worth_between([least], [part], [part], why)
-    if worth.likely_ns is None:
-        return worth
-    likely = max(round(worth.likely_ns - gather_ns), 0)
-    return replace(worth, likely_ns=likely, error_ns=min(worth.error_ns or 0, likely))
+    return with_less(worth_of_own_part(case, ops_of(_work(case, batches)), batches[0].ranks, why), gather_ns)
 
 
 def _before_the_gather(case: Case, batches: list[_WholeBatch]) -> Saving:
@@ -208,13 +203,12 @@ def _before_the_gather(case: Case, batches: list[_WholeBatch]) -> Saving:
     work, ranks = _work(case, batches), min(each.ranks for each in batches)
     less = 1 - max(each.gathered.made_share for each in batches if each.gathered)
     transfer = round(less * transfer_of_ops_ns(case, _gathers(batches)))
-    least, part = own_part(ops_of(work), ranks)
     gone = case.per_step((1 - 1 / ranks) * int(work["ns"].sum()))
     why = (
         f"each rank runs its own rows, {units.duration(gone)} less on the GPU, and of what is gathered now "
         f"{units.share(1 - less, 1)} is sent"
     )
-    worth = case.worth_between([least], [part], [part], why)
+    worth = worth_of_own_part(case, ops_of(work), ranks, why)
     if worth.likely_ns is None:
         return replace(case.bound(transfer + gone, why), confidence=why)
     return with_more(worth, transfer, max(worth.likely_ns, worth.most_ns or 0))

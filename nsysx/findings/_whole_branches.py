@@ -23,7 +23,7 @@ from nsysx.events.whole_tokens import WholeTokens, whole_tokens
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._once import Takes
-from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work
+from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, repeated_work, with_less, worth_of_own_part
 from nsysx.findings._whole_tokens import innermost, place_in_plan
 from nsysx.model import Row
 
@@ -105,12 +105,8 @@ def split_too(case: Case, settings: RecordedSettings | None) -> Saving | None:
         f"each rank computes 1 of {repeated.ranks} parts: {units.duration(needless + more)} of GPU work go and "
         f"{units.duration(more)} of sums come"
     )
-    least, of_own_part = own_part(ops_of(repeated.between), repeated.ranks)
-    worth = case.worth_between([least], [of_own_part], [of_own_part], why)
-    if worth.likely_ns is None:
-        return case.bound(needless, why)
-    likely = max(0, worth.likely_ns - round(more))
-    return replace(worth, likely_ns=likely, error_ns=min(worth.error_ns or 0, likely), most_ns=worth.most_ns)
+    worth = worth_of_own_part(case, ops_of(repeated.between), repeated.ranks, why)
+    return case.bound(needless, why) if worth.likely_ns is None else with_less(worth, more)
 
 
 def taken(case: Case) -> Takes:

@@ -23,7 +23,7 @@ from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import TINY_KERNEL_NS
 from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._once import Takes
-from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work
+from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, repeated_work, worth_of_own_part
 from nsysx.model import Row
 
 #: A line of a plan that adds the output of a layer up for all ranks.
@@ -66,8 +66,7 @@ def shared_out(case: Case, settings: RecordedSettings | None) -> Saving | None:
         return None
     needless = case.per_step(repeated.needless_ns)
     why = f"each rank works on 1 of {repeated.ranks} parts of the tokens, {units.duration(needless)} less on the GPU"
-    least, of_own_part = own_part(ops_of(repeated.between), repeated.ranks)
-    worth = case.worth_between([least], [of_own_part], [of_own_part], why)
+    worth = worth_of_own_part(case, ops_of(repeated.between), repeated.ranks, why)
     return case.bound(needless, why) if worth.likely_ns is None else worth
 
 

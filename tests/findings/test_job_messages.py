@@ -228,31 +228,17 @@ def test_small_modules_that_are_gathered_each_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("host_us", "hooks"), [(5, False), (400, True)])
 def test_hooks_of_small_units_are_what_a_host_bound_job_waits_for(host_us: float, hooks: bool, tmp_path: Path) -> None:
     """Of 24 units in three blocks 4 are left. Where the host sets the pace, the replay of their gathers says little."""
-    program = Program()
-    member(program.main, WORLD, 8, 0)
-    program.t = 10 * US
-
-    def body(program: Program, number: int) -> None:
-        with program.range("forward"), program.range("net:Net"):
-            for unit in range(24):
-                with program.range(f"net.blocks.{unit // 8}:Block"):
-                    noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=4096)
-                    program.t += US
-                    program.launch(25, GATHER)
-                    program.host(host_us)
-                    program.launch(5)
-        program.sync()
-
-    probes(tmp_path / "r.run.json", changed(CLEAN, {"wrappers": [{**SHARDED, "count": 24}]}), (100,))
-    finding = found(program.steps(body).findings(tmp_path, "NSX127"), "small units")
+    finding = paced(tmp_path, host_us=host_us, size=4096)
     assert finding is not None and finding.saving.bound is not hooks
     if hooks:
         idle = 24 * (host_us - 50) * US
         assert idle * 20 / 24 / 2 < (finding.saving.likely_ns or 0) < idle
 
 
-def paced(folder: Path, *, host_us: float, gather_us: float = 25, blocks: int = 3, launches: int = 1) -> Finding | None:
-    """Return what is found of 24 units in some blocks, 64 MiB each, between which the host works for ``host_us``."""
+def paced(
+    folder: Path, *, host_us: float, gather_us: float = 25, blocks: int = 3, launches: int = 1, size: int = 8 << 20
+) -> Finding | None:
+    """Return what is found of 24 units in some blocks, 8 ranks' parts of ``size`` bytes each, the host working ``host_us`` between."""
     program = Program()
     member(program.main, WORLD, 8, 0)
     program.t = 10 * US
@@ -261,7 +247,7 @@ def paced(folder: Path, *, host_us: float, gather_us: float = 25, blocks: int = 
         with program.range("forward"), program.range("net:Net"):
             for unit in range(24):
                 with program.range(f"net.blocks.{unit * blocks // 24}:Block"):
-                    noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=8 << 20)
+                    noted(program.main, "ncclAllGather", program.t, program.t + 8 * US, comm=WORLD, size=size)
                     program.t += US
                     program.launch(gather_us, GATHER)
                     program.host(host_us)
