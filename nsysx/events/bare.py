@@ -188,16 +188,13 @@ def _settled_loop(record: Mapping[str, Any], stretch: str) -> list[int]:
 
     A step with an evaluation has no length of its own, so the loop may have more of them: it is cut at the same share.
     """
-    loop_ns, (stretches, left_out), which = (
-        _noted_numbers(record, f"{stretch}loop_ns"),
-        _without_alone(record),
-        stretch != "",
-    )
-    steps_ns, fetches_ns = stretches[which]
-    for ns in left_out[which]:  # with what ran behind it
-        longer = [loop for loop in loop_ns if loop >= ns]
-        if longer:
-            loop_ns = [loop for i, loop in enumerate(loop_ns) if i != loop_ns.index(min(longer))]
+    loop_ns = list(_noted_numbers(record, f"{stretch}loop_ns"))
+    stretches, left_out = _without_alone(record)
+    later = stretch != ""
+    steps_ns, fetches_ns = stretches[later]
+    for ns in left_out[later]:  # with what ran behind it
+        if longer := [loop for loop in loop_ns if loop >= ns]:
+            loop_ns.remove(min(longer))
     if not steps_ns:
         return loop_ns[unsettled(loop_ns) :]
     part, times = _settled(steps_ns, fetches_ns), len(loop_ns) / len(steps_ns)
