@@ -52,9 +52,9 @@ def test_long_sequences_take_little_time_and_lose_little() -> None:
     a = rng.integers(0, 40, 20_000)
     kept = rng.random(len(a)) > 0.01
     b = np.insert(a[kept], rng.integers(0, kept.sum(), 200), 99)
-    begin = time.perf_counter()
+    begin = time.process_time()
     rows, _ = align(a, b)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert len(rows) > 0.97 * kept.sum()
     small = SequenceMatcher(None, a[:400].tolist(), b[:400].tolist(), autojunk=False)
     assert len(align(a[:400], b[:400])[0]) >= 0.95 * sum(m.size for m in small.get_matching_blocks())

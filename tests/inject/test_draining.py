@@ -137,7 +137,7 @@ def test_a_wait_ends_without_a_device_that_never_rests(drive: Any, monkeypatch: 
         if old:  # a driver without the call: a synchronize, which is left alone
             driver.cuCtxRecordEvent = None
         begin = time.monotonic()
-        assert draining.drain() is False and 0.1 <= time.monotonic() - begin < 3
+        assert draining.drain() is False and 0.1 <= time.monotonic() - begin < 30
         assert not draining.waits[-1]["rested"]
         driver.busy = lambda _device: False
 

@@ -310,4 +310,4 @@ def test_a_run_that_never_comes_or_a_store_that_is_gone_holds_nobody(
         store.broken = broken
         began = time.monotonic()
         at.announce(3)
-        assert not at.hold(lambda: acted.append(1), 0) and acted == [1] and time.monotonic() - began < 5  # noqa: B023
+        assert not at.hold(lambda: acted.append(1), 0) and acted == [1] and time.monotonic() - began < 30  # noqa: B023

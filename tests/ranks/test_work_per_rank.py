@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nsysx.ranks import job_compared, match, one_job
 from nsysx.ranks.rank_record import CollectiveSeries, LedgerTiles, Rank
+from tests.counted_calls import calls_of
 from tests.ranks.test_one_job import in_world, rank
 
 STEPS, STEP_NS, US = 12, 1_000_000, 1_000
@@ -55,23 +52,6 @@ def hosts_apart(size: int, apart_ns: int = APART_NS, series: str = "world") -> l
             )
         )
     return made
-
-
-def calls_of(work: Callable[[], Any]) -> int:
-    """Return how many functions, of Python or not, a piece of work calls."""
-    count = 0
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @pytest.mark.parametrize("apart_ns", [0, APART_NS])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 import unicodedata
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from nsysx.render import safe_text
 from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_column, shorten_kernel, shorten_stack
+from tests.counted_calls import calls_of
 from tests.render.factory import HOSTILE, KERNEL_NAMES
 
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -32,10 +32,7 @@ def test_clean_makes_what_it_hides_readable():
 
 
 def test_a_name_of_a_megabyte_is_cut_before_it_is_looked_at():
-    begin = time.perf_counter()
-    for _ in range(1000):
-        clean("\x1b" * 1_000_000)
-    assert time.perf_counter() - begin < 2
+    assert calls_of(lambda: clean("\x1b" * 1_000_000)) < 1_000
 
 
 @given(st.text(max_size=100), st.integers(0, 120))

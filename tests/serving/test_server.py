@@ -34,8 +34,8 @@ pytestmark = pytest.mark.traced  # the server is a process of its own
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 SERVER = [sys.executable, "-m", "nsysx", "mcp"]
-#: The most that a list of tools and an answer are long, in bytes, and how soon a second answer is there (s).
-LIST, ANSWER, SOON = 3000, 2500, 0.05
+#: The most that a list of tools and an answer are long, in bytes.
+LIST, ANSWER = 3000, 2500
 
 Call = Callable[..., Any]
 
@@ -70,12 +70,17 @@ def test_a_client_reads_a_report(recorded: Samples) -> None:
             assert [tool["name"] for tool in json.loads(listed)["tools"]] == [
                 "load", "answer", "insight", "table", "act",
             ]  # fmt: skip
+            began = time.monotonic()
             loaded = await answer_of(client, "load", path=str(recorded.report("masked_nonzero")))
+            loading = time.monotonic() - began
             assert "NSX120@MaskedLoss" in loaded["findings"]
             first = await answer_of(client, "answer")
-            began = time.monotonic()
-            assert await answer_of(client, "answer") == first
-            assert time.monotonic() - began < SOON
+            asking = []
+            for _ in range(5):
+                began = time.monotonic()
+                assert await answer_of(client, "answer") == first
+                asking.append(time.monotonic() - began)
+            assert min(asking) < loading / 5, "it is kept"
             whole = await answer_of(client, "insight", id=first["causes"][0]["id"])
             assert whole["id"] == "NSX120@MaskedLoss"
             rows = await answer_of(client, "table", name="waits", top="2", columns="api,total_ns", filter="calls>0")
