@@ -57,6 +57,20 @@ def align(a: I64, b: I64) -> Pairs:
     return first[0], first[1]
 
 
+def with_alike(ours: I64, others: I64, kinds: I64, other_kinds: I64) -> Pairs:
+    """Return these pairs with the tokens between two of them that are as many, and of the same kinds, on both sides."""
+    before_a, before_b = (np.concatenate(([-1], rows)) for rows in (ours, others))
+    left_a = np.diff(before_a, append=len(kinds)) - 1
+    left_b = np.diff(before_b, append=len(other_kinds)) - 1
+    parts_a, parts_b = [ours], [others]
+    for gap in np.flatnonzero((left_a == left_b) & (left_a > 0)).tolist():
+        a, b = (before[gap] + 1 + np.arange(left_a[gap]) for before in (before_a, before_b))
+        if (kinds[a] == other_kinds[b]).all():
+            parts_a.append(a)
+            parts_b.append(b)
+    return np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
+
+
 def _equal(a: I64, b: I64) -> int:
     """Return how many elements are equal from the begin on."""
     n = min(len(a), len(b))

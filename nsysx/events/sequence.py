@@ -22,9 +22,10 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import beside_sequence, marked_when
-from nsysx.events.alignment import Pairs, align
+from nsysx.events.alignment import Pairs, align, with_alike
 from nsysx.events.correlate import Correlated
 from nsysx.events.event_bounds import COMPARED_SEQUENCES, REPEATED, UNMATCHED
+from nsysx.events.families import OTHER, family
 from nsysx.events.nvtx_ranges import Ranges, Repeats
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -42,6 +43,7 @@ class _Tokens:
     end: I64
     key: I64
     name: I64
+    kind: I64
     call: I64
     counted: I64  # calls before each token, and in all
     phases: bool  # it has phases of its own
@@ -61,6 +63,15 @@ def _hashes(frame: pl.DataFrame, *columns: str) -> I64:
     return frame.select(pl.struct(columns).hash()).to_series().to_numpy().view(np.int64)
 
 
+def _kinds(kernels: pl.Series) -> pl.Series:
+    """Return the family of each kernel of which one is known, else its name."""
+    names = kernels.unique().drop_nulls()
+    families = pl.Series([family(name) for name in names.to_list()], dtype=pl.String)
+    families = families.zip_with(families != OTHER, names)
+    kinds: pl.Series = kernels.replace(names, families)
+    return kinds
+
+
 def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dict[int, _Tokens]:
     """Return thread -> its tokens, of the processes that have steps without marks."""
     calls = correlated.api_calls
@@ -78,6 +89,7 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     made = calls["call", "name"][rows].join(op, on="call", how="left", maintain_order="left")
     made = made.with_columns(lookup.text(made[c]) for c in ("name", "op"))
     key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")
+    kind = _hashes(made.with_columns(_kinds(made["op"])), "name", "op")
     phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
     names, code = lookup.distinct(phases["name"])
     number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
@@ -93,6 +105,7 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
         until = np.concatenate((end[rows[of_thread]], began[phases_here], ended[phases_here]))
         keys = np.concatenate((key[of_thread], number[phases_here], number[phases_here] + 1))
         plain = np.concatenate((name[of_thread], number[phases_here], number[phases_here] + 1))
+        alike = np.concatenate((kind[of_thread], number[phases_here], number[phases_here] + 1))
         order = np.lexsort((until, times))
         call = np.concatenate((rows[of_thread], np.full(2 * int(phases_here.sum()), -1, np.int64)))[order]
         counted = np.concatenate(([0], np.cumsum(call >= 0)))
@@ -101,6 +114,7 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
             until[order],
             key=keys[order],
             name=plain[order],
+            kind=alike[order],
             call=call,
             counted=counted,
             phases=has_phases,
@@ -258,8 +272,15 @@ class _Repeater:
         return None if best is None else (source, *best)
 
     def _pairs(self, these: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
-        """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone."""
+        """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone, then by the kind of kernel.
+
+        For other sizes a library takes another kernel of its own for the same operator: where as many calls lie between the same two as
+        in the marked step, all of the same kinds, they are the same calls.
+        """
         ask = (0, these.key[cut].tobytes(), theirs.key[c].tobytes())
+        if ask not in self._known and np.array_equal(these.kind[cut], theirs.kind[c]):
+            # Rounds that are all alike have no place of their own: only the whole tells which is which.
+            self._known[ask] = (np.arange(cut.stop - cut.start),) * 2
         if ask not in self._known:
             ours, others = align(these.key[cut], theirs.key[c])
             parts_a, parts_b = [ours], [others]
@@ -276,7 +297,8 @@ class _Repeater:
                 more_a, more_b = align(plain_a[a : a + left_a[gap]], plain_b[b : b + left_b[gap]])
                 parts_a.append(more_a + a)
                 parts_b.append(more_b + b)
-            self._known[ask] = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
+            ours, others = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
+            self._known[ask] = with_alike(ours, others, these.kind[cut], theirs.kind[c])
         return self._known[ask]
 
     def _settle(self, tokens: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:

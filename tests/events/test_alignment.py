@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.events.alignment import align
+from nsysx.events.alignment import align, with_alike
 
 few = st.lists(st.integers(0, 5), max_size=60)
 
@@ -58,3 +58,23 @@ def test_long_sequences_take_little_time_and_lose_little() -> None:
     assert len(rows) > 0.97 * kept.sum()
     small = SequenceMatcher(None, a[:400].tolist(), b[:400].tolist(), autojunk=False)
     assert len(align(a[:400], b[:400])[0]) >= 0.95 * sum(m.size for m in small.get_matching_blocks())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "others", "rows"),
+    [
+        ([1, 5, 5, 2], [1, 5, 5, 2], [0, 1, 2, 3]),
+        ([1, 5, 2], [1, 5, 5, 2], [0, 2]),  # not as many
+        ([1, 5, 6, 2], [1, 6, 5, 2], [0, 3]),  # not of the same kinds
+        ([5, 1, 2, 5], [5, 1, 2, 5], [0, 1, 2, 3]),  # before the first and behind the last
+    ],
+)
+def test_as_many_of_the_same_kinds_between_two_pairs_are_pairs(
+    kinds: list[int], others: list[int], rows: list[int]
+) -> None:
+    ends = [[kinds.index(n), others.index(n)] for n in (1, 2)]
+    ours, theirs = with_alike(
+        *(np.array(side, np.int64) for side in zip(*ends, strict=True)), values(kinds), values(others)
+    )
+    assert ours.tolist() == rows
+    assert [kinds[n] for n in ours] == [others[n] for n in theirs]

@@ -152,6 +152,22 @@ def test_other_sizes_are_told_by_api_and_kernel(tmp_path: Path) -> None:
     assert ranges.repeats is not None and ranges.repeats.unmatched == 0
 
 
+@pytest.mark.parametrize("rounds", [1, 40])
+def test_another_kernel_of_its_kind_is_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """A library takes other kernels for other sizes; of rounds that are all alike only the whole tells which is which."""
+    program = Program()
+    for i in range(6):
+        gemm = "nvjet_tst_64x8" if i % 2 else "nvjet_tst_128x64_splitK"
+        turned = [("a", gemm), ("a", "sum")] * rounds + [("b", "sum"), ("b", gemm)]
+        monkeypatch.setattr("tests.events.test_sequence.FORWARD", turned)
+        program.step(i == 0)
+    ranges, attributed = program.read(tmp_path)
+    assert [(k, m) for k, m, _ in launched(attributed)] == modules(program)
+    assert ranges.repeats is not None and ranges.repeats.unmatched == 0
+
+
 def test_a_thread_that_is_new_in_each_step_is_found_again(tmp_path: Path) -> None:
     program = Program()
     for i in range(6):
