@@ -34,6 +34,7 @@ from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _late_at_times, _late_rank_lines, _loop_worth
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
+from nsysx.findings._even_attention import in_parts
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.findings._lone_averages import with_all_that_goes
 from nsysx.findings._lone_updates import updated_by_one
@@ -46,7 +47,6 @@ from nsysx.findings._uneven_experts import placed_by_load
 from nsysx.findings._uneven_tables import placed_by_cost
 from nsysx.findings._zigzag_parts import in_names_of_lines
 from nsysx.judging import late_kinds, rank_waiting
-from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -195,7 +195,7 @@ def of_ranks(table: Table | None) -> Finding:
         source="replay",
     )
     if fix == _EQUAL_ATTENTION and even_ns is not None:
-        saving = _in_parts(saving, even_ns)
+        saving = in_parts(saving, late, table.rows)
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it"
@@ -213,16 +213,6 @@ def of_ranks(table: Table | None) -> Finding:
             *_late_rank_lines.lines_as_evidence(late),
         ),
     )
-
-
-def _in_parts(saving: Saving, even_ns: int) -> Saving:
-    """Return what even shares of attention save where each rank's is cut in parts, which are calls of their own with fewer rows each.
-
-    Tried on two jobs of two H100s with zigzag: 75 and 78 % of what the same kernels would save, evenly spread.
-    """
-    lost = round(UNEVEN_CUT_SHARE * even_ns)
-    why = f"{saving.confidence}; a rank's parts are attention calls of their own"
-    return replace(saving, likely_ns=even_ns - lost, confidence=why, error_ns=lost, most_ns=even_ns)
 
 
 def _clocks(late: Row, rows: Sequence[Row]) -> str:
