@@ -70,6 +70,12 @@ def check(case: Case) -> list[Finding]:
     return told or case.clear(RULE, "no fused attention is given an empty mask, or a fixed one of all queries and keys")
 
 
+#: What to do about a mask that the probe has looked at.
+_READ_CAUSAL = (
+    "Give is_causal=True instead of this mask, which is the causal one: half of the scores are not computed then"
+)
+
+
 def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
     """Return one finding where operators of fused attention with a fixed mask, or one that is causal, take 1 % of the step or more."""
     seen = _empty_masks.contents(case)
@@ -92,9 +98,14 @@ def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
     detail = (
         f"Fused attention takes {case.share(taken)} of the step and is given a mask of {length} x {length}{_what(told)}"
     )
+    fix = Fix.by_name("is-causal")
+    if told and len(told) == lengths.height and all(each.holds == "causal" for each in told):
+        fix = Fix.by_name(
+            "is-causal", text=_READ_CAUSAL, condition="The mask was read: it is the causal one, and has to stay that."
+        )
     return [
         Found(
-            RULE, title, detail, worth=worth, cost_ns=taken, fix=Fix.by_name("is-causal"), takes=Takes(ops_of(ops)),
+            RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops)),
             where={"near": "attention"},
         ).as_finding(case)
     ]  # fmt: skip
