@@ -15,7 +15,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses.lines import texts
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case
-from nsysx.findings._input_bounds import LONG_MULTIPLE, LONG_SAMPLE, SHORT_MULTIPLE
+from nsysx.findings._padding import multiple, reaches_beyond
 
 #: A call of a tokenizer of a library, and what makes it pad to a fixed length.
 _TOKENIZER = re.compile(r"\b(\w*tokenizer\w*|\w*processor|tok)(\.pad|\.batch_encode_plus|\.encode_plus|\.__call__)?\(")
@@ -42,27 +42,34 @@ _LOOP = re.compile(
 _LEN = re.compile(r"\blen\((?P<sample>(?P<name>\w+)(?:\[[^\[\]]+\]|\.\w+)?)\)")
 
 
+#: Of which of the two changes the likely step is.
+_FIRST_IS_PRICED = "The likely step is that of the first change alone."
+
+
 def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy with the lines of the program's own collate function, with a tokenizer's only where one is called."""
     source = texts(case.profile)
     file, function = _collates(case)
     lines = _function(source.get(file) or {}, function)
     calls = [text for text in lines or _every(source) if _TOKENIZER.search(text)]
-    multiple = _multiple(case)
+    rounded_to = _multiple(case)
+    if reaches_beyond(settings_of(case.profile)):
+        # Two changes, and the price of the first: how far batches of like lengths are possible, no batch tells.
+        remedy = replace(remedy, condition=f"{_FIRST_IS_PRICED} {remedy.condition}")
     if calls:
         fixed, longest = next((text for text in calls if _FIXED.search(text)), None), 'padding="longest"'
         if fixed is not None and "pad_to_multiple_of" not in fixed:
-            longest += f", pad_to_multiple_of={multiple}"
+            longest += f", pad_to_multiple_of={rounded_to}"
         return title, remedy if fixed is None else replace(remedy, paste=_FIXED.sub(longest, fixed))
-    return title, replace(remedy, paste=as_long_as_longest(lines, multiple) or _GENERAL)
+    return title, replace(remedy, paste=as_long_as_longest(lines, rounded_to) or _GENERAL)
 
 
 def _multiple(case: Case) -> int:
-    """Return what the length of a batch is rounded up to: a small share of the longest sample that was seen."""
+    """Return what the length of a batch is rounded up to."""
     settings = settings_of(case.profile)
     seen = None if settings is None else settings.record.get("padding")
     longest = seen.get("longest") if isinstance(seen, dict) else None
-    return LONG_MULTIPLE if isinstance(longest, int) and longest >= LONG_SAMPLE else SHORT_MULTIPLE
+    return multiple(longest if isinstance(longest, int) else None)
 
 
 #: For samples that are tensors, where the program's own lines say nothing.

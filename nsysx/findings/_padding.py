@@ -13,7 +13,14 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._input_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE, ROUNDED_UP_SHARE
+from nsysx.findings._input_bounds import (
+    BEYOND_LONGEST_SAMPLE_SHARE,
+    LONG_MULTIPLE,
+    LONG_SAMPLE,
+    MUCH_PADDING_SHARE,
+    ROUNDED_UP_SHARE,
+    SHORT_MULTIPLE,
+)
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.judging import rank_verdict
@@ -66,26 +73,36 @@ def unlike_in_turn(case: Case) -> bool:
 
 
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what it is worth if the work of the networks is as long as the longest sample; at best, as all that is no padding.
+    """Return what it is worth if the work of the networks is as long as the longest sample, rounded up; at best, as all that is no padding.
 
     Products and elementwise work grow with the length, attention with its square. None where rows are as long as the longest sample:
     how far batches of like lengths are possible, no batch tells.
     """
     seen = _counts(settings)
-    if seen is None or 1 - seen["longest"] / seen["length"] < BEYOND_LONGEST_SAMPLE_SHARE:
+    if seen is None or not reaches_beyond(settings):
         return None
     ops = taken(case).ops
     if not ops:
         return None
-    likely = case.worth(
-        ScaleOps(ops, seen["longest"] / seen["length"], less_work=True), cause=(StepPart.WORK,), bound=True
-    )
+    then = min(-(-seen["longest"] // multiple(seen["longest"])) * multiple(seen["longest"]), seen["length"])
+    likely = case.worth(ScaleOps(ops, then / seen["length"], less_work=True), cause=(StepPart.WORK,), bound=True)
     best = case.worth(
         ScaleOps(ops, seen["real"] / (seen["rows"] * seen["length"]), less_work=True),
         cause=(StepPart.WORK,),
         bound=True,
     )
     return replace(likely, most_ns=best.most_ns) if likely.likely_ns is not None and best.most_ns else likely
+
+
+def reaches_beyond(settings: RecordedSettings | None) -> bool:
+    """Return whether rows reach so far beyond the longest sample that what these rows cost is priced by itself."""
+    seen = _counts(settings)
+    return seen is not None and 1 - seen["longest"] / seen["length"] >= BEYOND_LONGEST_SAMPLE_SHARE
+
+
+def multiple(longest: int | None) -> int:
+    """Return what the length of a batch is rounded up to: a small share of the longest sample that was seen."""
+    return LONG_MULTIPLE if longest is not None and longest >= LONG_SAMPLE else SHORT_MULTIPLE
 
 
 def taken(case: Case) -> Takes:
