@@ -220,10 +220,9 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
     most = gpu_work.most(profile, limits.process, limits.device)
     if sum(limits.lost.values()) >= LIMITING_SHARE * real:
-        single = any(ns >= LIMITING_SHARE * real for ns in limits.lost.values())
-        rest = "the rest" if single else "no single cause takes the rest"
+        # Behind several kinds of idle time one line may stand: whether one does, the first advice says.
         others = divided(limits, [p for p in StepPart if p.limit])
-        return f"{works}; {rest}: {others}.{f' {most}.' if most else ''}"
+        return f"{works}; the rest: {others}.{f' {most}.' if most else ''}"
     line = line_of_most.gpu_work(profile, limits.process, limits.device)
     at_line = _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
     return f"{busy}{at_line}{between}.{f' {most}.' if most else ''}"

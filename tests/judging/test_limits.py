@@ -156,7 +156,7 @@ def test_a_step_with_several_small_causes_says_what_the_gpu_works_on(
         ({"work": 60, "pause": 20, "dependency": 20}, StepLimit.GPU, "60 % of 100.0 ms, inter-kernel gaps take 20.0 ms: 40 short"),
         ({"work": 60, "pause": 19, "dependency": 21}, StepLimit.GPU, "60 % of 100.0 ms; for 21.0 ms its next kernel is queued but"),
         ({"work": 86, "pause": 14}, StepLimit.GPU, "GPU busy 86 % of 100.0 ms."),
-        ({"work": 70, "comm": 10, "host": 10, "input": 10}, StepLimit.GPU, "GPU busy 80 % of 100.0 ms; no single cause takes the rest: "),
+        ({"work": 70, "comm": 10, "host": 10, "input": 10}, StepLimit.GPU, "GPU busy 80 % of 100.0 ms; the rest: "),
         ({"work": 40, "start_up": 60}, StepLimit.WARMUP, "the GPU idles 60.0 of 100.0 ms in loading of kernels and libraries and other"),
     ],
 )  # fmt: skip
