@@ -28,6 +28,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._converted_inputs import call_of_network
 from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
@@ -90,6 +91,9 @@ def check(case: Case) -> list[Finding]:
     elif cost > taken:
         detail += f" With the pauses after them that is {units.duration(cost)}."
     fix = _OF_SEQUENCES if _one_dimensional(case, conversions) else _CHANNELS_LAST
+    where = mostly(case.profile, conversions)
+    if fix is _CHANNELS_LAST and (call := call_of_network(case.profile)) is not None:
+        fix, where = fix.but(paste=call.paste), {**where, **call.where}
     if not case.program.torch:
         fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
     slow = " and slow normalization in NCHW" if norms.height else ""
@@ -102,7 +106,7 @@ def check(case: Case) -> list[Finding]:
             worth=worth,
             cost_ns=cost,
             fix=fix,
-            where=mostly(case.profile, conversions),
+            where=where,
             takes=Takes(ops_of(conversions) | ops_of(norms)),
         ).as_finding(case)
     ]
