@@ -53,8 +53,8 @@ from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_o
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._picked_tables import picked_on_gpu
 from nsysx.findings._recurrent_cells import sequence_of
+from nsysx.findings._scaled_in_text import in_names_of_line
 from nsysx.findings._scanned_loops import or_scan
-from nsysx.findings._segments_in_text import in_names_of_line
 from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._shards_in_words import of_average
 from nsysx.findings._values_of_ranks import values_at_once
