@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nsysx.answer import subject
 from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, LEAST_LEADING_SHARE, WHOLE_CAUSE_SHARE
 from nsysx.answer.change_savings import about
-from nsysx.answer.line_faults import FAULTS, OF_THE_LIMIT
+from nsysx.answer.line_faults import FAULTS, OF_SHARDS, OF_THE_LIMIT
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Row, Summary
@@ -58,7 +58,9 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
         # That the host holds the device up at this line is all that the title says, too.
         return AdvisedCause(next((FAULTS[way.name] for way in chosen.remedies if way.name in FAULTS), ""), {})
     if _is_the_limit(summary, chosen):
-        return NOTHING if not line or in_sentence else AdvisedCause("", _short(chosen.where))
+        # How much the limit takes, its title says once more; what is wrong there, its remedy does.
+        fault = next((OF_SHARDS[way.name] for way in chosen.remedies if way.name in OF_SHARDS), "")
+        return NOTHING if not line or in_sentence else AdvisedCause(fault, _short(chosen.where))
     # The line itself stands in the advice.
     title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))
     shown = not line or in_title or in_sentence

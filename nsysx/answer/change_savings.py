@@ -16,7 +16,7 @@ from nsysx.answer.answer_bounds import (
     WORK_REPEATS_SHARE,
 )
 from nsysx.catalogue import StepLimit
-from nsysx.findings import for_anything, rule_of
+from nsysx.findings import for_anything, may_lose, rule_of
 from nsysx.model import Finding, Summary
 from nsysx.saving import NOTABLE
 
@@ -151,7 +151,7 @@ def shows_likely_saving(chosen: Finding) -> bool:
 def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
     """Return how much less and how much more than said a change may save (ns), never more than the best that is known for it.
 
-    None where that is not known.
+    It saves at least nothing, but where the change may lose. None where that is not known.
     """
     if chosen is None:
         return None
@@ -159,7 +159,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     if saving is None or is_bound(summary, chosen):
         return None if chosen.saving.error_ns is None else (error, error)
     if chosen.saving.source == "limits":
-        return error, max(0, (chosen.saving.most_ns or saving) - saving)
+        return min(error, saving), max(0, (chosen.saving.most_ns or saving) - saving)
     less, more = _of_tried(summary.step.shown_ns or saving, saving, _most_power(chosen))
     if chosen.saving.source == "replay":
         less, more = less + error, more + error
@@ -177,7 +177,12 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         now = summary.step.shown_ns or 0
         idle = round(now * real.idle_share)
         more = min(more, max(0, idle - saving, (chosen.saving.most_ns or 0) - saving))
-    return less, more
+    return less if may_make_longer(chosen) else min(less, saving), more
+
+
+def may_make_longer(chosen: Finding) -> bool:
+    """Return whether a change has work of its own, by which the step may get longer: then its error reaches below nothing."""
+    return bool(chosen.remedies) and may_lose(chosen.remedies[0].name)
 
 
 def margins_beside_bound_ns(summary: Summary, chosen: Finding, then: After) -> tuple[int, int] | None:
@@ -187,7 +192,7 @@ def margins_beside_bound_ns(summary: Summary, chosen: Finding, then: After) -> t
         return None
     saving, error = now - alone, chosen.saving.error_ns or 0
     less, more = _of_tried(now, saving, _most_power(chosen))
-    return less + error, min(more + error, most - saving)
+    return min(less + error, saving), min(more + error, most - saving)
 
 
 def _most_power(chosen: Finding) -> float:
@@ -238,4 +243,4 @@ def after(summary: Summary, chosen: Finding | None) -> After:
     less, more = margins
     least = now - min(now, saving + more)
     low = least if best is None else min(now - saving, max(least, best))
-    return After(now - saving, low, now - max(0, saving - less), best)
+    return After(now - saving, low, now - saving + less, best)

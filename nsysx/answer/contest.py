@@ -15,7 +15,7 @@ from nsysx.answer.answer_bounds import (
 )
 from nsysx.answer.change_savings import about, is_bound, likely_alone_ns, shows_likely_saving
 from nsysx.catalogue import StepLimit
-from nsysx.findings import rule_of
+from nsysx.findings import rounds_sent, rule_of
 from nsysx.model import Finding, Summary
 
 #: Remedies that divide the whole program among its ranks in another way, at best: what a line saves for sure is done first.
@@ -32,6 +32,10 @@ def for_anything(finding: Finding) -> bool:
 def _unmeant(finding: Finding) -> bool:
     """Return whether nobody meant what a finding tells (`Costly.oversight`)."""
     return any(row.get("oversight") for row in finding.evidence)
+
+
+def _rounds(finding: Finding) -> bool:
+    return any(rounds_sent(remedy.name) for remedy in finding.remedies)
 
 
 def _divides_anew(finding: Finding) -> bool:
@@ -157,6 +161,20 @@ class Contest:
         enough = 0.0 if part else self._least
         whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
         return next(whole, None)
+
+    def unrounded(self, chosen: Finding) -> Finding | None:
+        """Return one that leaves the numbers as they are, before one by which ranks send each other rounded ones, of the same messages.
+
+        It need save only a part of what that does: who rounds has to look at the loss.
+        """
+        if not _rounds(chosen):
+            return None
+        same = [f for n, f in enumerate(self._summary.findings or ()) if n in chosen.overlaps]
+        much = self._saves_ns(chosen) / COMPILER_LEADS_TIMES
+        exact = [
+            f for f in self._worth if f in same and not _rounds(f) and not for_anything(f) and self._saves_ns(f) >= much
+        ]
+        return self._largest(exact) if exact else None
 
     def specific(self, chosen: Finding) -> Finding | None:
         """Return one whose change is for what was recorded, where the chosen one's is for whatever kernels stand there.

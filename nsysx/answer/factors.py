@@ -27,7 +27,7 @@ def factor_bounds(
         return ()
     if real is None and chosen.saving.source in ("time", "limits") and margins_ns is not None:
         most = min(saving_ns + margins_ns[1], round(MOST_SAVED_SHARE * now))
-        return round(now / (now - max(0, saving_ns - margins_ns[0])), 3), round(now / (now - most), 3)
+        return round(now / (now - saving_ns + margins_ns[0]), 3), round(now / (now - most), 3)
     if bounds is None or real is None or summary.step.as_recorded:
         return ()
     about = rule_of(chosen.code).about
@@ -35,7 +35,7 @@ def factor_bounds(
     busy = now * (real.gpu_busy_ns - waits_for_peers) / max(real.step_ns, 1)
     host = about in (*_OF_THE_HOST, StepLimit.COMM)
     error = 0 if chosen.saving.bound else chosen.saving.error_ns or 0
-    less, more = margins_ns or (error, error)
+    less, more = margins_ns or (min(error, saving_ns), error)
 
     def at(step: int, saving: int) -> float:
         if about == "slow steps":  # what varies is how often they come: the usual step stays
@@ -45,5 +45,5 @@ def factor_bounds(
         left = (now - min(saving, MOST_SAVED_SHARE * now)) * min(1.0, step / now)
         return step / max(step - idle * grows - (saving - idle), left)
 
-    ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - less), saving_ns + more)]
+    ends = [at(step, saving) for step in (*bounds, now) for saving in (saving_ns - less, saving_ns + more)]
     return round(min(ends), 3), round(max(ends), 3)

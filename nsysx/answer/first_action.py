@@ -120,7 +120,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     anything = fused or for_anything(finding)
     if not small and not anything:
         return False
-    less = step / (step - max(0, saving - margins[0]))
+    less = step / (step - saving + margins[0])
     least = min(factors.factor_bounds(summary, finding, saving, margins), default=less)
     return least < 1 + (LEAST_LEADING_SHARE if anything else NOTABLE)
 
@@ -196,7 +196,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
         or contest.of_the_cause()
         or contest.best
     )
-    return contest.specific(chosen) or chosen
+    return contest.specific(chosen) or contest.unrounded(chosen) or chosen
 
 
 def _certain(finding: Finding, step: int) -> bool:

@@ -102,3 +102,9 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "samples-on-cpu": "the dataset works on the GPU sample by sample",
     "vectorized": "a loop of Python over single items",
 }
+
+#: Remedy of a sharded model -> what is wrong where it is made, for a headline that names the limit alone.
+OF_SHARDS: Mapping[str, str] = {
+    "grouped-blocks": "the whole model is one unit",
+    "sharded-blocks": "the whole model is one unit",
+}

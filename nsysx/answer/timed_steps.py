@@ -46,7 +46,7 @@ def timed_worth(summary: Summary, chosen: Finding | None) -> TimedWorth | None:
     less, more = (saving, 0) if bound else margins_ns(summary, chosen) or (0, 0)
 
     def left_ns(saved: int) -> int:
-        return round(max(timed - shorter * max(0, saved), works))
+        return round(max(timed - shorter * saved, works))
 
     low, then, high = (left_ns(saved) for saved in (saving + more, saving, saving - less))
     return TimedWorth(timed, then, (round(timed / high, 3), round(timed / low, 3)), bound)

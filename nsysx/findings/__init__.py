@@ -21,6 +21,8 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.findings import _folded, _once, nsx123_python_line
 from nsysx.findings._case import Case, Rule
 from nsysx.findings._fix import for_anything as for_anything
+from nsysx.findings._fix import may_lose as may_lose
+from nsysx.findings._fix import rounds_sent as rounds_sent
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
 

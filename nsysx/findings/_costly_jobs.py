@@ -10,6 +10,7 @@ from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.frozen_parameters import bucket_bytes, frozen_parameters
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
@@ -216,6 +217,16 @@ def one_bucket(case: Case, settings: RecordedSettings) -> str:
     )
 
 
+def one_gradient(settings: RecordedSettings | None) -> str:
+    """Return that nearly all gradients are those of one parameter, which DDP cannot divide, "" where they are not."""
+    sizes = _buckets(settings) if settings is not None else []
+    cap = ((ddp(settings) if settings is not None else None) or {}).get("bucket_cap_bytes")
+    # A bucket takes parameters until it has as much as it may: what is in it beyond that, one of them has.
+    if len(sizes) != 1 or not isinstance(cap, int) or sizes[0] - cap < MOST_SHARE * sizes[0]:
+        return ""
+    return "nearly all gradients are those of one parameter, which are reduced in one message as soon as they are there"
+
+
 def overlapped_buckets(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what buckets of the usual size save: all exposed communication but that of the last bucket runs beside backward."""
     sizes = _buckets(settings) if settings is not None else []
@@ -242,13 +253,22 @@ def one_unit(settings: RecordedSettings) -> str:
 _SUMMED_AS_FLOAT32 = r"(AllReduce|ReduceScatter)\w*Sum_f(32|loat)"
 
 
-def _float32_transfer(case: Case) -> int:
-    """Return the exposed transfer of gradients that are reduced as float32 (ns a step); 0 where the ranks do not tell it from waiting."""
+def _summed_as_float32(case: Case) -> Flags:
+    """Return which of the `communication` adds gradients up as float32."""
     comm = communication(case)
     summed = lookup.matching(comm["name"], _SUMMED_AS_FLOAT32)
-    return exposed_transfer_ns(
-        case, summed & (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
-    )
+    chosen: Flags = summed & (comm["phase"].cast(pl.String) == "backward").fill_null(value=False).to_numpy()
+    return chosen
+
+
+def _float32_transfer(case: Case) -> int:
+    """Return the exposed transfer of gradients that are reduced as float32 (ns a step); 0 where the ranks do not tell it from waiting."""
+    return exposed_transfer_ns(case, _summed_as_float32(case))
+
+
+def float32_reductions(case: Case) -> Takes:
+    """Return the reductions of gradients as float32."""
+    return Takes(frozenset(communication(case)["op"].filter(pl.Series(_summed_as_float32(case))).to_list()))
 
 
 def reduces_float32(case: Case, settings: RecordedSettings) -> str:

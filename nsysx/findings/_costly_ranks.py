@@ -112,6 +112,7 @@ OF_RANKS = (
         "Gradients are reduced as float32, with twice the bytes of bfloat16",
         way("bf16-reductions"),
         worth=jobs.half_of_the_bytes,
+        takes=jobs.float32_reductions,
         set_by=("DDP", "FSDP"),
         phase="backward",
         worded=shards.rounded_in_its_words,

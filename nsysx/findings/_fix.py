@@ -34,6 +34,16 @@ def for_anything(names: str) -> bool:
     return remedy is not None and remedy.for_anything
 
 
+def may_lose(names: str) -> bool:
+    """Return whether a remedy of some with commas between has work of its own that may take longer than what it saves."""
+    return any((each := _remedies_by_name().get(name)) is not None and each.may_lose for name in names.split(","))
+
+
+def rounds_sent(names: str) -> bool:
+    """Return whether with a remedy of some with commas between ranks send each other rounded numbers."""
+    return any((each := _remedies_by_name().get(name)) is not None and each.rounds_sent for name in names.split(","))
+
+
 def way(names: str, text: str | None = None, paste: str | None = None, condition: str | None = None) -> Alternative:
     """Return the remedy of a name, or of several at once with commas between, in words of this capture where they are given.
 

@@ -24,21 +24,22 @@ def _texts(case: Case, settings: RecordedSettings) -> dict[int, str]:
     return {int(line): str(text) for line, text in sorted(noted.items(), key=lambda each: int(each[0]))}
 
 
-def call_for_block(case: Case, settings: RecordedSettings, option: str = "") -> str:
-    """Return the call that makes a block a unit as the program shards now, and with an option: its options, as far as they are known."""
+def call_for_block(case: Case, settings: RecordedSettings, option: str = "", block: str = "block") -> str:
+    """Return the call that makes a block a unit as the program shards now, and with an option: its options, as far as they are known.
+
+    ``block``: what the program calls the block, or a list of some that are one unit.
+    """
     call = _CALL.search(_texts(case, settings).get(settings.place("FSDP").get("line", 0), ""))
     if call is not None:
         options = _RESHARDS.sub("", call[1]) if option else call[1]
-        return f"fully_shard(block{options}{f', {option}' if option else ''})"
+        return f"fully_shard({block}{options}{f', {option}' if option else ''})"
     rows = sharded(settings)
     given = {
         "mesh=mesh": any(row.get("mesh_names") for row in rows),
         "mp_policy=policy": any(row.get("parameter_dtype") or row.get("reduce_dtype") for row in rows),
         "offload_policy=offload_policy": any(row.get("offload") is True for row in rows),
     }
-    return (
-        f"fully_shard({', '.join(filter(None, ('block', *(each for each, is_so in given.items() if is_so), option)))})"
-    )
+    return f"fully_shard({', '.join(filter(None, (block, *(each for each, is_so in given.items() if is_so), option)))})"
 
 
 def reduced_as_bfloat16(case: Case, settings: RecordedSettings, policy: str) -> str:

@@ -37,7 +37,7 @@ from nsysx.events.untrained_gathers import gathered_in_loop
 from nsysx.findings import _pasted
 from nsysx.findings._bucket_options import of_buckets, uses_ddp
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._costly_jobs import hidden_beside, one_unit
+from nsysx.findings._costly_jobs import hidden_beside, one_gradient, one_unit
 from nsysx.findings._divided_comm import EARLIER, EXPOSED, UNEVEN, divided_comm, of_ranks
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
@@ -216,7 +216,7 @@ def check(case: Case) -> list[Finding]:
 def _unless_needed(case: Case, finding: Finding) -> list[Finding]:
     """Return the finding with what its wrapper asks for, and nothing where that is to begin earlier what the next layer needs at once."""
     earlier = finding.fix in (EARLIER.text, _ALONE, _TOGETHER) and not gathers_outputs(case)
-    if earlier and (why := needed_at_once(case)):
+    if earlier and (why := needed_at_once(case) or one_gradient(settings_of(case.profile))):
         return in_one_shot(case, finding) or case.clear(RULE, why)
     return [_of_its_wrapper(case, finding)]
 

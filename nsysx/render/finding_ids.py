@@ -95,7 +95,9 @@ def saving_of(summary: Summary, finding: Finding) -> Json | None:
     if change_savings.is_bound(summary, finding):
         return {"likely_ns": likely, "low_ns": 0, "high_ns": likely, "bound": True}
     margins = change_savings.margins_ns(summary, finding)
-    low, high = (None, None) if margins is None else (max(0, likely - margins[0]), min(now, likely + margins[1]))
+    least = None if change_savings.may_make_longer(finding) else 0
+    low, high = (None, None) if margins is None else (likely - margins[0], min(now, likely + margins[1]))
+    low = low if low is None or least is None else max(least, low)
     return {"likely_ns": likely, "low_ns": low, "high_ns": high, "bound": False}
 
 

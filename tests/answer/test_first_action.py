@@ -413,3 +413,20 @@ def test_without_a_step_or_a_saving_there_is_no_step_afterwards() -> None:
     assert change_savings.after(whole, replace(chosen, saving=Saving(None, "no replay"))) == change_savings.After()
     assert stepless.step.shown_ns is None
     assert change_savings.after(stepless, chosen) == change_savings.After()
+
+
+@pytest.mark.parametrize(
+    ("exact_ms", "overlaps", "remedy", "first"),
+    [
+        (3.1, (1,), "sharded-blocks", "NSX110"),
+        (2.9, (1,), "sharded-blocks", "NSX127"),  # less than half
+        (3.1, (), "sharded-blocks", "NSX127"),  # of other messages
+        (3.1, (1,), "bf16-reductions", "NSX127"),  # the other one rounds, too
+    ],
+)
+def test_what_leaves_the_numbers_goes_before_what_rounds_the_same_messages(
+    exact_ms: float, overlaps: tuple[int, ...], remedy: str, first: str
+) -> None:
+    rounds = replace(finding("NSX127", 6), remedies=(Alternative("bf16-reductions", ""),), overlaps=overlaps)
+    exact = replace(finding("NSX110", exact_ms), remedies=(Alternative(remedy, ""),))
+    assert led(StepLimit.COMM, rounds, exact) == first

@@ -208,12 +208,12 @@ def test_what_a_change_saves_with_what_comes_before_and_has_to_be_mended() -> No
 
 
 def margins_of(summary: Summary, f: Finding) -> tuple[int, int] | None:
-    """How much less and more it may save: its error, what was tried of the kind, and what is open."""
+    """How much less and more it may save: its error, what was tried of the kind, and what is open; no less than nothing."""
     ns, error, of = change_savings.likely_ns(summary, f), f.saving.error_ns or 0, f.saving
     if ns is None or bounded(f):
         return None if of.error_ns is None else (error, error)
     if of.source == "limits":
-        return error, max(0, (of.most_ns or ns) - ns)
+        return min(error, ns), max(0, (of.most_ns or ns) - ns)
     factor = min(STEP / max(STEP - ns, 1), 1 / (1 - MOST_SAVED_SHARE))
     low, high = (round(STEP - STEP / factor**power) for power in (TRIED_LEAST_POWER, TRIED_MOST_POWER))
     tried = max(0, ns - low), max(0, high - ns)
@@ -230,7 +230,8 @@ def margins_of(summary: Summary, f: Finding) -> tuple[int, int] | None:
     idles = rule_of(f.code).about in (StepLimit.LAUNCH, StepLimit.SYNC)
     if idles and not of.bound and summary.unprofiled is not None:
         more = min(more, max(0, round(STEP * 0.6) - ns, (of.most_ns or 0) - ns))  # the GPU works 8 of 20 ms
-    return less, more
+    # None of these changes has work of its own: at least nothing is saved.
+    return min(less, ns), more
 
 
 def test_how_far_off_a_saving_may_be_and_the_step_after_it() -> None:

@@ -15,6 +15,7 @@ from nsysx.answer import (
     certainty,
     change_savings,
     clock_bars,
+    factors,
     first_action,
     measured,
     near_limits,
@@ -624,6 +625,16 @@ def test_how_much_less_and_more_a_change_may_save(
     margins = change_savings.margins_ns(summary, finding)
     assert margins == (None if margins_ms is None else pytest.approx([ms * MS for ms in margins_ms]))
     assert change_savings.margins_ns(summary, None) is None
+
+
+@pytest.mark.parametrize(("remedy", "longest_ms"), [("sharded-blocks", 21), ("compile", 20)])
+def test_a_change_with_work_of_its_own_may_make_the_step_longer(remedy: str, longest_ms: int) -> None:
+    finding = found("NSX110", 4, error_ns=5 * MS, remedies=(Alternative(remedy, ""),))
+    summary = of_20_ms(StepLimit.COMM, finding)
+    then = change_savings.after(summary, finding)
+    assert (then.ns, then.high_ns) == (16 * MS, longest_ms * MS)
+    times = factors.factor_bounds(summary, finding, 4 * MS, change_savings.margins_ns(summary, finding))
+    assert not times or (times[0] < 1) == (longest_ms > 20)
 
 
 def test_a_wait_that_goes_saves_no_work_of_the_gpu() -> None:

@@ -73,22 +73,57 @@ class Beside(NamedTuple):
     step_ns: int
 
 
-@pytest.mark.parametrize(("idle", "likely", "most"), [(90, 20, None), (12, 10, 40), (1, 0, 40)])
-def test_units_that_are_finer_gain_little_where_the_host_takes_nearly_the_step(
-    idle: int, likely: int, most: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ms = 1_000_000
-    replay = Mock(spec=Replay, trusted=True, saving=lambda *_: SimpleNamespace(saving_ns=idle * ms))
-    attributed = SimpleNamespace(modules=pl.DataFrame(LAYERS, schema=["module", "cls"], orient="row"))
+def advised(
+    patched: pytest.MonkeyPatch, idle_ms: int, count: int, unit: dict[str, Any] = UNIT, error_ms: int = 20
+) -> Finding:
+    """Return what a model of some blocks in one unit is told: 20 of 100 ms could be hidden, hooks of a unit take 1 ms, 3 at most."""
+    ms, layers = 1_000_000, [(f"model.layers.{number}", "LlamaDecoderLayer") for number in range(count)]
+    replay = Mock(spec=Replay, trusted=True, saving=lambda *_: SimpleNamespace(saving_ns=idle_ms * ms))
+    attributed = SimpleNamespace(modules=pl.DataFrame(layers, schema=["module", "cls"], orient="row"))
     case = cast(Case, Beside(SimpleNamespace(attributed=attributed), replay, pl.DataFrame({"op": [1]}), 100 * ms))
-    monkeypatch.setattr(_units_in_words, "settings_of", lambda _: RecordedSettings({"wrappers": [UNIT]}))
-    monkeypatch.setattr(_units_in_words, "HOOKS_OF_UNIT_NS", ms)
-    given = Finding("NSX110", "", "found", "", "", saving=Saving(20 * ms, "", error_ns=20 * ms))
-    monkeypatch.setattr(_units_in_words, "blocks_of", lambda _: 2)
-    finding = _units_in_words.in_blocks(case, given)
+    patched.setattr(_units_in_words, "settings_of", lambda _: RecordedSettings({"wrappers": [unit]}))
+    patched.setattr(_units_in_words, "HOOKS_OF_UNIT_NS", ms)
+    patched.setattr(_units_in_words, "MOST_HOOKS_OF_UNIT_NS", 3 * ms)
+    given = Finding("NSX110", "", "found", "", "", saving=Saving(20 * ms, "", error_ns=error_ms * ms))
+    return _units_in_words.in_blocks(case, given)
+
+
+@pytest.mark.parametrize(
+    ("idle", "likely", "least", "most"),
+    [(90, 20, 0, None), (12, 10, 0, 40), (1, 0, -5, 40)],
+)
+def test_units_that_are_finer_gain_little_where_the_host_takes_nearly_the_step(
+    idle: int, likely: int, least: int, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding, ms = advised(monkeypatch, idle, 2), 1_000_000
     assert (finding.saving.likely_ns, finding.saving.most_ns) == (likely * ms, most and most * ms)
-    assert (finding.saving.error_ns or 0) >= likely * ms and ("or lose" in finding.detail) == (most is not None)
+    assert finding.saving.error_ns == (likely - least) * ms
+    assert ("longer" in finding.detail) == ("may lose" in finding.saving.confidence) == (least < 0)
     assert "fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=False)" in finding.paste
+
+
+@pytest.mark.parametrize(
+    ("idle", "several", "likely", "least"),
+    [
+        (90, 0, 20, 0),  # a host that has time takes a unit for each block
+        (20, 4, 13.33, 0),  # 3 units of 4, 4 and 2 blocks hide two thirds
+        (8, 5, 6, 0),  # 2 units, of which the host has time for 6 ms
+        (4, 5, 2, -2),
+    ],
+)
+def test_where_a_unit_for_each_block_is_too_much_for_the_host_several_are_one(
+    idle: int, several: int, likely: float, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = advised(monkeypatch, idle, 10)
+    saving = finding.saving
+    assert saving.likely_ns == pytest.approx(likely * 1e6, rel=1e-2)
+    assert (saving.likely_ns or 0) - (saving.error_ns or 0) == pytest.approx(least * 1e6, abs=1)
+    assert [remedy.name for remedy in finding.remedies] == ["grouped-blocks" if several else "sharded-blocks"]
+    assert (f"fully_shard([*model.model.layers[first : first + {several}]], mesh=mesh" in finding.paste) == bool(
+        several
+    )
+    policy = advised(monkeypatch, idle, 10, {**UNIT, "kind": "FSDP"})
+    assert "ModuleWrapPolicy" in policy.paste, "FSDP takes no list of blocks"
 
 
 @pytest.mark.parametrize(

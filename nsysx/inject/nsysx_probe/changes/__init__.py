@@ -38,15 +38,17 @@ class Remedy:
     ``advice`` says what to do and stands alone, ``example`` are lines of a program in which it is done, "" where none are short,
     ``condition`` a sentence on what must hold for it. ``label`` tells its lines from those of another one for the same. ``untried``:
     why no change can try it yet, "" for a `Change`. ``for_anything``: it makes launches or passes fewer for whatever kernels stand
-    there, and is not about what they compute.
+    there, and is not about what they compute. ``may_lose``: it has work of its own, which may take longer than what it saves.
+    ``rounds_sent``: ranks send each other rounded numbers, and the results are others.
     """
 
     def __init__(
         self, name: str, advice: str, example: str = "", condition: str = "", *, label: str = "", untried: str = "",
-        for_anything: bool = False,
+        for_anything: bool = False, may_lose: bool = False, rounds_sent: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.advice, self.example, self.condition = name, advice, example, condition
         self.label, self.untried, self.for_anything = label, untried, for_anything
+        self.may_lose, self.rounds_sent = may_lose, rounds_sent
 
 
 class Change(Remedy):

@@ -63,7 +63,7 @@ UNTRIED = (
         "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
         "model.register_comm_hook(None, bf16_compress_hook)",
         "Each gradient is rounded to 8 significant bits before the ranks' are added, and the sum again: compare the loss.",
-        untried=_ALL_RANKS,
+        untried=_ALL_RANKS, rounds_sent=True,
     ),
     Remedy(
         "usual-connections",

@@ -82,6 +82,17 @@ UNTRIED = (
         "computation; keep them gathered until backward, as the whole model is now",
         "for block in model.blocks: fully_shard(block, reshard_after_forward=False)  # then fully_shard(model)",
         "NCCL takes multiprocessors from what it runs beside: a GPU that computes all the time gains little.", untried=_SHARDED_SO,
+        may_lose=True,
+    ),
+    Remedy(
+        "grouped-blocks",
+        "Shard the blocks in a few units of several blocks each, then the whole, so that the gather of one unit and the reduction of "
+        "another run beside computation; keep them gathered until backward, as the whole model is now",
+        "for first in range(0, len(model.blocks), 4):\n"
+        "    fully_shard([*model.blocks[first : first + 4]], reshard_after_forward=False)\n"
+        "fully_shard(model)",
+        "FSDP's hooks of each unit run on the host, which has little time left here: with one for each block the step may get longer.",
+        untried=_SHARDED_SO, may_lose=True,
     ),
     Remedy(
         "no-reshard",
