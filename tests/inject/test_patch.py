@@ -82,3 +82,20 @@ def test_a_traceback_with_its_local_variables_shows_none_of_ours() -> None:
         patcher.off()
     told = traceback.TracebackException.from_exception(caught.value, capture_locals=True).stack[-1]
     assert (told.name, told.locals) == ("fails", {"log": "[]", "mine": "0"})
+
+
+class Indented:
+    def text(self) -> str:
+        return """one
+        and another
+"""
+
+
+def test_what_a_function_of_a_class_says_over_several_lines_stays_the_same() -> None:
+    patcher = patch.Patcher(lambda: False, lambda what, error: pytest.fail(f"{what}: {error}"))
+    before = Indented().text()
+    patcher.around(Indented.text, "test", "None", lambda _: None, lambda _: None)
+    try:
+        assert Indented().text() == before == "one\n        and another\n"
+    finally:
+        patcher.off()

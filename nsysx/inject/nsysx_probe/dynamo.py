@@ -18,8 +18,13 @@ def hide(torch: Any) -> None:
     else:
         skip = native.skip_code  # torch < 2.7
     todo: list[Any] = [vars(m) for name, m in list(sys.modules.items()) if name.startswith("nsysx_probe.")]
+    seen: set[int] = set()  # most classes and functions stand in several modules
     while todo:
         item = todo.pop()
+        if isinstance(item, (FunctionType, type)):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
         if isinstance(item, CodeType):
             skip(item)
             todo.extend(item.co_consts)

@@ -13,7 +13,6 @@ import ast
 import copy
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -74,7 +73,8 @@ class _Hide(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self.names:
-            return ast.Attribute(ast.Constant(_STAND_IN), node.id.removeprefix("_nsysx_"), ast.Load())
+            stand_in = ast.copy_location(ast.Constant(_STAND_IN), node)
+            return ast.copy_location(ast.Attribute(stand_in, node.id.removeprefix("_nsysx_"), ast.Load()), node)
         return node
 
 
@@ -83,7 +83,10 @@ class _Result(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         if node.value is not None:
-            node.value = _call("_nsysx_out", ast.Name("_nsysx_e", ast.Load()), node.value)
+            passes, entered = (
+                ast.copy_location(ast.Name(name, ast.Load()), node) for name in ("_nsysx_out", "_nsysx_e")
+            )
+            node.value = ast.copy_location(ast.Call(passes, [entered, node.value], []), node)
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -93,24 +96,20 @@ class _Result(ast.NodeTransformer):
         return node
 
 
-def _call(name: str, *args: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
-
-
 class _Fill(ast.NodeTransformer):
-    """Replaces the statements ``BODY`` and ``RESULT`` of a template."""
+    """Replaces the statements ``BODY`` and ``RESULT`` of a template. A body that stays as it is may stand in several places."""
 
-    def __init__(self, body: list[ast.stmt]) -> None:
-        self.body = body
+    def __init__(self, body: list[ast.stmt], hide: _Hide) -> None:
+        self.body, self.hide = body, hide
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         word = node.value.id if isinstance(node.value, ast.Name) else ""
         if word not in ("BODY", "RESULT"):
             return node
-        body = copy.deepcopy(self.body)
+        body = copy.deepcopy(self.body) if word == "RESULT" else list(self.body)
         if not isinstance(body[-1], (ast.Return, ast.Raise)):  # else the template would go on behind the body
             body.append(ast.copy_location(ast.Return(None), body[-1]))
-        return [_Result().visit(s) for s in body] if word == "RESULT" else body
+        return [self.hide.visit(_Result().visit(s)) for s in body] if word == "RESULT" else body
 
 
 def _place(node: ast.AST, line: int) -> None:
@@ -135,7 +134,6 @@ def rebuild(function: FunctionType, template: str, names: dict[str, Any]) -> Cod
     definition = _definition(function)
     _surround(function, definition, template, names)
     tree, scopes = _in_scopes(function, definition, in_class)
-    ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, old.co_filename, "exec", old.co_flags & _FUTURES, dont_inherit=True)
     for name in [*scopes, old.co_name]:
         code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
@@ -153,18 +151,15 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError) as error:
+        indented = lines[0][:1].isspace()
+        # In a block of its own and behind as many lines as in its file, it is parsed with its positions.
+        before = "\n" * (first - 2) + "if True:\n" if indented else "\n" * (first - 1)
+        (outer,) = ast.parse(before + "".join(lines)).body
+    except (OSError, TypeError, SyntaxError, ValueError) as error:
         raise UnpatchableError(f"no source of {function.__qualname__}") from error
-    definition = tree.body[0]
+    definition = outer.body[0] if indented and isinstance(outer, ast.If) else outer
     if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
         raise UnpatchableError(f"source of {function.__qualname__} is not its definition")
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    for node in ast.walk(tree):
-        if "lineno" in node._attributes:
-            node.col_offset += indent  # type: ignore[attr-defined]
-            node.end_col_offset += indent  # type: ignore[attr-defined]
-    ast.increment_lineno(tree, first - 1)
     return definition
 
 
@@ -180,8 +175,8 @@ def _surround(function: FunctionType, definition: ast.FunctionDef, template: str
         raise UnpatchableError(f"{function.__qualname__} has no body")
     frame = ast.parse(template)
     _place(frame, definition.lineno)
-    filled = _Fill(body).visit(frame)
-    definition.body = head + _Hide(names).visit(filled).body
+    hide = _Hide(names)
+    definition.body = head + _Fill(body, hide).visit(hide.visit(frame)).body
 
 
 def _in_scopes(function: FunctionType, definition: ast.FunctionDef, in_class: bool) -> tuple[ast.Module, list[str]]:
