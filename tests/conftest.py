@@ -35,7 +35,6 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """Look for garbage again, but not among the tests themselves."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

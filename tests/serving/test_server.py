@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,10 +26,12 @@ from nsysx.serving import actions, tools
 from tests.recording.test_capture import FakeNsys
 from tests.samples import Samples
 
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+if TYPE_CHECKING:
+    from mcp import ClientSession
 
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
+# Imported where a client is made: each worker collects all tests.
+if importlib.util.find_spec("mcp") is None:
+    pytest.skip("the extra mcp is not installed", allow_module_level=True)
 
 pytestmark = pytest.mark.traced  # the server is a process of its own
 ROOT = Path(__file__).parents[2]
@@ -43,6 +46,9 @@ Call = Callable[..., Any]
 @contextlib.asynccontextmanager
 async def server(*options: str, folder: Path | None = None) -> AsyncIterator[ClientSession]:
     """A client of a server of its own."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     words = StdioServerParameters(command=SERVER[0], args=[*SERVER[1:], *options], env=ENVIRONMENT, cwd=folder)
     async with stdio_client(words) as (replies, requests), ClientSession(replies, requests) as client:
         await client.initialize()
