@@ -1,4 +1,4 @@
-"""Programs with an optimizer that start in half the time."""
+"""Programs that start in half the time: those with an optimizer, and jobs of two ranks."""
 
 from __future__ import annotations
 
@@ -17,3 +17,20 @@ WITHOUT_DYNAMO = (
 WITHOUT_META = (
     WITHOUT_DYNAMO + 'sys.modules["torch._meta_registrations"] = types.ModuleType("torch._meta_registrations")\n'
 )
+#: The same as one line, for a program that begins with an empty one: its other lines keep their numbers.
+LIGHT_LINE = WITHOUT_META.strip().replace("\n", "; ")
+
+#: Starts two ranks of the words behind it, as srun or mpirun would: ``python -c TWO_RANKS job.py``. torchrun imports torch, too. Where
+#: it is torchrun that a test is about, or what it does with ranks that fail, it is started.
+TWO_RANKS = """
+import os, socket, subprocess, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+both = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+ranks = [
+    subprocess.Popen([sys.executable, *sys.argv[1:]], env={**both, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+    for rank in range(2)
+]
+sys.exit(max([rank.wait() != 0 for rank in ranks]))
+"""

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from nsysx_probe import gathering, job_ranks, meeting
 
+from tests.light_torch import TWO_RANKS, WITHOUT_META
+
 APART = ["optimizer", "forward", "forward"]
 
 
@@ -93,7 +95,9 @@ def test_no_rank_goes_on_for_whom_another_waits(tmp_path: Path, monkeypatch: pyt
     assert all(index is not None for index in came), came
 
 
-JOB = """
+JOB = (
+    WITHOUT_META
+    + """
 import time, torch, torch.distributed as dist
 dist.init_process_group("gloo"); rank = dist.get_rank(); torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)); data = torch.zeros(32, 8)
@@ -111,15 +115,16 @@ for _ in range(110):
     dist.broadcast(data, 1)
     dist.broadcast_object_list([net.state_dict() if rank == 0 else None], 0)
     longest = max(longest, time.perf_counter() - began)
-print(f"longest {longest}\\n", end="", flush=True)  # one write: torchrun's ranks are unbuffered and share a pipe
+print(f"longest {longest}\\n", end="", flush=True)  # one write: the ranks share a pipe
 dist.destroy_process_group()
 """
+)
 
 
 def started(folder: Path, program: str, words: list[str]) -> subprocess.CompletedProcess[str]:
     (folder / "job.py").write_text(program)
     path = os.pathsep.join([str(Path(os.environ["NSYSX_TEST_NSYS"]).parent), os.environ["PATH"]])
-    command = [*words, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "job.py"]
+    command = [*words, sys.executable, "-c", TWO_RANKS, "job.py"]
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
@@ -128,8 +133,8 @@ def started(folder: Path, program: str, words: list[str]) -> subprocess.Complete
 
 def recorded_job(folder: Path, program: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Record a job of two ranks; return what it wrote, and what the probe of each rank did."""
-    done = started(folder, program, [sys.executable, "-m", "nsysx", "run", "-o", "r", "--force", "--"])
-    return done, {p["rank"]: p for p in json.loads((folder / "r.run.json").read_text())["probe"] if p["rank"]}
+    done = started(folder, program, [sys.executable, "-m", "nsysx", "run", "--no-report", "-o", "r", "--force", "--"])
+    return done, {p["rank"]: p for p in json.loads((folder / "r.run.json").read_text())["probe"] if p.get("rank")}
 
 
 def test_a_learner_and_an_actor_have_both_windows_and_lose_no_more_than_nsys_takes(tmp_path: Path) -> None:
@@ -145,7 +150,9 @@ def test_a_learner_and_an_actor_have_both_windows_and_lose_no_more_than_nsys_tak
 #: A pipeline of two stages that work in turn. On the CPU's own device a receipt blocks the host. With a device that is a thread (the
 #: launch of a forward, a send or a receipt returns at once) it blocks that, as NCCL does: the second stage's device has a receipt
 #: pending at the end of each forward, and the first one's until the second has had its turn.
-TURNS = """
+TURNS = (
+    WITHOUT_META
+    + """
 import queue, sys, threading, time, torch, torch.distributed as dist
 dist.init_process_group("gloo"); rank = dist.get_rank(); torch.set_num_threads(1)
 DEVICE = {device}
@@ -187,19 +194,31 @@ print(f"took {time.perf_counter() - began} {longest}\\n", end="", flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
+)
+
+
+def stages(device: bool) -> str:
+    return TURNS.replace("{device}", str(device)).replace("{steps}", "600")
+
+
+def took_s(done: subprocess.CompletedProcess[str]) -> float:
+    times = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
+    assert len(times) == 2, done.stdout
+    return max(times)
+
+
+@pytest.fixture(scope="module")
+def alone_s(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """How long the stages take by themselves: with a device of their own they wait for each other as long."""
+    return took_s(started(tmp_path_factory.mktemp("alone"), stages(device=False), []))
 
 
 @pytest.mark.parametrize("device", [False, True])
-def test_stages_that_work_in_turn_have_one_window_and_soon_stop_trying(tmp_path: Path, device: bool) -> None:
+def test_stages_that_work_in_turn_have_one_window_and_soon_stop_trying(
+    tmp_path: Path, alone_s: float, device: bool
+) -> None:
     """A window that closed there took a minute of waiting for a receipt that comes with the next step of a rank that stands still."""
-
-    def took_s(done: subprocess.CompletedProcess[str]) -> float:
-        times = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("took")]
-        assert len(times) == 2, done.stdout
-        return max(times)
-
-    program = TURNS.replace("{device}", str(device)).replace("{steps}", "600")
-    alone_s = took_s(started(tmp_path, program, []))
+    program = stages(device)
     done, probes = recorded_job(tmp_path, program)
     assert took_s(done) - alone_s < 10, (took_s(done), alone_s)
     for probe in probes.values():

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.light_torch import TWO_RANKS, WITHOUT_META
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401
 
-EVALUATING = """
-import time, torch
+EVALUATING = f"""
+{WITHOUT_META}import time, torch
 import torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -32,9 +33,9 @@ time.sleep(0.5); dist.destroy_process_group()  # gloo's threads may need the GIL
 
 def test_ranks_note_whether_they_evaluate_the_same(profile: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "job.py").write_text(EVALUATING)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "job.py")
-    run = profile(sys.executable, *torchrun, options=("--no-report",))
-    ranks = [p["settings"]["evaluations"] for p in run.facts["probe"] if p["settings"] and p["settings"]["evaluations"]]
+    run = profile(sys.executable, "-c", TWO_RANKS, "job.py")
+    noted = [p["settings"] for p in run.facts["probe"] if p.get("settings")]
+    ranks = [settings["evaluations"] for settings in noted if settings["evaluations"]]
     assert run.code == 0 and len(ranks) == 2
     whole, shard = (
         [[row for row in rows if row["class"] == name] for rows in ranks] for name in ("Linear", "Sequential")

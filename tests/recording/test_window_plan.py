@@ -23,7 +23,7 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.run_options import RunOptions, check_options
 from nsysx.recording.run_outputs import Outputs
-from tests.light_torch import WITHOUT_META
+from tests.light_torch import TWO_RANKS, WITHOUT_META
 from tests.recording.test_capture import FakeNsys
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
@@ -327,8 +327,8 @@ def test_a_program_that_replaces_itself_between_the_windows(profile: Any, tmp_pa
     assert "replaced itself by another one (exec), of which nothing was recorded" in check.detail
 
 
-JOB = """
-import os, time, torch
+JOB = f"""
+{WITHOUT_META}import os, time, torch
 import torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -341,17 +341,16 @@ for i in range(260):
     net(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
     ends.append(time.perf_counter())
-open(f"ends{dist.get_rank()}.txt", "w").write(" ".join(map(str, ends)))
+open(f"ends{{dist.get_rank()}}.txt", "w").write(" ".join(map(str, ends)))
 time.sleep(0.5); dist.destroy_process_group()  # gloo's threads may need the GIL: test_frameworks
 """
 
 
 def test_ranks_pause_together_and_each_times_its_own_steps(profile: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "job.py").write_text(JOB)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "job.py")
-    run = profile(sys.executable, *torchrun, options=("--no-report",))
+    run = profile(sys.executable, "-c", TWO_RANKS, "job.py")
     assert run.code == 0 and run.facts["files"]["cold"] == "r.cold.sqlite"
-    ranks = sorted((p for p in run.facts["probe"] if p["rank"] is not None), key=lambda p: p["rank"])
+    ranks = sorted((p for p in run.facts["probe"] if p.get("rank") is not None), key=lambda p: p["rank"])
     first, end = ranks[0]["capture_steps"]
     assert ranks[1]["capture_steps"] == [first, end] and not ranks[0]["errors"] + ranks[1]["errors"]
     # One of them opens and closes for both, and the other one stands still as long.
