@@ -19,6 +19,7 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import array_types, threads
 from nsysx.trying.same import difference
 from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun
+from tests.light_torch import LIGHT_LINE
 from tests.trying import every_change
 
 HEAD = """
@@ -26,11 +27,13 @@ import os, sys, time, torch
 from torch import nn
 torch.manual_seed(0)
 """
+#: For programs that neither compile nor have workers.
+LIGHT = LIGHT_LINE + HEAD
 #: An update by hand: making an optimizer loads the compiler, which takes as long as loading torch.
 BY_HAND = "loss.backward()\n    for p in net.parameters(): p.data -= 1e-2 * p.grad; p.grad = None\n"
 #: A network whose forward is torch's own, data that differ from batch to batch, and a loss that is read.
 PROGRAM = (
-    HEAD
+    LIGHT
     + """
 net = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Linear(8, 1))
 opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -56,7 +59,7 @@ for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
     + BY_HAND.replace("1e-2", "1e-9")
 )
 PARALLEL = (
-    HEAD
+    LIGHT
     + """
 import torch.distributed as dist
 torch.manual_seed(int(os.environ["RANK"]))
@@ -254,7 +257,7 @@ def test_lengths_of_transforms() -> None:
 def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> None:
     steps = PROGRAM.replace("opt = torch.optim.AdamW(net.parameters(), lr=1e-2)\n", "").replace("opt.zero_grad(); ", "")
     program = steps.replace("loss.backward(); opt.step()\n", BY_HAND)
-    assert "opt" not in program.replace("options", "")
+    assert "opt" not in program.replace(LIGHT_LINE, "").replace("options", "")
     unchanged = ran(program)
     real = (tmp_path / "read").read_text().split()
     (tmp_path / "read").unlink()
@@ -278,7 +281,7 @@ def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: 
     )
     loop = LOOP.replace("lr=1e-3)", "lr=1e-3, momentum=0.9)").replace("4, 8", "2, 3, 8, 8").replace("(40)", "(61)")
     loop = loop.replace("opt.zero_grad();", "opt.zero_grad(set_to_none=False); grads = net.weight.grad is not None;")
-    program = f"import gc\n{HEAD}net = nn.Conv2d(3, 8, 3)\n{loop}{told}"
+    program = f"import gc\n{LIGHT}net = nn.Conv2d(3, 8, 3)\n{loop}{told}"
     names = ("fused", "set-to-none", "gc-freeze", "channels-last")
     made = ran(program, *names, plan=RunPlan(3, 10, 0.0, 9, 3))
     assert took(made).keys() == set(names) and all(took(made).values())
@@ -352,7 +355,7 @@ def processes_here() -> list[str]:
 def test_a_change_that_hangs_is_ended_with_all_that_it_started(ran: Ran) -> None:
     """Also what it started in a session of its own. A machine that stands still for a second between steps hangs as well."""
     loop = "for i in range(40):\n    loss = net(torch.randn(4, 8)).square().mean(); " + BY_HAND
-    made = ran(f"{HEAD}net = nn.Linear(8, 8)\n{loop}", "hang", step_s=1)
+    made = ran(f"{LIGHT}net = nn.Linear(8, 8)\n{loop}", "hang", step_s=1)
     assert made.outcome == "hangs" and 4 <= made.begun <= 7 and not made.record
     assert not processes_here()
 

@@ -21,13 +21,17 @@ from nsysx.cli import try_
 from nsysx.errors import NsysxError
 from nsysx.reading.tried import beside as tried_beside
 from nsysx.trying.try_options import TryOptions
+from tests.light_torch import LIGHT_LINE, WITHOUT_META
 from tests.samples import Samples
 
-HEAD = """
+HEAD = (
+    LIGHT_LINE
+    + """
 import sys, time, torch
 from torch import nn
 torch.manual_seed(0); torch.set_num_threads(1)
 """
+)
 #: Many small parameters: an optimizer that goes from one to the next takes most of the step.
 TRAIN = (
     HEAD
@@ -135,7 +139,7 @@ def test_what_helps_wins_and_is_left_beside_the_report(tried: Try, tmp_path: Pat
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        ("import torch\nfor i in range(3): torch.ones(1)", "made no step"),
+        (WITHOUT_META + "import torch\nfor i in range(3): torch.ones(1)", "made no step"),
         (BY_HAND.replace("{steps}", "1"), "made 1 step,"),
         ("print('no torch')", "imports no torch"),
         ("raise ValueError('no data')", "ValueError: no data"),
