@@ -22,12 +22,14 @@ import pytest
 
 from tests.inject.test_probe_e2e import compare, nsys, profile
 from tests.inject.test_starts import interpreters
+from tests.light_torch import WITHOUT_META
 
 __all__ = ["nsys"]
 
 #: Nearly all of its time goes into the probe: its networks compute nothing, its optimizer has one parameter.
-PROGRAM = """
-import json, random, signal, sys, torch
+PROGRAM = (
+    WITHOUT_META
+    + """import json, random, signal, torch
 Ended = tuple(type("Ended", (kind,), {}) for kind in KINDS)
 torch.set_num_threads(1)
 net = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(4)])
@@ -71,6 +73,7 @@ if probe:
     with open("after.json", "w") as file:
         json.dump([probe._probe.steps.index - first, out.thread.open, len(out.thread.phases), out.errors], file)
 """
+)
 
 
 def test_every_exception_of_a_handler_reaches_the_program(tmp_path: Path) -> None:

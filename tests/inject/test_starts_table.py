@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from tests.light_torch import WITHOUT_META
 from tests.starts import running
-from tests.starts.cases import Case, table
+from tests.starts.cases import LAB, Case, table
 
 #: Each of these once deviated, so they always run.
 ALWAYS = (
@@ -28,7 +30,9 @@ FRESH = [
 CASES = [
     c for i, c in enumerate(QUICK) if (i % 8 == 0 or any(word in c.name for word in ALWAYS)) and "many" not in c.name
 ]
-CASES += [c for c in table() if c.name.removeprefix("ways: ") in FRESH]
+# What they share imports torch alone.
+LIGHT = {"lab.py": WITHOUT_META + LAB}
+CASES += [replace(c, files={**LIGHT, **c.files}) for c in table() if c.name.removeprefix("ways: ") in FRESH]
 
 
 @pytest.fixture(scope="module")
