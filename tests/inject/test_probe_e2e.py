@@ -30,7 +30,7 @@ from tests.light_torch import WITHOUT_DYNAMO, WITHOUT_META
 INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 
 TRAIN = f"""
-{WITHOUT_DYNAMO}import os, sys
+{WITHOUT_META}import os, sys
 import torch
 from torch import nn
 
@@ -235,7 +235,7 @@ def test_every_way_to_start_a_program(nsys: str, tmp_path: Path, script: Path, w
         "bash": ["bash", str(wrapper)],
     }[way]
     if way == "script":
-        script.write_text(TRAIN.replace(WITHOUT_DYNAMO, ""))
+        script.write_text(TRAIN.replace(WITHOUT_META, ""))
     run = profile(nsys, tmp_path, command)
     assert run.code == 0, run.err
     assert "argv ['a', 'b c']" in run.out
@@ -245,7 +245,7 @@ def test_every_way_to_start_a_program(nsys: str, tmp_path: Path, script: Path, w
 
 def test_torchrun_two_ranks(nsys: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        TRAIN.replace(WITHOUT_DYNAMO, "")
+        TRAIN.replace(WITHOUT_META, "")
         .replace("    loss_fn = nn", "    net = nn.parallel.DistributedDataParallel(net)\n    loss_fn = nn")
         .replace(
             "    main()\n",
@@ -266,6 +266,7 @@ def test_torchrun_two_ranks(nsys: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_loader_workers(nsys: str, tmp_path: Path, script: Path, context: str) -> None:
+    script.write_text(TRAIN.replace(WITHOUT_META, WITHOUT_DYNAMO))
     run = profile(nsys, tmp_path, [sys.executable, str(script)], WORKERS="2", CONTEXT=context)
     assert run.code == 0, run.err
     run.check(ended_workers=True)
@@ -512,7 +513,7 @@ def test_output_and_exit_code_are_identical(tmp_path: Path, script: Path, ending
 
 def test_compiled_and_checkpointed_programs_are_identical(tmp_path: Path, script: Path) -> None:
     """Both in one program: the compiler takes as long to import as all the rest."""
-    real = TRAIN.replace(WITHOUT_DYNAMO, "").replace("net(x)", "run(x)")
+    real = TRAIN.replace(WITHOUT_META, "").replace("net(x)", "run(x)")
     script.write_text(
         real.replace("import torch\n", "import torch\nfrom torch.utils.checkpoint import checkpoint\n")
         .replace("def main():", "def main(compiled):")

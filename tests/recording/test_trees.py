@@ -52,8 +52,8 @@ for i in range(300):
 os.write(1, b"rank %d of start %s trained\\n" % (rank, start.encode()))
 time.sleep(0.5); dist.destroy_process_group()  # gloo's threads may need the GIL: test_frameworks
 """
-SPAWNS = "import subprocess, sys, torch\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
-EXECS = "import os, sys, torch\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+SPAWNS = WITHOUT_META + "import subprocess, torch\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
+EXECS = WITHOUT_META + "import os, torch\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
 #: Both windows, and the longest that bare steps take between them: 3.5 s.
 ENOUGH = ("train.py", "170", "0.04")
 
