@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +46,7 @@ from nsysx.ranks import (
     unreadable_reports,
 )
 from nsysx.ranks.chosen_work import chosen_work, one_process
-from nsysx.reading import as_sqlite, load, opening, table_rows
+from nsysx.reading import as_sqlite, load, opening, selecting, table_rows
 from nsysx.replay import rank_alone
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
@@ -161,6 +159,21 @@ class Job:
     beside: other_lanes.OtherRanksLanes = field(default_factory=other_lanes.OtherRanksLanes)
     aligned: match.Aligned | None = None
 
+    @cached_property
+    def compared(self) -> job_compared.JobCompared | None:
+        """All ranks of the job, compared; None where there is only one."""
+        return job_compared.compare(self.ranks, self.aligned)
+
+    @cached_property
+    def alone_because(self) -> str:
+        """Why there is only one rank."""
+        return job_compared.reason(self.ranks, len({process for process, _ in self.profile.ledgers.activity}))
+
+    @cached_property
+    def rank_table(self) -> Table:
+        """The table "ranks"."""
+        return rank_table.table(self.compared, self.alone_because)
+
 
 def gather_job(
     files: Sequence[Path], options: ReadingOptions, *, workers: int | None = None, cluster: str | None = None
@@ -254,17 +267,17 @@ def _one_job(reports: Sequence[Sequence[rank_record.Rank]], names: Sequence[str]
     return tuple(rank_record.numbered(ranks))
 
 
-def _quality(job: Job, tables: dict[str, Table], ranks: Table, of_job: Mapping[str, Table]) -> tuple[Check, ...]:
+def _quality(job: Job, tables: dict[str, Table], of_job: Mapping[str, Table]) -> tuple[Check, ...]:
     """Return every check of the shown report and of all ranks; ``tables`` are those of the shown report."""
     shown = [*tables.values(), *of_job.values()]
-    checks = [*capture_checks.checks(job.profile, shown), *rank_checks.checks(job.ranks, ranks.rows or ())]
+    checks = [*capture_checks.checks(job.profile, shown), *rank_checks.checks(job.ranks, job.rank_table.rows or ())]
     if job.shown is not None:
         detail = f"{len(job.ranks)} ranks; every table but `ranks` shows rank {job.shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
     return in_order(checks)
 
 
-def _verdict(job: Job, ranks: Table, judged: Sequence[Finding]) -> Verdict:
+def _verdict(job: Job, judged: Sequence[Finding]) -> Verdict:
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
     result = replace(verdict.judge(given), scope=tables_of.scope("shown device", given))
@@ -275,21 +288,10 @@ def _verdict(job: Job, ranks: Table, judged: Sequence[Finding]) -> Verdict:
     staged = micro_batches is not None and result.step_ns is not None
     hosts_ns = rank_alone.hosts_ns(given, result.step_ns or 0) if staged else {}
     at_once = stages_in_turn.at_once_share(given) if staged else None
-    held_at = late_hosts.in_words(given, ranks.rows or ())
-    result = rank_verdict.of_ranks(result, ranks, job.shown, micro_batches, hosts_ns, at_once, held_at)
-    late = rank_table.sentence(ranks.rows or ())
+    held_at = late_hosts.in_words(given, job.rank_table.rows or ())
+    result = rank_verdict.of_ranks(result, job.rank_table, job.shown, micro_batches, hosts_ns, at_once, held_at)
+    late = rank_table.sentence(job.rank_table.rows or ())
     return replace(result, evidence=(*result.evidence, late)) if late else result
-
-
-def _seconds(text: str) -> load.Window:
-    """Return A:B in seconds as ns. Raises NsysxError, exit code 2."""
-    match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
-    start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
-    if start >= end:
-        message = f"--time-range {text}: not a range of time"
-        hint = "Write A:B in seconds from the start of the session, such as 1.5:4"
-        raise NsysxError(message, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
-    return int(start * 10**9), int(end * 10**9)
 
 
 def gather(path: Path, options: ReadingOptions) -> Profile:
@@ -307,7 +309,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
             options.progress(stage)
 
     say("reading the report")
-    window = _seconds(options.time_range) if options.time_range else None
+    window = selecting.window_of(options.time_range) if options.time_range else None
     choice, most = sampling.CHOICE if options.in_parts else None, as_sqlite.bytes_of(options.max_size)
     trace = load.load(path, options.progress, window=window, choice=choice, most_bytes=most)
     trace = chosen_work(
@@ -366,15 +368,12 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
         dict(tables)  # makes them
     table_rows.give_back()
     say("looking for what can be changed")
-    compared = job_compared.compare(job.ranks, job.aligned)
-    alone_because = job_compared.reason(job.ranks, len({process for process, _ in given.ledgers.activity}))
-    ranks = rank_table.table(compared, alone_because)
     alone = timeline_data.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
-    judged = findings.judge(given, tables, replay, ranks, job.shown)
-    conclusion = _verdict(job, ranks, judged)
-    of_job = {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
-    quality = _quality(job, tables.made, ranks, of_job)
+    judged = findings.judge(given, tables, replay, job.rank_table, job.shown)
+    conclusion = _verdict(job, judged)
+    of_job = {room.KEY: room.table(job.compared, job.alone_because) for room in rank_tables.ROOMS}
+    quality = _quality(job, tables.made, of_job)
     tables.made |= of_job
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(

@@ -17,9 +17,11 @@ import json
 import random
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,8 @@ def _name(word: str) -> str:
     return re.split(r"[!$~@^]", word)[0]
 
 
-def layout(schema: str) -> dict[str, dict[str, str]]:
+@cache
+def layout(schema: str) -> Mapping[str, Mapping[str, str]]:
     """Return {table: {column: SQL type}} of a schema version such as "3.20.3"; "" is the oldest, without meta data."""
     version = _version(schema) if schema else (0,)
     return {
@@ -124,6 +127,29 @@ def layout(schema: str) -> dict[str, dict[str, str]]:
         for table, columns in _TABLES.items()
         if _exists(table, version)
     }
+
+
+@cache
+def _defaults(schema: str) -> Mapping[str, Row]:
+    """Return {table: a row of which nothing is given}: what must not be NULL is 0."""
+    return {
+        table: {
+            column: ("" if "TEXT" in kind else 0) if "NOT NULL" in kind else None for column, kind in columns.items()
+        }
+        for table, columns in layout(schema).items()
+    }
+
+
+@cache
+def _plain(api: str) -> str:
+    """Return the name of an API function without its version."""
+    return re.sub(r"(_pts[zd]|_v\d{4,5})+$", "", api)
+
+
+@cache
+def _short(kernel: str) -> str:
+    """Return the name of a kernel without its arguments."""
+    return re.split(r"[<(]", kernel)[0]
 
 
 @dataclass
@@ -145,6 +171,7 @@ class Report:
     def __init__(self, schema: str = "3.20.3", *, utc_epoch_ns: int | None = 1_795_228_332_660_273_255) -> None:
         self.schema = schema
         self.layout = layout(schema)
+        self._defaults = _defaults(schema)
         self.rows: dict[str, list[Row]] = {table: [] for table in self.layout}
         self.processes: list[Process] = []
         self._strings: dict[str | bytes, int] = {}
@@ -175,12 +202,12 @@ class Report:
 
     def add(self, table: str, **values: Any) -> Row:
         """Add a row: what this schema version does not have is left out, what must not be NULL and is not given is 0."""
-        row: Row = {}
-        if table in self.layout:
-            for column, kind in self.layout[table].items():
-                default = ("" if "TEXT" in kind else 0) if "NOT NULL" in kind else None
-                row[column] = values.get(column, default)
-            self.rows[table].append(row)
+        if table not in self._defaults:
+            return {}
+        row = dict(self._defaults[table])
+        for column in values.keys() & row.keys():
+            row[column] = values[column]
+        self.rows[table].append(row)
         return row
 
     def capture(self, name: str, value: str) -> None:
@@ -321,7 +348,8 @@ class Report:
                 + ", ".join(f'"{c}" {k.split()[0] if c in nulls else k}' for c, k in columns.items())
                 + ")"
             )
-            values = [tuple(None if c in nulls else row[c] for c in columns) for row in rows]
+            written = itemgetter(*columns, next(iter(columns)))  # of one column a tuple, too
+            values = [written(row | dict.fromkeys(nulls) if nulls else row)[:-1] for row in rows]
             if self._shuffle is not None:
                 random.Random(f"{self._shuffle} {table}").shuffle(values)
             # Bytes are stored as text without being checked: that is how invalid UTF-8 gets into real reports.
@@ -383,7 +411,7 @@ class Process:
     ) -> Row:  # fmt: skip
         """Add a kernel row by itself; with the correlation id of no call it was launched outside the trace."""
         string = self.report.string(name)
-        short = self.report.string(re.split(r"[<(]", name)[0] if isinstance(name, str) else name)
+        short = self.report.string(_short(name) if isinstance(name, str) else name)
         facts = {
             "demangledName": string, "shortName": short, "mangledName": string, "launchType": 1, "registersPerThread": 32,
             "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
@@ -463,7 +491,7 @@ class Thread:
         """
         process, report = self.process, self.report
         correlation = process.correlation() if correlation is None else correlation
-        plain = re.sub(r"(_pts[zd]|_v\d{4,5})+$", "", name)
+        plain = _plain(name)
 
         def add(text: str, start: int, end: int, event_class: int, chain: int | None = None) -> None:
             report.add(

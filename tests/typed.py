@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints, is_typeddict
 
 from nsysx import analyses
 from nsysx.analyses.helpers.step_record import StepRow
-from nsysx.model import Summary
+from nsysx.model import Summary, Table
 from nsysx.ranks import rank_table
 from nsysx.rows import columns_of
 
@@ -36,9 +36,15 @@ def _never_null(row: Any) -> tuple[frozenset[str], frozenset[str]]:
 
 def untyped(summary: Summary) -> set[str]:
     """Return the columns of a Summary that are null although their type does not say so, or that are not those declared."""
-    wrong = untyped_rows(StepRow, "steps", summary.steps.rows)
+    return untyped_rows(StepRow, "steps", summary.steps.rows) | untyped_tables(summary.tables)
+
+
+def untyped_tables(tables: Mapping[str, Table]) -> set[str]:
+    """Return those of the tables that are there."""
+    wrong = set[str]()
     for key, row in row_types().items():
-        wrong |= untyped_rows(row, key, summary.rows(key))
+        if key in tables:
+            wrong |= untyped_rows(row, key, tables[key].rows or ())
     return wrong
 
 

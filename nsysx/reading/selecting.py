@@ -6,11 +6,14 @@ Reading takes time per value rather than per row, so columns that need few bits 
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 from dataclasses import dataclass
+from decimal import Decimal
 
 import polars as pl
 
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.reading.reading_bounds import LEAST_ROW_BYTES, PIECE_ROWS
 from nsysx.reading.source_table import Source, SourceColumn
 from nsysx.reading.trace import Window
@@ -97,6 +100,17 @@ class Piece:
     frame: str
     query: str
     types: dict[str, pl.DataType]
+
+
+def window_of(text: str) -> Window:
+    """Return A:B in seconds as ns. Raises NsysxError, exit code 2."""
+    match = re.fullmatch(r"(\d{0,9}(?:\.\d{1,9})?):(\d{0,9}(?:\.\d{1,9})?)", text)
+    start, end = (Decimal(match[1] or 0), Decimal(match[2] or 10**9)) if match else (Decimal(0), Decimal(0))
+    if start >= end:
+        message = f"--time-range {text}: not a range of time"
+        hint = "Write A:B in seconds from the start of the session, such as 1.5:4"
+        raise NsysxError(message, slug="time-range-syntax", hint=hint, exit_code=EXIT_USAGE)
+    return int(start * 10**9), int(end * 10**9)
 
 
 def inside(source: Source, window: Window | None) -> str:

@@ -13,8 +13,8 @@ import pytest
 
 from nsysx.findings import _exposed_transfer
 from nsysx.findings._case import Case
-from nsysx.model import Finding, Summary
-from tests.findings import DOMAIN, Program
+from nsysx.model import Finding
+from tests.findings import DOMAIN, Program, said_of
 
 FILE = "/job/train.py"
 
@@ -62,17 +62,17 @@ class Lined(Program):
         self.sync("cudaDeviceSynchronize_v3020")
         return self
 
-    def summary(self, folder: Path, **options: object) -> Summary:
+    def write(self, folder: Path) -> Path:
         probe = {"pid": 100, "xray": {"steps": self.xrayed, "lines": True}, "source": {FILE: self.source}}
         probe |= self.probe
         if self.settings is not None:
             probe["settings"] = dict(self.settings)
         (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))
-        return super().summary(folder, **options)
+        return super().write(folder)
 
     def found(self, folder: Path, code: str, *, among_all: bool = False) -> list[Finding]:
         """Return what one rule found, asked alone or among all: what others say about a line is told with the line."""
-        said = (self.summary(folder).findings or ()) if among_all else self.findings(folder, code)
+        said = said_of(self.write(folder)) if among_all else self.findings(folder, code)
         return [f for f in said if f.code == code and f.verdict == "found"]
 
 

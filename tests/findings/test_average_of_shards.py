@@ -12,6 +12,7 @@ import torch
 from nsysx.findings._case import Fix
 from nsysx.findings._shards_in_words import _without_gather
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import Lined
 from tests.findings.test_untrained_gathers import GATHER, SCATTER, SOURCE, UNITS, ordered, settings, unit
 
@@ -47,8 +48,8 @@ def step(program: Lined, number: int, *, line: int) -> None:
 
 def found(folder: Path, kind: str, lines: dict[int, str], line: int) -> Finding:
     noted: dict[str, Any] = {**settings(kind=kind), "given_again": []}
-    summary = Lined({**SOURCE, **lines}, noted).run(lambda p, n: step(p, n, line=line)).summary(folder)
-    told = [f for f in summary.findings or () if f.verdict == "found"]
+    program = Lined({**SOURCE, **lines}, noted).run(lambda p, n: step(p, n, line=line))
+    told = [f for f in said_of(program.write(folder)) if f.verdict == "found"]
     assert not any("gathered-once" in [r.name for r in f.remedies] for f in told), "no network is called"
     (finding,) = (f for f in told if f.code == "NSX110")
     assert [r.name for r in finding.remedies] == ["shards-kept"] and finding.where["line"] == line

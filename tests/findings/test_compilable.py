@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import said_of
 
 US = 1_000
 NOW, IN_2022 = 1_795_228_332_660_273_255, 1_655_000_000_000_000_000
@@ -35,7 +35,7 @@ def advice(folder: Path, report: Report, torch: str = "") -> str:
         (folder / "r.run.json").write_text(
             json.dumps({"schema": "nsysx.run/1", "probe": [{"pid": 100, "torch": torch}]})
         )
-    return " ".join(f"{f.fix} {f.paste}" for f in summarize([path], every_table=False).findings if f.verdict == "found")
+    return " ".join(f"{f.fix} {f.paste}" for f in said_of(path) if f.verdict == "found")
 
 
 def test_a_program_of_today_may_compile(tmp_path: Path) -> None:

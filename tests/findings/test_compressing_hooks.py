@@ -10,7 +10,7 @@ import pytest
 from nsysx.findings import _compressing_hooks
 from nsysx.model import Finding
 from tests.builder import Report
-from tests.findings import findings_alone
+from tests.findings import findings_alone, said_of
 from tests.findings.lined import Lined
 from tests.findings.test_job_messages import DDP, found, probes
 from tests.findings.test_nsx127_costly_settings import CLEAN, changed
@@ -163,7 +163,7 @@ def own_hook(
     monkeypatch.setattr(_compressing_hooks, "_links_bytes_per_s", lambda case, settings, ranks: 45e9)
     program = Lined(TOP_K, {"wrappers": [{**HOOK, "hook": "topk_hook"}]})
     noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=RANKS, Rank=0)
-    told = program.run(body).summary(folder).findings or ()
+    told = said_of(program.run(body).write(folder))
     assert not any(r.name == "asynchronous-hook" for f in told for r in f.remedies) or sent > BUCKET_BYTES / 4
     return next(
         (f for f in told if f.verdict == "found" and f.evidence and f.evidence[0].get("setting") == "compressing hook"),

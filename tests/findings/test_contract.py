@@ -13,11 +13,11 @@ from nsysx import findings
 from nsysx.analyses.helpers.tables import Tables
 from nsysx.events.profile import Profile
 from nsysx.model import Finding, Table
-from nsysx.pipeline import ReadingOptions, gather, summarize
+from nsysx.pipeline import ReadingOptions, gather
 from nsysx.render import json_text
 from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
-from tests.findings import Program, empty, healthy, rule_alone
+from tests.findings import Program, empty, healthy, rule_alone, said_of
 from tests.findings.test_memory_and_input import thrashing, uploading
 from tests.findings.test_waits import masked
 
@@ -90,8 +90,7 @@ def test_an_unknown_name_has_no_manual() -> None:
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_every_rule_answers_every_report(case: str, tmp_path: Path) -> None:
-    found = summarize([CASES[case]().write(tmp_path / "r.sqlite")]).findings
-    assert found is not None
+    found = said_of(CASES[case]().write(tmp_path / "r.sqlite"))
     assert {f.code for f in found} == {r.RULE.code for r in RULES}
     for code in {f.code for f in found}:
         own = [f for f in found if f.code == code]
@@ -206,20 +205,18 @@ def test_names_of_the_program_stay_data(tmp_path: Path) -> None:
             program.sync()
             program.host(2_000)
 
-    found = Program().steps(body).summary(tmp_path).findings
-    assert found is not None
+    found = said_of(Program().steps(body).write(tmp_path))
     assert any(f.verdict == "found" and f.where.get("module") == "a.^${1}*(.[{" for f in found)
 
 
 def test_a_report_of_nothing_but_one_call(tmp_path: Path) -> None:
     report = Report()
     report.process(1).thread(1).call("cudaMalloc_v3020", 10, 10)
-    found = summarize([report.write(tmp_path / "r.sqlite")]).findings
-    assert found is not None
+    found = said_of(report.write(tmp_path / "r.sqlite"))
     assert all(f.verdict != "found" or f.code in ("NSX103", "NSX190") for f in found)
 
 
 def test_a_healthy_program_has_no_finding_but_of_its_capture(tmp_path: Path) -> None:
     (tmp_path / "r.run.json").write_text('{"nsysx": "recorded"}')
-    found = Program().steps(healthy).summary(tmp_path).findings or ()
+    found = said_of(Program().steps(healthy).write(tmp_path))
     assert [f.code for f in found if f.verdict == "found"] == []

@@ -86,7 +86,7 @@ def late_rank(folder: Path, monkeypatch: pytest.MonkeyPatch, made: Lined, late: 
     told = Finding("NSX111", "straggler", verdict="found", title="", detail="Late.", where={"near": "rank 0"}, fix="")
     monkeypatch.setattr(nsx111_straggler, "of_ranks", lambda table: Fix("Find what slows it").into(told))
     monkeypatch.setattr(nsx111_straggler, "placed_by_cost", lambda case, finding: None)
-    made.summary(folder)  # writes the report
+    made.write(folder)
     profile = pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
     plain = {"late_at_times": None, "lone_work": None, "even_ns": None, "late_spread": None}
     rows = [{"rank": rank, "process": rank, "straggler": rank == 0, "late_cause": late, **plain} for rank in range(2)]

@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.model import Finding, Summary
-from tests.findings import Program, stepless
+from tests.findings import Program, said_of, stepless
 
 ADD = "void vectorized_elementwise_kernel<4, Add>(int)"
 
@@ -184,7 +184,7 @@ def test_a_copy_outside_of_all_modules_is_told_by_its_size_and_the_kernel_before
         program.copy(300, "DtoH", bytes=size)
         program.host(200)
 
-    findings = Program().steps(body, 12).summary(tmp_path).findings or ()
+    findings = said_of(Program().steps(body, 12).write(tmp_path))
     places = [f.where.get("near") for f in findings if f.code in ("NSX101", "NSX105") and f.verdict == "found"]
     assert f"{said}, after the kernel argmin_kernel" in places
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined, forward
 
 TEXT = "targets = [{k: v.to(device) for k, v in t.items()} for t in targets]"
@@ -32,7 +33,7 @@ def told(
             program.sync()
 
     made = Lined({12: text, 20: "y = net(x)", 30: "loss.item()"}).run(body)
-    found = [f for f in made.summary(folder).findings or () if f.verdict == "found"]
+    found = [f for f in said_of(made.write(folder)) if f.verdict == "found"]
     return [
         f for f in found if f.code in ("NSX123", "NSX105") and (f.where.get("file"), f.where.get("line")) == (FILE, 12)
     ]

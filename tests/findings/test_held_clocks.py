@@ -12,9 +12,8 @@ import pytest
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.events.sampled_clocks import WorkingClock
 from nsysx.findings import _held_clocks
-from nsysx.pipeline import summarize
 from tests.analyses.test_gpu_metrics import report, true
-from tests.findings import findings_alone
+from tests.findings import findings_alone, said_of
 
 
 def at_clock(mhz: int, *, dram: tuple[int, int] = (46, 47)) -> Callable[[int], list[int]]:
@@ -92,5 +91,5 @@ def test_samples_of_all_steps_count_more_than_one_instant(
 @pytest.mark.parametrize("mhz", [345, 1700])
 def test_how_near_kernels_are_to_limits_is_not_known_at_a_clock_that_is_held_down(tmp_path: Path, mhz: int) -> None:
     path = report(at_clock(mhz)).write(tmp_path / "r.sqlite")
-    open_ones = {f.code for f in summarize([path]).findings or () if f.detail == _held_clocks.NO_RATES}
+    open_ones = {f.code for f in said_of(path) if f.detail == _held_clocks.NO_RATES}
     assert open_ones == ({"NSX128"} if mhz == 345 else set()), "NSX134 needs sizes, NSX136 lines"

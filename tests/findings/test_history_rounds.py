@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nsysx.model import Finding, Summary
+from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.recorded_programs import from_host, recorded
 
 
@@ -65,30 +66,29 @@ def conjugate() -> tuple[Callable[[], None], Any]:
     return step, net
 
 
-def summary_of(made: tuple[Callable[[], None], Any], folder: Path) -> Summary:
-    program = recorded(*made, __file__, folder)
-    return program.summary(folder)
+def told(made: tuple[Callable[[], None], Any], folder: Path) -> tuple[Finding, ...]:
+    return said_of(recorded(*made, __file__, folder).write(folder))
 
 
-def found(summary: Summary) -> list[Finding]:
-    return [each for each in summary.findings or () if each.remedies and each.remedies[0].name == "shorter-history"]
+def found(said: Sequence[Finding]) -> list[Finding]:
+    return [each for each in said if each.remedies and each.remedies[0].name == "shorter-history"]
 
 
 def test_many_pairs_of_old_vectors(tmp_path: Path) -> None:
-    summary = summary_of(lbfgs(100, 15), tmp_path)
-    (finding,) = found(summary)
+    said = told(lbfgs(100, 15), tmp_path)
+    (finding,) = found(said)
     line = lbfgs.__code__.co_firstlineno + 14
     assert finding.code == "NSX126" and finding.where["line"] == line and "pairs of old vectors twice" in finding.title
     assert "history_size=10" in finding.paste and (finding.saving.likely_ns or 0) > 0
-    assert not [f for f in summary.findings or () if f.code in ("NSX101", "NSX105") and f.where.get("line") == line]
+    assert not [f for f in said if f.code in ("NSX101", "NSX105") and f.where.get("line") == line]
 
 
 def test_few_pairs_are_neither_a_fault_nor_reads_of_the_program(tmp_path: Path) -> None:
-    summary = summary_of(lbfgs(10, 12), tmp_path)
-    assert not found(summary)
-    assert not [f for f in summary.findings or () if f.verdict == "found" and f.code == "NSX105" and "line" in f.where]
+    said = told(lbfgs(10, 12), tmp_path)
+    assert not found(said)
+    assert not [f for f in said if f.verdict == "found" and f.code == "NSX105" and "line" in f.where]
 
 
 @pytest.mark.parametrize("made", [orthogonal, conjugate])
 def test_rounds_of_other_solvers(made: Callable[[], tuple[Callable[[], None], Any]], tmp_path: Path) -> None:
-    assert not found(summary_of(made(), tmp_path))
+    assert not found(told(made(), tmp_path))

@@ -60,7 +60,7 @@ def check_sums(profile: Profile) -> None:
 
 @pytest.mark.traced
 def test_the_parts_are_all_idle_time(tmp_path: Path) -> None:
-    Lined(TEXT).run(traced_launches_beside_a_line).summary(tmp_path)
+    Lined(TEXT).run(traced_launches_beside_a_line).write(tmp_path)
     profile = gather(tmp_path / "r.sqlite", ReadingOptions())
     check_sums(profile)
     replay = replay_of(profile)

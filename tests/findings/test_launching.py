@@ -13,7 +13,7 @@ from nsysx.analyses.helpers import module_names
 from nsysx.findings import _compiled_shapes
 from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
-from tests.findings import US, Program, empty, healthy, stepless
+from tests.findings import US, Program, empty, healthy, said_of, stepless
 
 CODES = ("NSX102", "NSX112", "NSX113", "NSX114")
 
@@ -112,9 +112,9 @@ def test_a_graph_of_one_part_needs_what_a_graph_of_the_model_needs(tmp_path: Pat
         with program.range("backward"):
             program.launch(2)
 
-    summary = Program().steps(body).summary(tmp_path)
-    (part,) = [f for f in summary.findings or () if f.code == "NSX113"]
-    (whole,) = [f for f in summary.findings or () if f.code == "NSX102"]
+    said = said_of(Program().steps(body).write(tmp_path))
+    (part,) = [f for f in said if f.code == "NSX113"]
+    (whole,) = [f for f in said if f.code == "NSX102"]
     assert "one batched or fused operation" in part.fix
     assert any(c.state == "violated" for c in whole.conditions) == waits
     assert ("CUDA graph of it" in part.fix) == (not waits)
@@ -205,8 +205,7 @@ def test_pauses_around_a_checkpoint_are_told_by_the_slow_steps_alone(tmp_path: P
                 program.host(3_000)
                 program.copy(200, "DtoH", pageable=False, bytes=4 << 20)
 
-    summary = Program().steps(body, 17).summary(tmp_path)
-    found = {f.code: f for f in summary.findings or () if f.verdict == "found"}
+    found = {f.code: f for f in said_of(Program().steps(body, 17).write(tmp_path)) if f.verdict == "found"}
     assert ("NSX114" in found) == told
     assert ("NSX109" in found) != told
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.recorded_programs import recorded
 
 WIDTH, LENGTH, LAYERS = 16, 256, 3
@@ -63,8 +64,8 @@ def told(kind: str, folder: Path) -> list[Finding]:
         optimizer.step()
         optimizer.zero_grad()
 
-    summary = recorded(step, net, __file__, folder).summary(folder)
-    return [f for f in summary.findings or () if f.verdict == "found" and "mask of blocks" in f.title]
+    said = said_of(recorded(step, net, __file__, folder).write(folder))
+    return [f for f in said if f.verdict == "found" and "mask of blocks" in f.title]
 
 
 def test_layers_are_handed_one_mask(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from nsysx.findings import _added_reductions, _cut_outputs, _layer_messages
 from nsysx.findings._case import Case
 from nsysx.model import Finding
 from nsysx.saving import Saving
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined
 from tests.findings.test_smaller_operators import operator
 from tests.ranks.test_rank_table import KERNELS, noted
@@ -128,8 +129,8 @@ def told(
     for room in (_cut_outputs, _added_reductions):
         monkeypatch.setattr(room, "transfer_of_ops_ns", transfer)
     program = Lined(SOURCE, {**SETTINGS, **(given or {})})
-    summary = program.run(lambda program, number: step(program, number, kind=kind, back=back)).summary(folder)
-    found = [f for f in summary.findings or () if f.code in ("NSX110", "NSX127")]
+    program.run(lambda program, number: step(program, number, kind=kind, back=back))
+    found = [f for f in said_of(program.write(folder)) if f.code in ("NSX110", "NSX127")]
     return {str(f.evidence[0]["setting"]) if f.code == "NSX127" and f.evidence else f.code: f for f in found}
 
 

@@ -14,7 +14,7 @@ from nsysx.findings._fix import Fix
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
-from tests.findings import US
+from tests.findings import US, said_of
 from tests.findings.lined import Lined, forward
 
 LINES = [
@@ -545,8 +545,8 @@ def test_what_a_loop_is_worth_holds_no_wait_of_another_line(tmp_path: Path) -> N
         with program.line(18):
             program.sync()
 
-    summary = Lined({15: "rows.append(x[batch == g].mean(0))"}).run(body).summary(tmp_path)
-    finding = next(f for f in summary.findings or () if f.code == "NSX123" and f.where["line"] == 15)
+    said = Lined({15: "rows.append(x[batch == g].mean(0))"}).run(body).findings(tmp_path, "NSX123")
+    finding = next(f for f in said if f.where["line"] == 15)
     assert 1_000 * US < (finding.saving.likely_ns or 0) < 3_000 * US
 
 
@@ -652,7 +652,7 @@ def test_where_a_function_begins_its_compiled_code_runs_and_no_loop(text: str, d
 
     assert _line_remedies.defines(text) is defines
     program = Lined({30: text}).run(body)
-    told = [f for f in program.summary(tmp_path).findings or () if f.verdict == "found" and f.where.get("line") == 30]
+    told = [f for f in said_of(program.write(tmp_path)) if f.verdict == "found" and f.where.get("line") == 30]
     looped = [f for f in told if "As a loop it makes" in f.detail]
     assert bool(looped) is not defines
 

@@ -9,8 +9,8 @@ import pytest
 
 from nsysx.findings import _copied_weights, _late_rank_lines, _lone_averages
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from nsysx.replay import replayed_window
+from tests.findings import findings_alone
 from tests.ranks.test_late_lines import FILE, MS, job
 
 USUAL, LONG = 60 * MS, 160 * MS
@@ -33,7 +33,7 @@ def told(
     for probe in made["probe"]:
         probe["unrecorded_steps"] = {"lengths_ns": bare, "fetch_ns": [0] * len(bare), "count": len(bare)}
     record.write_text(json.dumps(made))
-    return next(f for f in summarize([path]).findings or () if f.code == "NSX111")
+    return findings_alone("NSX111", path)[0]
 
 
 EACH_FOURTH = [LONG if n % 4 == 3 else USUAL + n * MS // 100 for n in range(40)]

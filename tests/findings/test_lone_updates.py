@@ -52,7 +52,7 @@ def program(folder: Path, kind: str) -> Any:
     folder.mkdir()
     made = Lined({UPDATING: "adam_step(flat_param, flat_grad)"}, {"loaders": []})
     member(made.main, 7, 2, 0)
-    made.run(body).summary(folder)
+    made.run(body).write(folder)
     return pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
 
 

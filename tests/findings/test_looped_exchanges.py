@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined
 
 EXCHANGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
@@ -158,11 +159,7 @@ def updated(program: Lined, times: int = 200) -> None:
 def test_what_each_rank_updates_is_gathered_at_once(text: str, remedy: str, tmp_path: Path) -> None:
     """Only where one rank sends all is it needless: what each rank has updated, the others need."""
     program = Lined({**SOURCE, 50: text}).run(lambda program, _: updated(program))
-    found = {
-        f.code: f
-        for f in program.summary(tmp_path).findings or ()
-        if f.verdict == "found" and f.where.get("line") == 50
-    }
+    found = {f.code: f for f in said_of(program.write(tmp_path)) if f.verdict == "found" and f.where.get("line") == 50}
     names = {way.name for f in found.values() for way in f.remedies} & {
         "updates-gathered",
         "weights-sent-once",

@@ -149,7 +149,7 @@ def test_what_is_told_of_all_ranks_is_not_told_of_the_line_again(
 
 def test_lists_leave_the_work_of_a_loop_in_one_launch(tmp_path: Path) -> None:
     program = program_of("")
-    program.summary(tmp_path)
+    program.write(tmp_path)
     profile = gather(tmp_path / "r.sqlite", ReadingOptions())
     (loop,) = looped_updates(profile)
     assert loop.split and loop.operators == 2 * ROUNDS and len(loop.ops) == 2 * ROUNDS * profile.scope.steps
@@ -165,5 +165,5 @@ def test_a_job_without_a_replay_says_nothing(tmp_path: Path) -> None:
 
 
 def _case(folder: Path) -> Case:
-    program_of("").summary(folder)
+    program_of("").write(folder)
     return Case(gather(folder / "r.sqlite", ReadingOptions()), {}, None)

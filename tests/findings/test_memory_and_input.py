@@ -14,7 +14,7 @@ import pytest
 from nsysx.findings import _case, nsx106_input_starvation
 from nsysx.replay import engine
 from nsysx.saving import Saving
-from tests.findings import Program, empty, healthy, stepless
+from tests.findings import Program, empty, healthy, said_of, stepless
 from tests.findings.lined import Lined
 
 
@@ -118,11 +118,11 @@ def test_what_another_line_makes_is_not_made_where_it_is_copied(tmp_path: Path, 
         with program.line(32):
             healthy(program, number)
 
-    found = Lined({30: "x = make(rows)", 31: "x = x.cuda()"}).run(body).summary(tmp_path)
-    finding = next(f for f in found.findings or () if f.code == "NSX105")
+    said = said_of(Lined({30: "x = make(rows)", 31: "x = x.cuda()"}).run(body).write(tmp_path))
+    finding = next(f for f in said if f.code == "NSX105")
     assert finding.fix.startswith(advice)
     if made_at == 30:
-        assert any(f.code == "NSX123" and f.where.get("line") == 30 for f in found.findings or ())
+        assert any(f.code == "NSX123" and f.where.get("line") == 30 for f in said)
 
 
 def test_the_wait_behind_an_upload_is_counted_once(tmp_path: Path) -> None:

@@ -79,6 +79,6 @@ def test_what_is_gathered_once_or_has_no_room(noted: dict[str, Any], how: dict[s
 
 
 def test_gathers_of_backward_alone_are_seen_too(tmp_path: Path) -> None:
-    Lined(SOURCE, about()).run(lambda p, n: step(p, n, again=False)).summary(tmp_path)
+    Lined(SOURCE, about()).run(lambda p, n: step(p, n, again=False)).write(tmp_path)
     repeated = gathers_of_micro_steps(gather(tmp_path / "r.sqlite", ReadingOptions()))
     assert repeated is not None and (repeated.rounds, repeated.each) == (4, 16)

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import ReadingOptions, gather, summarize
+from nsysx.pipeline import ReadingOptions, gather
 from nsysx.replay import engine, requested_edits
 from tests.analyses.test_gpu_metrics import report, true, working
 from tests.builder import Report
+from tests.findings import only_finding
 
 
 def finding(given: Report, folder: Path, code: str = "NSX124") -> Finding:
-    found = summarize([given.write(folder / "r.sqlite")]).findings or ()
-    (one,) = (f for f in found if f.code == code)
-    return one
+    return only_finding(code, given.write(folder / "r.sqlite"))
 
 
 def test_a_copy_at_the_bandwidth_is_found_and_promises_nothing(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_experts_by_boolean_masks_behind_a_question_whether_there_are_rows(
         with program.range("backward"):
             program.launch(100)
 
-    found = [f for f in Program().steps(body, 12).summary(tmp_path).findings or () if f.code == "NSX126"]
+    found = Program().steps(body, 12).findings(tmp_path, "NSX126")
     assert [[way.name for way in f.remedies] for f in found if f.verdict == "found"] == [remedies]
     assert (found[0].cost_ns_per_step or 0) > 8 * 60_000, "what the GPU waits below the layer counts, too"
 

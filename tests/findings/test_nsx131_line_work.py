@@ -10,6 +10,7 @@ import pytest
 from nsysx.findings import nsx131_line_work
 from nsysx.findings._work_remedies import KINDS, kinds_of
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import Lined, forward
 
 SCALE = "void at::native::vectorized_elementwise_kernel<4, Mul>(int)"
@@ -185,7 +186,7 @@ def test_nothing_is_compiled_where_gradients_are_differentiated_again(tmp_path: 
     codes = {}
     for folder, text in (("once", "logp = penalty(logits)"), ("twice", "g = grad(u.sum(), x, create_graph=True)[0]")):
         (tmp_path / folder).mkdir()
-        findings = Lined({**PLAIN, 30: text}).run(chain).summary(tmp_path / folder).findings or ()
+        findings = said_of(Lined({**PLAIN, 30: text}).run(chain).write(tmp_path / folder))
         codes[folder] = {f.code for f in findings if f.verdict == "found"} & {"NSX112", "NSX131"}
     assert codes == {"once": {"NSX112", "NSX131"}, "twice": set()}
 

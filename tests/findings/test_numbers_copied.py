@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.findings import Program
+from tests.findings import Program, said_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_constants_are_made_once(tmp_path: Path, copies: int, size: int, told: b
                 program.sync("cudaStreamSynchronize_v3020")
             program.launch(4)
 
-    findings = Program().steps(body).summary(tmp_path).findings or ()
+    findings = said_of(Program().steps(body).write(tmp_path))
     ways = {f.code: [way.name for way in f.remedies] for f in findings if f.verdict == "found"}
     assert ("constants-once" in ways.get("NSX102", [])) is told
     assert ("constants-once" in ways.get("NSX105", [])) is told

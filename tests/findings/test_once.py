@@ -48,7 +48,7 @@ def test_the_findings_of_a_sample_never_sum_above_its_step(name: str, of: Callab
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_findings_of_an_odd_report_never_sum_above_its_step(case: str, tmp_path: Path) -> None:
-    counts_once(summarize([CASES[case]().write(tmp_path / "r.sqlite")]))
+    counts_once(summarize([CASES[case]().write(tmp_path / "r.sqlite")], every_table=False))
 
 
 @pytest.mark.parametrize("body", [everything, masked, thrashing, uploading, tiny], ids=lambda b: b.__name__)

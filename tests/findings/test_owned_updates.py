@@ -67,7 +67,7 @@ def rank(folder: Path, kind: str, number: int, matrices: int) -> Profile:
     folder.mkdir()
     made = Lined({CALLING: "self.update(p)"}, {"loaders": []})
     member(made.main, 7, 2, number)
-    made.run(body).summary(folder)
+    made.run(body).write(folder)
     return pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
 
 

@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from nsysx.events.passed_operators import PassedOn, passed_on
 from nsysx.findings import _neighbour_searches
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import Lined
 from tests.findings.recorded_programs import recorded
 
@@ -86,7 +87,7 @@ def passed(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> PassedOn
             parallelize_module(block, mesh, plan)
     seen = list[PassedOn]()
     monkeypatch.setattr(_neighbour_searches, "searches_of_moved", lambda flow: seen.append(passed_on(flow)) or [])
-    recorded(lambda: net(X).square().mean().backward(), net, __file__, folder).summary(folder)
+    said_of(recorded(lambda: net(X).square().mean().backward(), net, __file__, folder).write(folder))
     (each,) = seen
     return each
 

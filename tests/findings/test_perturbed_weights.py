@@ -16,7 +16,7 @@ from nsysx.events.perturbed_weights import writes_weights
 from nsysx.findings import _neighbour_searches
 from nsysx.findings._perturbed_weights import _PASTE
 from nsysx.model import Finding
-from tests.findings import Program
+from tests.findings import Program, said_of
 from tests.findings.recorded_programs import recorded
 from tests.findings.test_nsx127_costly_settings import CLEAN, DDP, alone, changed
 
@@ -105,7 +105,7 @@ def test_weights_that_are_written_between_backwards(
 
     seen = list[bool]()
     monkeypatch.setattr(_neighbour_searches, "searches_of_moved", lambda flow: seen.append(writes_weights(flow)) or [])
-    found = recorded(step, net, __file__, tmp_path).summary(tmp_path).findings or ()
+    found = said_of(recorded(step, net, __file__, tmp_path).write(tmp_path))
     assert seen == [writes]
     assert not [f for f in found if f.verdict == "found" and "gradients" in str(f.evidence[:1])]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import Lined, forward
 
 PICK, OTHER = 15, 16
@@ -38,7 +39,7 @@ def picking(program: Lined, number: int, *, on_gpu: bool = False, rows: int = RO
 def findings(folder: Path, text: str, other: str = "calls += 1", card: object = None, **kind: object) -> list[Finding]:
     settings = card if isinstance(card, dict) else CARD
     program = Lined({PICK: text, OTHER: other}, settings).run(lambda program, number: picking(program, number, **kind))  # type: ignore[arg-type]
-    return [f for f in program.summary(folder).findings or () if f.verdict == "found"]
+    return [f for f in said_of(program.write(folder)) if f.verdict == "found"]
 
 
 def told(every: list[Finding]) -> dict[str, Finding]:

@@ -143,8 +143,7 @@ def test_outputs_that_are_gathered_after_every_layer_are_told_to_stay_split(
                     )
         program.launch(400)
 
-    path_summary = Program().steps(body).summary(tmp_path)
-    (finding,) = (f for f in path_summary.findings or () if f.code == "NSX110" and f.verdict == "found")
+    (finding,) = (f for f in Program().steps(body).findings(tmp_path, "NSX110") if f.verdict == "found")
     assert [r.name for r in finding.remedies] == (["paired-splits"] if paired else []) or not paired
     assert ("RowwiseParallel" in finding.paste) == paired
 
@@ -170,7 +169,7 @@ def test_the_buckets_of_ddp_are_told_only_where_it_may_be_in_use(tmp_path: Path,
 
 def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 500_000])
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     table = summary.tables["ranks"]
     finding = replace(finding, detail="It is so.", cost_ns_per_step=(finding.cost_ns_per_step or 0) + 7, evidence=())
@@ -200,7 +199,7 @@ def test_a_transfer_takes_as_long_without_the_profiler_and_what_is_shorter_then_
     tmp_path: Path, exposed: int, wait: int, transfer: int
 ) -> None:
     """Recorded are 200 us of waiting and 50 us of transfer: a shorter step has no part of the waiting in proportion."""
-    summary = summarize([one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])])
+    summary = summarize([one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])], every_table=False)
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     finding = replace(finding, detail="", evidence=({"part": "exposed communication", "total_ns": exposed},))
     said = of_ranks(finding, summary.tables["ranks"], recorded_ns=250_000).detail
@@ -270,7 +269,7 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
     tmp_path: Path, kernels: tuple[str, ...], host: bool, advice: str
 ) -> None:
     """No rank is always late and all compute as much: equal batches change nothing. At best only the work is left."""
-    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=kernels, host=host)])
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=kernels, host=host)], every_table=False)
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     assert finding.fix.startswith(advice)
     left = (summary.answer.now_ns or 0) - (finding.saving_ns_per_step or 0)
@@ -328,7 +327,7 @@ def test_fewer_launches_of_a_rank_that_mostly_waits_for_those_of_others_are_a_bo
 
 def test_ranks_that_wait_for_each_others_data_are_told_to_get_it_sooner(tmp_path: Path) -> None:
     """Each rank waits 400 us for its loader in every other step, and the other rank for it."""
-    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=(REDUCE,), loads=True)])
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=(REDUCE,), loads=True)], every_table=False)
     (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
     assert finding.fix.startswith("Get the input data of ranks ") and "the other ranks wait for it" in finding.fix
     assert finding.where["module"] == "DataLoader"

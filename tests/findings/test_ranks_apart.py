@@ -56,9 +56,9 @@ class Job(Lined):
         other = {"pid": 101, "settings": {**settings, **self.other}}
         (folder / "r.run.json").write_text(json.dumps({"probe": [first, other]}))
 
-    def summary(self, folder: Path, **options: object) -> Any:
+    def write(self, folder: Path) -> Path:
         self.written(folder, dict(self.settings or {}))
-        return super(Lined, self).summary(folder, **options)
+        return super(Lined, self).write(folder)
 
 
 def step(program: Job, number: int, *, trains: bool, kind: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined, forward
 
 PUBLISH = 40
@@ -34,8 +35,11 @@ def told(folder: Path, text: str, *, noted: bool = True, each: bool = False) -> 
     program = Lined({20: "y = net(x)", PUBLISH: text})
     if noted:
         program.probe["long_steps"] = NOTED
-    summary = program.run(body, 16).summary(folder)
-    found = (f for f in summary.findings or () if f.verdict == "found" and f.code in ("NSX101", "NSX105"))
+    found = (
+        f
+        for f in said_of(program.run(body, 16).write(folder))
+        if f.verdict == "found" and f.code in ("NSX101", "NSX105")
+    )
     return [f for f in found if "cudaStreamSynchronize" not in f.title]  # each step waits at its end
 
 

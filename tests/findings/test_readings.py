@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding, Row
-from nsysx.pipeline import summarize
 from tests.analyses.test_events import read
 from tests.analyses.test_kernel_spread import MIB, Line
 from tests.analyses.test_stopwatch import body
 from tests.builder import Report
-from tests.findings import Program, empty, healthy, stepless
+from tests.findings import Program, empty, findings_alone, healthy, only_finding, stepless
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 MS = 1_000_000
@@ -23,9 +22,7 @@ MS = 1_000_000
 
 def of(report: Report, folder: Path, code: str) -> Finding:
     """Return the only finding of one rule."""
-    found = summarize([report.write(folder / "r.sqlite")]).findings or ()
-    (finding,) = (f for f in found if f.code == code)
-    return finding
+    return only_finding(code, report.write(folder / "r.sqlite"))
 
 
 def warming(program: Program, number: int) -> None:
@@ -498,7 +495,7 @@ def test_a_fence_around_other_work_than_the_usual_reads_nothing_of_it(tmp_path: 
             main.launch(at=at, dur=5_000, kernel="relu_kernel", gpu_start=at + 8_000, gpu_dur=took)
             if fenced:
                 main.sync("cudaDeviceSynchronize_v3020", at=at + 6_000, dur=took + 9_000)
-        found = [f for f in summarize([report.write(tmp_path / f"{short}.sqlite")]).findings if f.code == "NSX115"]
+        found = findings_alone("NSX115", report.write(tmp_path / f"{short}.sqlite"))
         assert (found[0].verdict == "found") is not short
 
 
@@ -519,7 +516,7 @@ def test_a_loop_that_waits_now_and_then_times_nothing(
         main.launch(at=at, dur=5_000, kernel=f"sweep_kernel_{i % 2}", gpu_start=free - 100_000, gpu_dur=40_000)
         if i % waits_each == waits_each - 1:
             main.sync("cudaDeviceSynchronize_v3020", at=at + 6_000, dur=free - at)
-    found = [f for f in summarize([report.write(tmp_path / "r.sqlite")]).findings or () if f.code == "NSX115"]
+    found = findings_alone("NSX115", report.write(tmp_path / "r.sqlite"))
     assert (found[0].verdict == "found") is (fix is not None)
     assert fix is None or str(found[0].fix).startswith(fix)
 

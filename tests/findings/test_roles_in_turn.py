@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import said_of
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MS, STEPS = 1_000_000, 12
@@ -39,8 +39,7 @@ def job(
                     )
             thread.sync("cudaDeviceSynchronize_v3020", at=t + 100_000, dur=period * MS - 200_000, device=rank)
         report.gpu(rank, pids=[(100 + rank, rank)])
-    summary = summarize([report.write(folder / "r.sqlite")])
-    return [f for f in summary.findings or () if f.verdict == "found"]
+    return [f for f in said_of(report.write(folder / "r.sqlite")) if f.verdict == "found"]
 
 
 def pausing(folder: Path, learner_us: int, kernels: int, every_us: int, kernel_us: int = 10) -> Finding:
@@ -64,8 +63,7 @@ def pausing(folder: Path, learner_us: int, kernels: int, every_us: int, kernel_u
                 start = other[0] + k * every_us * us
                 thread.launch(start - 3_000, kernel="gemm", gpu_start=start, gpu_dur=kernel_us * us, device=1)
         report.gpu(rank, pids=[(100 + rank, rank)])
-    summary = summarize([report.write(folder / "r.sqlite")])
-    (found,) = told([f for f in summary.findings or () if f.verdict == "found"])
+    (found,) = told([f for f in said_of(report.write(folder / "r.sqlite")) if f.verdict == "found"])
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined, all_is_transfer
 from tests.findings.test_smaller_operators import operator
 from tests.findings.test_widened_messages import GATHER, REDUCE
@@ -130,12 +131,11 @@ def test_a_rank_that_updates_its_part_gets_the_sum_of_that(
 ) -> None:
     all_is_transfer(monkeypatch)
     settings = {"wrappers": []}
-    summary = (
-        Lined(SOURCE, settings).run(lambda program, number: sharded(program, number, whole=whole)).summary(tmp_path)
-    )
-    told = [f for f in summary.findings or () if (f.evidence or [{}])[0].get("setting") == "rows of all ranks"]
+    program = Lined(SOURCE, settings).run(lambda program, number: sharded(program, number, whole=whole))
+    said = said_of(program.write(tmp_path))
+    told = [f for f in said if (f.evidence or [{}])[0].get("setting") == "rows of all ranks"]
     assert bool(told) is not whole
     if told:
         assert told[0].saving_ns_per_step == pytest.approx(400_000, rel=0.05)
         assert [r.name for r in told[0].remedies] == ["reduced-and-scattered"]
-        assert "gradients-in-buckets" not in [r.name for f in summary.findings or () for r in f.remedies]
+        assert "gradients-in-buckets" not in [r.name for f in said for r in f.remedies]

@@ -154,7 +154,7 @@ def test_other_ranks_must_make_the_same_products(
     kind: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other").mkdir()
-    job(kind).summary(tmp_path / "other")
+    job(kind).write(tmp_path / "other")
     other = pipeline.gather(tmp_path / "other" / "r.sqlite", pipeline.ReadingOptions())
     monkeypatch.setattr(_same_updates, "peers", SimpleNamespace(others=lambda profile: iter([other])))
     assert bool(found(tmp_path)) is told

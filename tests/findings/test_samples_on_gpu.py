@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined, forward
 
 SOURCE = {
@@ -47,7 +48,7 @@ def starved(folder: Path, *, kernels: int, workers: int = 0, batch: int = 16, pi
         "collate": "collate",
     }
     made = Lined(SOURCE, {"loaders": [loader], "cpu": {"allowed": 32}}).run(body)
-    return [f for f in made.summary(folder).findings or () if f.verdict == "found"]
+    return [f for f in said_of(made.write(folder)) if f.verdict == "found"]
 
 
 def test_kernels_for_each_sample_are_launched_once_for_the_batch(tmp_path: Path) -> None:

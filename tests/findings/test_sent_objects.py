@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.findings import said_of
 from tests.findings.lined import FILE, Lined
 
 MAKES, SENDS, USES = 30, 31, 33
@@ -67,8 +68,8 @@ def test_plans_of_programs_that_train_nothing_are_no_data(
     """What an object is made of says what it is, also where its own line names nothing of that."""
     sends = "dist.broadcast_object_list(obj, src=0, group=tp_group)"
     source = {20: "y = net(x)", MAKES - 1: before, MAKES: makes, SENDS: sends, USES: uses}
-    summary = Lined(source, settings | {"optimizers": []}).run(step).summary(tmp_path)
-    here = [f for f in summary.findings or () if f.verdict == "found" and f.where.get("line") == SENDS and f.remedies]
+    said = said_of(Lined(source, settings | {"optimizers": []}).run(step).write(tmp_path))
+    here = [f for f in said if f.verdict == "found" and f.where.get("line") == SENDS and f.remedies]
     here = [f for f in here if f.code in ("NSX110", "NSX123", "NSX105")]
     assert here and {f.remedies[0].name for f in here} == {told}
     assert told != "plan-as-tensor" or all("dist.broadcast(plan, src=0, group=tp_group)" in f.paste for f in here)
@@ -101,7 +102,7 @@ def test_weights_that_are_gathered_for_another_network_are_not_to_be_saved(
         program.sync()
 
     source = {20: "y = net(x)", SENDS: GATHERS, USES: uses}
-    summary = Lined(source, {"backwards": 1}).run(gathers).summary(tmp_path)
-    here = [f for f in summary.findings or () if f.verdict == "found" and f.where.get("line") == SENDS and f.remedies]
+    said = said_of(Lined(source, {"backwards": 1}).run(gathers).write(tmp_path))
+    here = [f for f in said if f.verdict == "found" and f.where.get("line") == SENDS and f.remedies]
     names = {f.remedies[0].name for f in here}
     assert told in names and not names & ({"weights-to-generator", "shards-saved"} - {told})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import findings_alone, said_of
 
 US = 1000
 #: Kernels of a step with their times (us).
@@ -46,7 +46,7 @@ def recorded(
 
 
 def found(path: Path) -> Any:
-    return next((f for f in summarize([path]).findings or () if "Other processes" in f.title), None)
+    return next((f for f in said_of(path) if "Other processes" in f.title), None)
 
 
 SLICED = {n: {kind: 2_500 + 40 * (n % 3)} for n in range(0, 192, 4) for kind in [list(LENGTHS)[n // 4 % 5]]}
@@ -98,5 +98,5 @@ def test_kernels_beside_work_of_the_programs_own_show_none(tmp_path: Path) -> No
 def test_how_near_interrupted_kernels_are_to_limits_is_not_known(
     tmp_path: Path, more: dict[int, dict[str, int]]
 ) -> None:
-    findings = summarize([recorded(tmp_path, more)]).findings or ()
-    assert any("another process interrupts" in f.detail for f in findings if f.code == "NSX128") == bool(more)
+    findings = findings_alone("NSX128", recorded(tmp_path, more))
+    assert any("another process interrupts" in f.detail for f in findings) == bool(more)

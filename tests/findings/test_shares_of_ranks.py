@@ -50,7 +50,7 @@ def advised(
 
 
 def advised_of(folder: Path, program: Lined, remedy: str = "equal-work") -> Finding:
-    program.summary(folder)  # writes the report
+    program.write(folder)
     profile = pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
     late = Finding("NSX111", "straggler", verdict="found", title="", detail="", where={"near": "rank 1"}, fix="")
     return without_sampler(cast(Case, SimpleNamespace(profile=profile)), Fix.by_name(remedy).into(late))
@@ -171,7 +171,7 @@ def test_each_rank_takes_its_part_of_what_its_loader_has_made(
 
     loader = {"workers": 4, "place": f"{FILE}:{LOOP}"}
     program = Lined({LOOP: loop, CUT: cut}, {"loaders": [loader]}).run(body)
-    program.summary(tmp_path)
+    program.write(tmp_path)
     profile = pipeline.gather(tmp_path / "r.sqlite", pipeline.ReadingOptions())
     settings = settings_of(profile)
     assert settings is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.findings import said_of
 from tests.findings.lined import Lined
 from tests.findings.test_smaller_operators import operator
 
@@ -56,6 +57,5 @@ def test_layers_that_exchange_nothing_are_none(cls: str, exchanges: bool, tmp_pa
 @pytest.mark.parametrize(("samples", "told"), [(2, False), (96, True)])
 def test_few_samples_of_a_rank_need_the_statistics_of_all(samples: int, told: bool, tmp_path: Path) -> None:
     program = Lined({20: "y = net(x)"}).run(lambda p, n: step(p, "SyncBatchNorm", exchanges=True, samples=samples))
-    summary = program.summary(tmp_path)
-    advised = {r.name for f in summary.findings or () if f.verdict == "found" for r in f.remedies}
+    advised = {r.name for f in said_of(program.write(tmp_path)) if f.verdict == "found" for r in f.remedies}
     assert ("own-statistics" in advised) == told

@@ -48,7 +48,7 @@ def rank(
         program.sync()
 
     folder.mkdir()
-    Lined({EXPERT: "y = self.expert(x)"}, {"loaders": []}).run(body).summary(folder)
+    Lined({EXPERT: "y = self.expert(x)"}, {"loaders": []}).run(body).write(folder)
     return pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
 
 

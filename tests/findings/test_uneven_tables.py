@@ -56,7 +56,7 @@ def rank(
         program.sync()
 
     folder.mkdir()
-    Lined(SOURCE, {"loaders": []}).run(body).summary(folder)
+    Lined(SOURCE, {"loaders": []}).run(body).write(folder)
     return pipeline.gather(folder / "r.sqlite", pipeline.ReadingOptions())
 
 

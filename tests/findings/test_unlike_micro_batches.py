@@ -10,8 +10,8 @@ import pytest
 
 from nsysx.findings._fix import Fix
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.findings.test_stages_in_turn import SEND, STEPS, US, Stage
 
 BATCHES = 12
@@ -61,8 +61,8 @@ def told(folder: Path, kind: str) -> list[Finding]:
     settings = {"places": {"schedule": "/app/train.py:9"}, "numbers": {"schedule": BATCHES}}
     probe = [{"pid": 100 + rank, "backend": "nvtx", "ranges": {}, "settings": settings} for rank in (0, 1)]
     (folder / "r.run.json").write_text(json.dumps({"probe": probe}))
-    found = summarize([report.write(folder / "r.sqlite")]).findings or ()
-    return [f for f in found if f.code == "NSX110" and [way.name for way in f.remedies] == ["even-micro-batches"]]
+    found = findings_alone("NSX110", report.write(folder / "r.sqlite"))
+    return [f for f in found if [way.name for way in f.remedies] == ["even-micro-batches"]]
 
 
 def test_micro_batches_that_are_unlike_hold_all_stages_up(tmp_path: Path) -> None:

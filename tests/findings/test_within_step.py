@@ -10,8 +10,8 @@ import pytest
 from nsysx.findings._case import Case
 from nsysx.findings._found import Found
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
 from nsysx.saving import Saving
+from tests.findings import said_of
 from tests.findings.test_compilable import launch_bound
 
 
@@ -26,7 +26,7 @@ def test_a_saving_above_the_step_is_the_step(tmp_path: Path, monkeypatch: pytest
         return real(replace(found, worth=replace(much, mended=much)), case)
 
     monkeypatch.setattr(Found, "as_finding", more)
-    findings = [f for f in summarize([launch_bound().write(tmp_path / "r.sqlite")]).findings if f.verdict == "found"]
+    findings = [f for f in said_of(launch_bound().write(tmp_path / "r.sqlite")) if f.verdict == "found"]
     assert findings and stepped
     for finding in findings:
         saving = finding.saving
