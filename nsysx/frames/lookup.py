@@ -61,10 +61,10 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
     polars numbers names in the order in which threads meet them, which differs from run to run and must not show in results.
     """
     names, dense, code = _coding(column)
-    order = 1 + pl.Series(names[1:], dtype=pl.String).arg_sort().to_numpy().astype(np.int64)
+    order = sorted(range(1, len(names)), key=lambda i: names[i] or "")  # of a few names faster than a query
     place_of = np.zeros(len(names), np.int64)
     place_of[order] = np.arange(1, len(names))
-    return [None, *(names[i] for i in order.tolist())], _taken(place_of[dense], code)
+    return [None, *(names[i] for i in order)], _taken(place_of[dense], code)
 
 
 def text(column: pl.Series) -> pl.Series:

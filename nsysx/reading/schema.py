@@ -6,6 +6,8 @@ error names a missing required one. All integers are Int64; times are nanosecond
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from nsysx.reading.communication_tables import COMMUNICATION
@@ -356,12 +358,17 @@ def dtype(column: SourceColumn) -> pl.DataType:
     return {"int": pl.Int64(), "flag": pl.Boolean()}.get(column.kind, pl.Categorical())
 
 
+@cache
+def _empty(frame: str) -> pl.DataFrame:
+    types = {c.name: dtype(c) for c in SOURCES[frame].columns}
+    if {"global_pid", "thread"} & types.keys():
+        types = {name: kind for name, kind in types.items() if name != "global_pid"} | {"process": pl.Int64()}
+    return pl.DataFrame(schema=types)
+
+
 def empty(frame: str) -> pl.DataFrame:
     """Return a source frame without rows and with the declared types, for a report without that table.
 
     Its process stands in place of the key that tells it, as in all frames (``placing.with_process``).
     """
-    types = {c.name: dtype(c) for c in SOURCES[frame].columns}
-    if {"global_pid", "thread"} & types.keys():
-        types = {name: kind for name, kind in types.items() if name != "global_pid"} | {"process": pl.Int64()}
-    return pl.DataFrame(schema=types)
+    return _empty(frame).clone()
