@@ -16,7 +16,7 @@ from tests.reports import training
 
 def parts(path: Path) -> dict[str, dict[str | None, tuple[list[int] | None, list[int]]]]:
     found: dict[str, dict[str | None, tuple[list[int] | None, list[int]]]] = {}
-    for row in summarize([path]).rows("step_parts"):
+    for row in summarize([path], every_table=False).rows("step_parts"):
         found.setdefault(row["part"], {})[row["name"]] = row["count"], row["ns"]
     return found
 
@@ -39,7 +39,7 @@ def test_parts_sum_in_every_block(tmp_path: Path, count: int) -> None:
 
 def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
     path = training(9).write(tmp_path / "r.sqlite")
-    summary, found = summarize([path]), parts(path)
+    summary, found = summarize([path], every_table=False), parts(path)
     modules = {r["path"]: r["self_gpu_ns"] for r in summary.rows("modules") if r["self_gpu_ns"]}
     assert {k: sum(ns) for k, (_, ns) in found["module"].items() if sum(ns)} == modules
     families = {r["family"]: (r["count"], r["total_ns"]) for r in summary.rows("kernel_families")}
@@ -58,6 +58,6 @@ def test_many_names_keep_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_steps_there_is_a_reason(tmp_path: Path) -> None:
-    table = summarize([training(6).write(tmp_path / "r.sqlite")], steps="all").tables["step_parts"]
+    table = summarize([training(6).write(tmp_path / "r.sqlite")], steps="all", every_table=False).tables["step_parts"]
     assert table.rows is None
     assert "steps" in table.reason

@@ -72,7 +72,7 @@ def test_the_queue_is_what_is_launched_and_not_run(ops, at):
 
 
 def test_the_queue_of_a_step_that_runs_ahead(tmp_path):
-    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True)
+    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True, every_table=False)
     picture = summary.timelines[0]
     (queue,) = picture.queues
     # At 1,000 us all 100 forward kernels of 200 us are launched and 990 us of them have run.
@@ -86,7 +86,7 @@ def test_the_queue_of_a_step_that_runs_ahead(tmp_path):
 
 
 def test_lanes_hold_everything_of_the_window(tmp_path):
-    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True)
+    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], timelines=True, every_table=False)
     picture = summary.timelines[0]
     stream = next(lane for lane in picture.lanes if lane.role == "stream")
     assert covered(stream.spans) == summary.totals["kernel_ns"] + summary.totals["memcpy_ns"]
@@ -109,7 +109,7 @@ def test_a_wait_that_begins_before_the_window_keeps_only_its_rest(tmp_path):
     thread.launch(at=0, dur=5, gpu_start=10, gpu_dur=1000)
     thread.sync(at=100, dur=920)
     path = report.write(tmp_path / "r.sqlite")
-    whole = pipeline.summarize([path], timelines=True)
+    whole = pipeline.summarize([path], timelines=True, every_table=False)
     assert max(s.backlog_ns for lane in whole.timelines[0].lanes for s in lane.spans) == 910
     seen = {}
 
@@ -119,7 +119,7 @@ def test_a_wait_that_begins_before_the_window_keeps_only_its_rest(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_data, "timelines", cut)
-        pipeline.summarize([path], timelines=True)
+        pipeline.summarize([path], timelines=True, every_table=False)
     (wait,) = [s for lane in seen["cut"].lanes if lane.role == "api" for s in lane.spans]
     assert (wait.start_ns, wait.end_ns, wait.backlog_ns) == (0, 520, 510)
 
@@ -132,7 +132,7 @@ def test_strips_are_the_rows_of_the_spread_table_thinned_out(tmp_path):
         thread.launch(at=at, dur=5, kernel="k<float>", gpu_start=at + 10, gpu_dur=100 + i)
         at += 2000
     thread.launch(at=at, dur=5, kernel="once", gpu_start=at + 10, gpu_dur=5000)
-    summary = pipeline.summarize([report.write(tmp_path / "r.sqlite")], timelines=True)
+    summary = pipeline.summarize([report.write(tmp_path / "r.sqlite")], timelines=True, every_table=False)
     (strip,) = summary.strips
     row = next(r for r in summary.rows("kernel_spread") if r["name"] == "k<float>")
     assert (strip.name, strip.grid, strip.block, strip.count) == (row["name"], row["grid"], row["block"], row["count"])
@@ -142,7 +142,7 @@ def test_strips_are_the_rows_of_the_spread_table_thinned_out(tmp_path):
 
 
 def test_pictures_are_made_only_when_asked_for(tmp_path):
-    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")])
+    summary = pipeline.summarize([case_a().write(tmp_path / "a.sqlite")], every_table=False)
     assert summary.timelines == summary.strips == ()
 
 
@@ -152,7 +152,9 @@ def test_a_capture_without_steps_has_a_closer_look_at_its_busiest_launches(tmp_p
     for i in range(40):
         at = i * 10 * MS if i < 20 else 200 * MS + i * 100 * US
         thread.launch(at=at, dur=5 * US, gpu_start=at + 10 * US, gpu_dur=80 * US)
-    whole, closer = pipeline.summarize([report.write(tmp_path / "r.sqlite")], timelines=True).timelines
+    whole, closer = pipeline.summarize(
+        [report.write(tmp_path / "r.sqlite")], timelines=True, every_table=False
+    ).timelines
     assert whole.end_ns - whole.start_ns > 190 * MS
     assert closer.start_ns > 200 * MS
     assert closer.end_ns - closer.start_ns < 1_200 * US
@@ -172,6 +174,6 @@ def test_lanes_of_processes_that_number_their_gpu_alike_say_whose_they_are(tmp_p
             main.add_range("forward", t, t + 20_000, domain="nsysx")
             main.launch(t + 5_000, kernel="gemm", gpu_start=t + 30_000, gpu_dur=500_000, device=device)
             main.sync("cudaStreamSynchronize_v3020", at=t + 100_000, dur=500_000, device=device)
-    picture = pipeline.summarize([report.write(tmp_path / "a.sqlite")], timelines=True).timelines[0]
+    picture = pipeline.summarize([report.write(tmp_path / "a.sqlite")], timelines=True, every_table=False).timelines[0]
     streams = [lane.label for lane in picture.lanes if lane.role == "stream"]
     assert streams == ["GPU 0 stream 7", label]

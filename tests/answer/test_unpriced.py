@@ -22,7 +22,7 @@ MS = 1_000_000
 def test_a_cause_of_most_of_the_step_is_advised_without_a_price(
     tmp_path: Path, replay: dict[str, object] | None
 ) -> None:
-    summary = summarize([launch_bound().write(tmp_path / "r.sqlite")])
+    summary = summarize([launch_bound().write(tmp_path / "r.sqlite")], every_table=False)
     unknown = tuple(replace(f, saving=replace(f.saving, likely_ns=None, most_ns=None)) for f in summary.findings or ())
     chosen = first_action.first(replace(summary, replay=replay, findings=unknown))
     assert chosen is not None and chosen.code == "NSX102"
@@ -30,7 +30,7 @@ def test_a_cause_of_most_of_the_step_is_advised_without_a_price(
 
 
 def test_a_replay_that_finds_nothing_is_believed(tmp_path: Path) -> None:
-    summary = summarize([launch_bound().write(tmp_path / "r.sqlite")])
+    summary = summarize([launch_bound().write(tmp_path / "r.sqlite")], every_table=False)
     nothing = tuple(replace(f, saving=replace(f.saving, likely_ns=0, most_ns=0)) for f in summary.findings or ())
     chosen = first_action.first(replace(summary, replay={"trusted": True}, findings=nothing))
     assert chosen is None or chosen.code != "NSX102"
@@ -61,7 +61,7 @@ def test_a_program_that_reached_no_kernel_is_not_sent_to_mark_its_steps(tmp_path
     main.call("cudaFree_v3020", at=1_000, dur=120_000_000)
     main.memset(at=130_000_000, dur=9_000, gpu_start=130_010_000, gpu_dur=1_500)
     assert (
-        summarize([report.write(tmp_path / "r.sqlite")])
+        summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
         .answer.do[0]
         .text.startswith("Let the program reach its kernels")
     )

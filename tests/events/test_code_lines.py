@@ -125,7 +125,7 @@ class Program:
         return pipeline.gather(self.write(folder), pipeline.ReadingOptions())
 
     def summary(self, folder: Path) -> Summary:
-        return pipeline.summarize([self.write(folder)])
+        return pipeline.summarize([self.write(folder)], every_table=False)
 
 
 def program(plain: int = 8, xray: int = 3, *, own: bool = False, **options: Any) -> Program:
@@ -321,7 +321,7 @@ def test_a_file_that_is_no_text_has_no_words(tmp_path: Path) -> None:
     made = program()
     made.write(tmp_path)
     path = made.write(tmp_path, source={"/job/train.py": 5, "/job/model.py": {"5": 7}})
-    summary = pipeline.summarize([path])
+    summary = pipeline.summarize([path], every_table=False)
     assert {r["text"] for r in summary.typed_rows(lines.ROWS)} == {None}
 
 

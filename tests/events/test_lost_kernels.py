@@ -41,7 +41,7 @@ def summary_of(report: Report, folder: Path, probe: dict[str, Any] | None = None
     path = report.write(folder / "r.sqlite")
     if probe is not None:
         (folder / "r.run.json").write_text(json.dumps({"schema": "nsysx.run/1", "probe": [{"pid": 100, **probe}]}))
-    return summarize([path])
+    return summarize([path], every_table=False)
 
 
 def check(summary: Any, name: str = "launches without kernel") -> Any:

@@ -16,6 +16,7 @@ from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import job_whatif
 from nsysx.replay.changes import JobChanges
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.ranks.test_rank_table import ALL_REDUCE
 from tests.reports import gather
 
@@ -122,13 +123,12 @@ def test_gradients_that_are_divided_in_their_buckets(tmp_path: Path, view: bool,
 
 
 def test_the_capture_alone_tells_to_reduce_once(tmp_path: Path) -> None:
-    found = summarize([program((2, 2, 2, 2)).write(tmp_path / "r.sqlite")]).findings or ()
-    finding: Finding = next(f for f in found if f.code == "NSX127")
+    finding: Finding = findings_alone("NSX127", program((2, 2, 2, 2)).write(tmp_path / "r.sqlite"))[0]
     assert finding.verdict == "found"
     assert "no_sync" in finding.fix and finding.saving.bound
     assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.15)
-    single = summarize([program((0, 0, 0, 2)).write(tmp_path / "s.sqlite")]).findings or ()
-    assert next(f for f in single if f.code == "NSX127").verdict == "cannot_tell"
+    single = findings_alone("NSX127", program((0, 0, 0, 2)).write(tmp_path / "s.sqlite"))
+    assert single[0].verdict == "cannot_tell"
 
 
 def test_the_bound_counts_what_moves_gradients_into_their_buckets(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_the_bound_counts_what_moves_gradients_into_their_buckets(tmp_path: Path
             "optimizers": [{"parameters": 20, "gradients": {"without": 0}}],
         }
         (tmp_path / "r.run.json").write_text(json.dumps({"probe": [{"pid": 100, "settings": settings}]}))
-        found = summarize([program((2, 2, 2, 2), divides=20).write(tmp_path / "r.sqlite")]).findings or ()
-        saving = next(f for f in found if f.code == "NSX127" and "micro-step" in f.title).saving
+        found = findings_alone("NSX127", program((2, 2, 2, 2), divides=20).write(tmp_path / "r.sqlite"))
+        saving = next(f for f in found if "micro-step" in f.title).saving
         assert saving.bound and saving.likely_ns is not None
         return saving.likely_ns
 
@@ -154,7 +154,7 @@ def test_the_bound_counts_what_moves_gradients_into_their_buckets(tmp_path: Path
 
 def test_all_ranks_are_replayed_without_the_early_reductions(tmp_path: Path) -> None:
     path = program((2, 2, 2, 2), ranks=2).write(tmp_path / "r.sqlite")
-    page = summarize([path])
+    page = summarize([path], every_table=False)
     finding = next(f for f in page.findings or () if f.code == "NSX127")
     assert not finding.saving.bound and finding.saving.source == "replay"
     assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.03)

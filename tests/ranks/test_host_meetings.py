@@ -72,7 +72,7 @@ def parts(summary: Summary, rank: int) -> dict[tuple[str, Any], float]:
 
 @pytest.mark.parametrize("clocks", [0, 3 * MS])
 def test_a_rank_waits_for_the_late_one_in_mpi(tmp_path: Path, clocks: int) -> None:
-    summary = summarize(mpi_job(tmp_path, [4 * MS, 14 * MS], clocks=clocks))
+    summary = summarize(mpi_job(tmp_path, [4 * MS, 14 * MS], clocks=clocks), every_table=False)
     waiting, late = parts(summary, 0), parts(summary, 1)
     assert abs(waiting["waits on the host", 1] - 10 * MS) < 50 * US
     for each in (waiting, late):
@@ -86,14 +86,14 @@ def test_a_rank_waits_for_the_late_one_in_mpi(tmp_path: Path, clocks: int) -> No
 
 
 def test_equal_ranks_only_transfer(tmp_path: Path) -> None:
-    summary = summarize(mpi_job(tmp_path, [4 * MS, 4 * MS]))
+    summary = summarize(mpi_job(tmp_path, [4 * MS, 4 * MS]), every_table=False)
     assert not any(part.startswith("waits") for part, _ in parts(summary, 0))
     assert abs(parts(summary, 0)["transfers on the host", None] - TRANSFER) < 50 * US
 
 
 def test_the_host_is_not_blamed_for_its_own_code(tmp_path: Path) -> None:
     path = mpi_job(tmp_path, [4 * MS, 14 * MS])[0]
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     causes = summary.rows("gpu_ledger")[0]["idle_causes"]
     assert causes["host_comm"] / STEPS == pytest.approx(10 * MS + TRANSFER, rel=0.1)
     assert causes.get("host_code", 0) < 100 * US * STEPS
@@ -115,7 +115,7 @@ def test_no_call_is_not_recorded_and_says_how(tmp_path: Path) -> None:
     report = Report()
     report.gpu(pids=[(100, 0)])
     _work(report.process(100).thread(100), MS, MS)
-    table = summarize([report.write(tmp_path / "r.sqlite")]).tables["host_communication"]
+    table = summarize([report.write(tmp_path / "r.sqlite")], every_table=False).tables["host_communication"]
     assert table.rows is None and "nsysx run --mpi" in (table.reason or "")
 
 
@@ -152,7 +152,7 @@ def messages(folder: Path, *, early: bool) -> list[Path]:
 def test_a_receive_waits_for_its_sender_in_the_call_that_completes_it(tmp_path: Path, *, early: bool) -> None:
     waits = {
         key: ns
-        for key, ns in parts(summarize(messages(tmp_path, early=early)), 1).items()
+        for key, ns in parts(summarize(messages(tmp_path, early=early), every_table=False), 1).items()
         if key[0].startswith("waits")
     }
     assert sum(waits.values()) == pytest.approx(30 * US if early else 8 * MS, rel=0.5 if early else 0.05)

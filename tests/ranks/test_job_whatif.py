@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.catalogue import Late, Surplus
 from nsysx.errors import NsysxError
 from nsysx.events.other_ranks import Modelled
-from nsysx.pipeline import ReadingOptions, gather_job, summarize
+from nsysx.pipeline import ReadingOptions, gather_job
 from nsysx.ranks import behind_columns, job_compared, job_whatif, late_work, rank_table
 from nsysx.ranks.job_compared import compare
 from nsysx.ranks.own_time import own_times
@@ -21,6 +21,7 @@ from nsysx.replay import no_comm, whatif_json
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from nsysx.replay.slowed_kernels import slowed_ns
+from tests.ranks import rank_rows
 from tests.ranks.test_rank_table import reports
 from tests.ranks.test_straggler import job
 from tests.samples import unpack
@@ -55,7 +56,7 @@ def answered(path: Path, **changes: object) -> list[str]:
 def test_a_job_is_answered_as_on_its_page(uneven: Path) -> None:
     head, late, even = answered(uneven, usual_rank=2, equal_ranks=True)
     assert head.startswith("all 3 ranks replayed together: 50.")
-    row = next(r for r in summarize([uneven]).rows("ranks") if r["straggler"])
+    row = next(r for r in rank_rows(uneven) if r["straggler"])
     assert late.startswith("--usual-rank 2") and "saves 30.00 ms" in late and row["price_ns"] == 30 * MS
     assert even.startswith("--equal-ranks") and f"saves {units.duration(row['even_ns'])} " in even
 

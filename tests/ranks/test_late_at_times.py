@@ -16,6 +16,7 @@ from nsysx.findings import _late_at_times
 from nsysx.findings._fix import Fix
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.ranks import rank_rows
 from tests.ranks.test_lone_work import stragglers
 from tests.ranks.test_rank_table import ALL_REDUCE
 
@@ -62,7 +63,7 @@ def saves(r: int, i: int) -> int:
 
 
 def test_a_rank_that_saves_in_each_tenth_step_is_named_with_what_that_costs(tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", saves)])
+    summary = summarize([job(tmp_path / "j.sqlite", saves)], every_table=False)
     rows = summary.rows("ranks")
     assert [r["straggler"] for r in rows] == [False, False] and rows[1]["late_at_times"] is None
     at_times = rows[0]["late_at_times"]
@@ -83,13 +84,15 @@ def test_a_single_pause_is_none_of_the_steps_in_which_it_saves(tmp_path: Path) -
     def pauses(r: int, i: int) -> int:
         return 8 if (r, i) == (0, 14) else saves(r, i)
 
-    at_times = summarize([job(tmp_path / "j.sqlite", pauses)]).rows("ranks")[0]["late_at_times"]
+    at_times = rank_rows(job(tmp_path / "j.sqlite", pauses))[0]["late_at_times"]
     assert at_times["late_steps"] > 1 and at_times["ns"] == pytest.approx(300 * MS, rel=0.01)
 
 
 def test_its_line_is_that_of_its_long_steps(tmp_path: Path) -> None:
     saved, waits = [[FILE, 41, "save", 80, False]], [[FILE, 20, "step", 85, True]]
-    (finding,) = stragglers(summarize([job(tmp_path / "j.sqlite", saves, long_steps=(saved, waits))]))
+    (finding,) = stragglers(
+        summarize([job(tmp_path / "j.sqlite", saves, long_steps=(saved, waits))], every_table=False)
+    )
     assert finding.where == {"near": "rank 0", "file": FILE, "line": 41}
     assert "save" in finding.fix and not finding.unexplained
 
@@ -102,7 +105,7 @@ WAITS = [[FILE, 20, "main", 85, False]]
 def test_a_line_that_the_others_are_at_too_is_where_they_wait(tmp_path: Path) -> None:
     """Which usual steps do not run by what was seen: more of the looks at the other rank are there than at any line of this one."""
     path = job(tmp_path / "j.sqlite", saves, long_steps=(SCORES, WAITS))
-    (finding,) = stragglers(summarize([path]))
+    (finding,) = stragglers(summarize([path], every_table=False))
     assert finding.where == {"near": "rank 0", "file": FILE, "line": 81}
     share = (50 + 28) / 90
     assert finding.saving.likely_ns == pytest.approx(share * 30 * MS, rel=0.02) and not finding.saving.bound
@@ -124,7 +127,7 @@ def test_a_curve_of_all_scores_is_computed_on_the_gpu(tmp_path: Path) -> None:
     for probe in noted["probe"]:
         probe["source"] = {FILE: texts}
     record.write_text(json.dumps(noted))
-    (finding,) = stragglers(summarize([path]))
+    (finding,) = stragglers(summarize([path], every_table=False))
     assert finding.fix == (
         "Compute this curve on the GPU, where the scores are: sort and sum there, and copy the one number. "
         "Or run auc less often, or in another thread or process"
@@ -164,19 +167,19 @@ def test_a_period_is_that_of_a_stretch_where_steps_between_two_are_missing() -> 
     ],
 )
 def test_pauses_of_all_or_of_once_are_nobodys(late_ms: Late, timed: Late | None, tmp_path: Path) -> None:
-    assert not stragglers(summarize([job(tmp_path / "j.sqlite", late_ms, timed=timed)]))
+    assert not stragglers(summarize([job(tmp_path / "j.sqlite", late_ms, timed=timed)], every_table=False))
 
 
 def test_hosts_that_drift_apart_are_late_at_no_times(tmp_path: Path) -> None:
     """First one of them is behind, then the other: so were two of one job in a row of recorded ones."""
     path = job(tmp_path / "j.sqlite", lambda r, i: 9 if (i < 8) == (r == 0) else 0)
-    assert not any(row["late_at_times"] for row in summarize([path]).rows("ranks"))
+    assert not any(row["late_at_times"] for row in rank_rows(path))
 
 
 def test_ranks_that_wait_for_one_at_times_need_no_fewer_launches(tmp_path: Path) -> None:
     """What one rank does in each eighth step is nothing that a compiler makes shorter on all."""
     path = job(tmp_path / "j.sqlite", lambda r, i: 60 if r == 1 and i % 8 == 3 else 0)
-    answer = summarize([path]).answer
+    answer = summarize([path], every_table=False).answer
     assert answer is not None and "rank 1 alone does in each 8th step" in answer.do[0].text
     assert not any("fewer launches" in action.text for action in answer.do)
 
@@ -188,7 +191,7 @@ def test_a_straggler_that_is_late_in_each_third_step_is_told_what_to_look_for(
     every: int, text: str, tmp_path: Path
 ) -> None:
     path = job(tmp_path / "j.sqlite", lambda r, i: 30 if r == 0 and i % every == every - 1 else 0)
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     assert [r["straggler"] for r in summary.rows("ranks")] == [True, False]
     (finding,) = stragglers(summary)
     assert finding.fix.startswith(text) and not finding.saving.bound

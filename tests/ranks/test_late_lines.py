@@ -14,6 +14,7 @@ from nsysx.ranks import late_lines
 from nsysx.ranks.rank_places import HostLine
 from nsysx.replay import replayed_window
 from tests.builder import Report
+from tests.ranks import rank_rows
 from tests.ranks.test_one_job import rank
 from tests.ranks.test_rank_table import ALL_REDUCE
 
@@ -81,7 +82,7 @@ def job(
 
 
 def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what_hosts_drift_by(tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS)])
+    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS)], every_table=False)
     rows = list(summary.rows("ranks"))
     assert [r["straggler"] for r in rows] == [False, True]
     assert rows[1]["late_cause"] == "host"
@@ -100,7 +101,7 @@ def test_a_line_that_one_rank_alone_runs_in_each_fourth_step_holds_the_others_up
 ) -> None:
     """Few steps are replayed, a whole number of fours: by these alone no delay is sure, by all that were recorded it is."""
     monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 33)
-    summary = summarize([job(tmp_path / "j.sqlite", 40 * MS, plain=40, xray=4, every=4)])
+    summary = summarize([job(tmp_path / "j.sqlite", 40 * MS, plain=40, xray=4, every=4)], every_table=False)
     row = next(r for r in summary.rows("ranks") if r["straggler"])
     assert (row["rank"], row["late_cause"], row["late_lines"][0]["line"]) == (1, "host", 37)
     assert row["price_ns"] == pytest.approx(10 * MS, rel=0.1)
@@ -112,7 +113,7 @@ def test_a_line_that_all_ranks_run_in_some_steps_says_nothing_of_a_late_rank(
 ) -> None:
     monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 33)
     path = job(tmp_path / "j.sqlite", 40 * MS, peer_ns=4 * MS, plain=40, xray=4, every=4)
-    assert not any(r["straggler"] for r in summarize([path]).rows("ranks"))
+    assert not any(r["straggler"] for r in rank_rows(path))
 
 
 WEIGHTS = {"37": "self.shadow[name].lerp_(value.cpu(), 0.1)", "20": "self.ema.update(model)"}
@@ -143,7 +144,7 @@ def test_a_line_that_one_rank_alone_runs_is_read_beside_those_of_the_others(tmp_
     noted = json.loads(run.read_text())
     noted["probe"].append({"pid": 99, "source": {FILE: {"40": TEXT["40"]}}})
     run.write_text(json.dumps(noted))
-    assert summarize([path]).rows("ranks")[1]["late_lines"][0]["text"] == TEXT["37"]
+    assert rank_rows(path)[1]["late_lines"][0]["text"] == TEXT["37"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_lines_that_all_ranks_run_and_one_for_longer_are_more_work_not_a_slow_ho
 ) -> None:
     text = TEXT | {"37": "rows = [parse(r) for r in own]"}
     path = job(tmp_path / "j.sqlite", 35 * MS, peer_ns=15 * MS, held_at=held_at, text=text)
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     late = summary.rows("ranks")[1]
     assert (late["straggler"], late["late_cause"]) == (True, "host")
     found = next(f for f in summary.findings or () if f.code == "NSX111")
@@ -171,7 +172,7 @@ def test_lines_that_all_ranks_run_and_one_for_longer_are_more_work_not_a_slow_ho
 
 @pytest.mark.parametrize("slower", [1.1, 1.7])
 def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Path, slower: float) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", 0, slower=slower)])
+    summary = summarize([job(tmp_path / "j.sqlite", 0, slower=slower)], every_table=False)
     rows = list(summary.rows("ranks"))
     assert not any(r["straggler"] for r in rows)
     assert next(f for f in summary.findings or () if f.code == "NSX111").verdict == "clear"
@@ -179,7 +180,7 @@ def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Pat
 
 @pytest.mark.parametrize("memsets", [0, 30])
 def test_calls_that_one_rank_alone_makes_are_no_drift(tmp_path: Path, memsets: int) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS, memsets=memsets)])
+    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS, memsets=memsets)], every_table=False)
     late = summary.rows("ranks")[1]
     assert (late["straggler"], late["late_cause"]) == ((True, "extra_calls") if memsets else (False, "host"))
     if memsets:
@@ -215,7 +216,7 @@ def test_lines_are_a_rank_s_own_where_they_take_twice_as_long() -> None:
 
 @pytest.mark.parametrize("ns", [5 * MS, 0])
 def test_a_line_that_holds_the_host_of_all_ranks_is_replayed_without_it(ns: int, tmp_path: Path) -> None:
-    table = summarize([job(tmp_path / "r.sqlite", ns, peer_ns=ns)]).tables["ranks"]
+    table = summarize([job(tmp_path / "r.sqlite", ns, peer_ns=ns)], every_table=False).tables["ranks"]
     for row in table.rows or ():
         without = (row["changed_ns"] or {}).get("train.py:37", 0)
         assert without == pytest.approx(ns, rel=0.1)

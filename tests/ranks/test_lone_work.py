@@ -14,6 +14,7 @@ from nsysx.findings import nsx111_straggler
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.ranks import rank_rows
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
@@ -81,7 +82,7 @@ def stragglers(summary: Summary) -> list[Finding]:
 
 
 def test_an_evaluation_on_one_rank_is_told_and_comes_first(tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite")])
+    summary = summarize([job(tmp_path / "j.sqlite")], every_table=False)
     rows = summary.rows("ranks")
     assert [r["straggler"] for r in rows] == [False, False]
     (alone,) = rows[0]["lone_work"]
@@ -135,13 +136,13 @@ def test_the_line_of_one_rank_is_in_the_function_in_which_the_others_wait(
         entries = [place[:4] for place in places if entered]
         probe["long_steps"] = {"steps": 2, "samples": 90, "places": [] if entered else places, "entries": entries}
     beside.write_text(json.dumps(noted))
-    (finding,) = stragglers(summarize([path]))
+    (finding,) = stragglers(summarize([path], every_table=False))
     assert finding.where == {"near": "rank 0", **({"file": FILE, "line": line} if line else {})}
 
 
 def test_without_a_timed_loop_it_is_as_often_as_recorded(tmp_path: Path) -> None:
     """Once in ten steps: the evaluation of 60 ms adds 6 ms to each, half of which goes."""
-    summary = summarize([job(tmp_path / "j.sqlite", timed=False)])
+    summary = summarize([job(tmp_path / "j.sqlite", timed=False)], every_table=False)
     (finding,) = stragglers(summary)
     assert finding.cost_ns_per_step is None and finding.saving.likely_ns is None
     size = finding.saving.confidence
@@ -154,13 +155,13 @@ def test_without_a_timed_loop_it_is_as_often_as_recorded(tmp_path: Path) -> None
 @pytest.mark.parametrize("within", ["one step", "each step"])
 def test_what_each_step_infers_itself_is_no_evaluation_of_one_rank(tmp_path: Path, within: str) -> None:
     """A host that runs ahead has launched a reference's forward long before another one's does."""
-    rows = summarize([job(tmp_path / "j.sqlite", within=within)]).rows("ranks")
+    rows = rank_rows(job(tmp_path / "j.sqlite", within=within))
     assert (rows[0]["lone_work"] is None) is (within == "each step")
 
 
 @pytest.mark.parametrize("evaluates", [(), (0, 1)])
 def test_an_evaluation_on_all_ranks_or_on_none_is_nobodys(tmp_path: Path, evaluates: tuple[int, ...]) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", evaluates=evaluates)])
+    summary = summarize([job(tmp_path / "j.sqlite", evaluates=evaluates)], every_table=False)
     assert not stragglers(summary)
     assert [r["lone_work"] for r in summary.rows("ranks")] == [None, None]
 
@@ -170,7 +171,7 @@ def test_a_rank_that_has_done_its_part_of_an_evaluation_does_not_wait_for_a_lone
     tmp_path: Path, infers_ns: int, alone: bool
 ) -> None:
     """One pass of a teacher's network before its gradients is no part of an evaluation; less than the other does is."""
-    summary = summarize([job(tmp_path / "j.sqlite", infers_ns=infers_ns)])
+    summary = summarize([job(tmp_path / "j.sqlite", infers_ns=infers_ns)], every_table=False)
     assert bool(stragglers(summary)) is alone
 
 
@@ -208,7 +209,7 @@ def job_of_steps(path: Path, evaluation_ns: int, steps: int, every: int = 10) ->
 @pytest.mark.parametrize("steps", [12, 30])
 def test_an_evaluation_that_is_most_of_the_work_of_one_rank_is_shared_not_taken_out(steps: int, tmp_path: Path) -> None:
     """The step behind it waits on the other rank. Three evaluations in a window left that rank without steps, and 7.9x was told."""
-    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 680 * MS, steps)])
+    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 680 * MS, steps)], every_table=False)
     assert [bool(r["lone_work"]) for r in summary.rows("ranks")] == [True, False]
     (finding,) = stragglers(summary)
     assert finding.title.startswith("Rank 0 alone evaluates between steps, for 680.0 ms")
@@ -223,7 +224,7 @@ def test_an_evaluation_that_is_over_before_the_others_have_computed_is_one_for_w
     every: int, tmp_path: Path
 ) -> None:
     """It takes less time than the step: then the wait comes behind it. Where it makes a straggler, that is told as this alone."""
-    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 5 * MS, 30, every)])
+    summary = summarize([job_of_steps(tmp_path / "j.sqlite", 5 * MS, 30, every)], every_table=False)
     (finding,) = stragglers(summary)
     assert finding.title.startswith("Rank 0 alone evaluates between steps, for 5.00 ms; 1 rank more waits")
     assert [way.name for way in finding.remedies] == ["shared-evaluation"]

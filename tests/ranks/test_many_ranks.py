@@ -10,6 +10,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.judging import rank_waiting
 from nsysx.model import Summary
+from tests.ranks.test_job_ledger import conserves
 from tests.ranks.test_rank_table import reports
 
 US = 1_000
@@ -27,7 +28,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def summary(paths: list[Path]) -> Summary:
-    return pipeline.summarize(paths, workers=1)
+    return pipeline.summarize(paths, workers=1, every_table=False)
 
 
 def test_the_late_one_of_many_ranks_is_named(summary: Summary) -> None:
@@ -49,6 +50,15 @@ def test_the_late_one_of_many_ranks_is_named(summary: Summary) -> None:
 def test_few_of_many_ranks_are_pictured_and_the_late_one_is_among_them(summary: Summary) -> None:
     labels = [bar.label for bar in summary.answer.picture.bars]
     assert f"rank {LATE}" in labels and len(labels) <= 8
+
+
+def test_parts_of_many_ranks_are_those_of_all_and_of_the_ones_that_differ_most(summary: Summary) -> None:
+    conserves(summary)
+    named = {p["rank"] for p in summary.rows("job_ledger")}
+    assert None in named and LATE in named and len(named) == 17 < RANKS
+    assert named - {None} == {p["rank"] for p in summary.rows("communication_places")}
+    waits = [p for p in summary.rows("job_ledger") if p["rank"] is None and p["part"] == "waits"]
+    assert waits[0]["waits_for"] == LATE and waits[0]["cause"] == "compute"
 
 
 def test_what_is_kept_of_a_rank_is_small(paths: list[Path]) -> None:

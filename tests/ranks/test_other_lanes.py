@@ -21,7 +21,7 @@ COMPUTE = [300_000, 500_000]
 
 
 def drawn(paths: Sequence[Path], **options: int) -> Timeline:
-    return summarize(paths, timelines=True, **options).timelines[0]
+    return summarize(paths, timelines=True, **options, every_table=False).timelines[0]
 
 
 def lanes(picture: Timeline, rank: int) -> dict[str, Lane]:
@@ -84,7 +84,7 @@ def test_of_many_ranks_as_many_as_there_is_room_for(tmp_path: Path) -> None:
     """The late one is among them, the rest is named, and the page stays small."""
     compute = [300_000] * 12 + [500_000]
     paths = reports(tmp_path, compute, starts=[1_000 * i for i in range(13)], clocks=[0] * 13)
-    summary = summarize(paths, timelines=True, workers=1)
+    summary = summarize(paths, timelines=True, workers=1, every_table=False)
     picture = summary.timelines[0]
     assert [bool(lanes(picture, rank)) for rank in range(13)] == [True] * 7 + [False] * 5 + [True]
     assert all(list(lanes(picture, rank)) == ["GPU 0 stream 7"] for rank in (*range(1, 7), 12)), "that of the compute"
@@ -97,7 +97,7 @@ def test_of_many_ranks_as_many_as_there_is_room_for(tmp_path: Path) -> None:
 def test_without_pictures_no_report_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = reports(tmp_path, COMPUTE, starts=[0, 0], clocks=[0, 0])
     monkeypatch.setattr("nsysx.ranks.other_lanes.plan", lambda *given: pytest.fail("no picture is drawn"))
-    assert summarize(paths).rows("ranks")
+    assert summarize(paths, every_table=False).rows("ranks")
 
 
 @pytest.mark.parametrize("shown", [None, 1])
@@ -114,7 +114,7 @@ def test_the_clocks_of_a_job_are_matched_once(
 
     monkeypatch.setattr(match, "_correct_clocks", counted)
     paths = reports(tmp_path, COMPUTE, starts=[0, 700_000], clocks=[0, 3_000_000])
-    assert summarize(paths, timelines=True, rank=shown).rows("ranks")
+    assert summarize(paths, timelines=True, rank=shown, every_table=False).rows("ranks")
     assert matched == [2]
 
 

@@ -71,7 +71,7 @@ def test_collectives_of_a_report_have_the_name_of_their_group(tmp_path: Path, ro
     for probe in record["probe"]:
         probe["settings"] = {"groups": rows}
     beside.write_text(json.dumps(record))
-    of = summarize([path])
+    of = summarize([path], every_table=False)
     assert {(p["group"], tuple(p["members"])) for p in of.rows("communication_places")} == {(name, (0, 1))}
     # The ledger says the ranks where the group has no name, and a group for nothing else than communication.
     told = {(p["part"] in ("waits", "transfers"), p["group"]) for p in of.rows("job_ledger")}

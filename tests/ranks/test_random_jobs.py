@@ -161,7 +161,7 @@ def test_more_micro_batches_come_first_in_a_pipeline(tmp_path: Path, first_us: i
     threads = [job.report.process(100 + r).thread(100 + r, "python") for r in (0, 1)]
     for thread in threads:
         thread.launch(50 * US, 5 * US, kernel=ALL_REDUCE, gpu_start=60 * US, gpu_dur=10 * US, stream=22)
-    summary = summarize([job.run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")])
+    summary = summarize([job.run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")], every_table=False)
     assert not any(row["straggler"] for row in summary.rows("ranks"))
     assert "more micro-batches" in summary.answer.do[0].text
     # Four times as many make the bubble a quarter, not nothing, and each works less well.
@@ -173,9 +173,9 @@ def test_a_replay_that_is_off_widens_the_bounds(tmp_path: Path, monkeypatch: pyt
     """Of a pipeline whose unchanged replay was 3 % off, another process took 3.4 % more than the recorded step."""
     monkeypatch.setattr(tracing_costs, "ASSUMED", RECORDED_COSTS)
     paths = [Job([stage(0, 4, 300, norm=False)] * 2).run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")]
-    near = summarize(paths).unprofiled
+    near = summarize(paths, every_table=False).unprofiled
     monkeypatch.setattr(unprofiled.Model, "error", 0.03)
-    far = summarize(paths).unprofiled
+    far = summarize(paths, every_table=False).unprofiled
     assert near is not None and far is not None
     assert far.step_ns == near.step_ns
     assert far.high_ns >= 1.05 * far.step_ns - 1 > near.high_ns

@@ -74,7 +74,7 @@ def reports(folder: Path, compute: Sequence[int], *, starts: Sequence[int], cloc
 
 @lru_cache(maxsize=2)
 def _summary(written: tuple[tuple[Path, int, int], ...]) -> Summary:
-    return summarize([path for path, *_ in written])
+    return summarize([path for path, *_ in written], every_table=False)
 
 
 def summary(*paths: Path) -> Summary:
@@ -83,7 +83,10 @@ def summary(*paths: Path) -> Summary:
 
 
 def table(*paths: Path, **options: Any) -> list[dict[str, Any]]:
-    return [dict(row) for row in (summarize(paths, **options) if options else summary(*paths)).rows("ranks")]
+    return [
+        dict(row)
+        for row in (summarize(paths, **options, every_table=False) if options else summary(*paths)).rows("ranks")
+    ]
 
 
 def checks(*paths: Path) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def test_straggler_of_one_report(tmp_path: Path) -> None:
     assert [r["delay_ns"] for r in rows] == [0, 0, 400_000 * n]
     assert [r["last_share"] for r in rows] == [0, 0, 1]
     assert rows[2]["late_because"] == {"compute": 200_000}
-    said = summarize([path]).verdict.evidence[-1]
+    said = summarize([path], every_table=False).verdict.evidence[-1]
     assert said.startswith("rank 2 is 200 us per step behind its peers in GPU work")
 
 
@@ -216,7 +219,7 @@ def test_without_collectives_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 def test_the_whole_capture_is_not_divided_by_steps(tmp_path: Path) -> None:
-    summary = summarize([one_report(tmp_path / "all.sqlite", [300_000, 400_000])], steps="all")
+    summary = summarize([one_report(tmp_path / "all.sqlite", [300_000, 400_000])], steps="all", every_table=False)
     rows = summary.rows("ranks")
     assert [r["steps"] for r in rows] == [0, 0]
     assert all(r["window_ns"] > (STEPS - 1) * PERIOD for r in rows)
@@ -225,7 +228,7 @@ def test_the_whole_capture_is_not_divided_by_steps(tmp_path: Path) -> None:
 
 
 def test_one_rank_is_not_compared(tmp_path: Path) -> None:
-    summary = summarize([one_report(tmp_path / "one.sqlite", [300_000])])
+    summary = summarize([one_report(tmp_path / "one.sqlite", [300_000])], every_table=False)
     assert summary.tables["ranks"].rows is None
     assert "one rank" in summary.tables["ranks"].reason
     assert not any(c.check in {"collectives", "rank lengths"} for c in summary.quality)
@@ -254,7 +257,7 @@ def test_messages_that_wait_for_their_receiver_are_matched(tmp_path: Path) -> No
 
 def test_the_shown_rank(tmp_path: Path) -> None:
     paths = reports(tmp_path, [300_000, 500_000], starts=[0, 0], clocks=[0, 0])
-    first, second = summarize(paths), summarize(paths, rank=1)
+    first, second = summarize(paths, every_table=False), summarize(paths, rank=1, every_table=False)
     assert first.capture.files == second.capture.files == ("rank0.sqlite", "rank1.sqlite")
     assert [dict(r) for r in first.rows("ranks")] == [dict(r) for r in second.rows("ranks")]
     compute = [s.rows("gpu_ledger")[0]["compute_ns"] for s in (first, second)]
@@ -498,9 +501,12 @@ def test_ranks_have_the_numbers_of_the_job(tmp_path: Path) -> None:
     rows = table(last, first, second)
     assert [(r["rank"], r["report"]) for r in rows] == [(0, first.name), (1, second.name), (2, last.name)]
     assert rows[2]["straggler"]
-    shown = {c.check: c for c in summarize([last, first, second]).quality}["ranks"]
+    shown = {c.check: c for c in summarize([last, first, second], every_table=False).quality}["ranks"]
     assert "shows rank 2" in shown.detail, "the first report given is the one to look at"
-    assert "shows rank 1" in {c.check: c for c in summarize([last, first, second], rank=1).quality}["ranks"].detail
+    assert (
+        "shows rank 1"
+        in {c.check: c for c in summarize([last, first, second], rank=1, every_table=False).quality}["ranks"].detail
+    )
 
 
 def test_file_names_give_the_numbers_where_nothing_else_does(tmp_path: Path) -> None:
@@ -528,7 +534,7 @@ def test_a_missing_rank_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_report_of_one_rank_says_of_how_many(tmp_path: Path) -> None:
-    assert "one rank of 4" in summarize(rank_reports(tmp_path, (1,), 4)).tables["ranks"].reason
+    assert "one rank of 4" in summarize(rank_reports(tmp_path, (1,), 4), every_table=False).tables["ranks"].reason
 
 
 def test_other_machines_are_said_but_not_named(tmp_path: Path) -> None:
@@ -647,7 +653,7 @@ def test_ranks_are_compared_over_steps_that_are_steady_on_all(tmp_path: Path) ->
         if slow:
             thread.launch(3_003_000, kernel="add", gpu_start=3_400_000, gpu_dur=slow)
         written.append(report.write(tmp_path / f"rank{i}.sqlite"))
-    alone = [summarize([path]) for path in written]
+    alone = [summarize([path], every_table=False) for path in written]
     own = [s.rows("gpu_ledger")[0]["compute_ns"] for s in alone]
     rows = table(*written)
     assert own[0] > own[1]

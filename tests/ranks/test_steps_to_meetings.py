@@ -151,7 +151,7 @@ def test_queries_of_unlike_numbers_of_passes_are_a_step_each(tmp_path: Path) -> 
 def test_the_rank_with_more_passes_of_most_queries_is_the_straggler(tmp_path: Path) -> None:
     """Passes are alike: of three queries one rank has 15 passes and the other 9, and 24 ms each."""
     path = job(tmp_path / "j.sqlite", queries=12, more=((1, 2, 0), (-1, -1, -1)), work_ns=(LONG, LONG))
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     assert late(summary) == [0]
     row = next(r for r in summary.rows("ranks") if r["straggler"])
     assert row["late_ns"] == pytest.approx(2 * (LONG + HOST), rel=0.1) and row["even_ns"] == pytest.approx(
@@ -162,7 +162,7 @@ def test_the_rank_with_more_passes_of_most_queries_is_the_straggler(tmp_path: Pa
 
 def test_ranks_with_as_many_passes_in_sum_have_no_straggler(tmp_path: Path) -> None:
     path = job(tmp_path / "j.sqlite", queries=12, more=((0, 1, -1), (0, 1, -1)), work_ns=(LONG, LONG))
-    assert late(summarize([path])) == []
+    assert late(summarize([path], every_table=False)) == []
 
 
 @pytest.mark.parametrize("more", [((0, 1, -1), (0, 1, -1)), ((1, 2, 0), (-1, -1, -1))])
@@ -177,7 +177,7 @@ def test_the_step_without_the_profiler_is_so_many_passes_on_average(tmp_path: Pa
     """Passes of 22 ms were timed: a step of 4 on average takes 88 ms, whatever the recorded one takes."""
     record = {"unrecorded_steps": {"count": 64, "lengths_ns": [22 * MS] * 64, "where": "before the window"}}
     path = job(tmp_path / "j.sqlite", queries=13, more=((0, 1, -1),) * 2, record=record)
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     assert summary.unprofiled is not None and summary.unprofiled.source == "in_process"
     mean = steps(path).timed
     assert summary.unprofiled.step_ns == pytest.approx(mean * 22 * MS, rel=0.02)
@@ -185,7 +185,7 @@ def test_the_step_without_the_profiler_is_so_many_passes_on_average(tmp_path: Pa
 
 def test_the_rank_with_the_longer_samples_is_the_straggler(tmp_path: Path) -> None:
     """Of a query each waits for its host as long; the one computes 80 ms and the other 32: evenly shared, 24 ms of 96 go."""
-    summary = summarize([job(tmp_path / "j.sqlite")])
+    summary = summarize([job(tmp_path / "j.sqlite")], every_table=False)
     assert late(summary) == [0]
     row = next(r for r in summary.rows("ranks") if r["straggler"])
     assert row["late_ns"] == pytest.approx(4 * (LONG - SHORT), rel=0.05) and row["late_cause"] == "compute"
@@ -196,7 +196,7 @@ def test_the_rank_with_the_longer_samples_is_the_straggler(tmp_path: Path) -> No
 
 def test_ranks_that_infer_unlike_numbers_of_passes_do_not_evaluate_alone(tmp_path: Path) -> None:
     """One has five passes to a query and the other three: the longer one evaluates while the other waits, which has done its part."""
-    summary = summarize([job(tmp_path / "j.sqlite", passes=(5, 3))])
+    summary = summarize([job(tmp_path / "j.sqlite", passes=(5, 3))], every_table=False)
     assert not any(r["lone_work"] for r in summary.rows("ranks"))
 
 
@@ -209,7 +209,7 @@ def test_a_step_with_an_xrayed_pass_is_xrayed(tmp_path: Path) -> None:
 
 def test_what_hosts_do_for_more_data_is_shared_out_with_it(tmp_path: Path) -> None:
     """The host of the one with shorter samples takes 8 ms a pass, as of a cache that they miss: 96 and 64 ms a query."""
-    summary = summarize([job(tmp_path / "j.sqlite", host_ns=(HOST, 2 * HOST))])
+    summary = summarize([job(tmp_path / "j.sqlite", host_ns=(HOST, 2 * HOST))], every_table=False)
     row = next(r for r in summary.rows("ranks") if r["straggler"])
     assert row["late_spread"] == Surplus.EVERY and row["even_ns"] == pytest.approx(16 * MS, rel=0.1)
 

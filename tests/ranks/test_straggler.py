@@ -23,6 +23,7 @@ from nsysx.ranks import straggler
 from nsysx.ranks.match import SeriesKey
 from nsysx.replay import engine, replayed_window, unprofiled
 from tests.builder import Report
+from tests.ranks import rank_rows
 from tests.ranks.test_rank_table import ALL_REDUCE, reports
 
 US, MS = 1_000, 1_000_000
@@ -74,7 +75,7 @@ def job(path: Path, own: list[list[int]], *, idle: str = "", clocks_mhz: Sequenc
 
 
 def ranks(path: Path) -> tuple[list[Any], Any]:
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     finding = next(f for f in summary.findings or () if f.code == "NSX111")
     return list(summary.rows("ranks")), finding
 
@@ -310,7 +311,7 @@ def test_sessions_that_began_apart_are_one_job_in_any_time(tmp_path: Path, norma
         if normalized:
             report.shift(epoch)
         files.append(report.write(tmp_path / f"n.rank{r}.sqlite"))
-    rows = summarize(files).tables["ranks"].rows
+    rows = rank_rows(*files)
     assert rows is not None
     assert [(r["wait_ns"], r["transfer_ns"], r["straggler"]) for r in rows] == [
         (11 * 3 * MS, 11 * 100 * US, False),
@@ -380,7 +381,7 @@ def test_who_is_late_in_host_code_in_one_window_only_is_no_straggler(tmp_path: P
 
 def test_a_late_rank_of_a_job_that_was_timed_without_the_profiler_is_told_in_that_time(tmp_path: Path) -> None:
     slow = [[16 * MS] * 24, [38 * MS] * 24]
-    summary = summarize([in_two_windows(tmp_path, slow, slow)])
+    summary = summarize([in_two_windows(tmp_path, slow, slow)], every_table=False)
     answer, late = summary.answer, summary.rows("ranks")[1]
     assert summary.unprofiled is not None and summary.unprofiled.source == "in_process"
     assert late["straggler"] and answer.now_ns == summary.unprofiled.step_ns != answer.recorded_ns
@@ -392,7 +393,7 @@ def test_a_late_rank_of_a_job_that_was_timed_without_the_profiler_is_told_in_tha
 def test_steps_of_a_job_are_bare_where_cupti_left_every_rank(tmp_path: Path, left: tuple[int, ...], bare: bool) -> None:
     """They wait for each other: a rank whose launches are slower holds the others."""
     own = [[38 * MS] * 24, [38 * MS] * 24]
-    summary = summarize([in_two_windows(tmp_path, own, own, left=left)])
+    summary = summarize([in_two_windows(tmp_path, own, own, left=left)], every_table=False)
     (check,) = [check for check in summary.quality if check.check == "windows"]
     assert ("stays in the program's CUDA calls" not in check.detail) is bare
 

@@ -86,7 +86,7 @@ WIDE, NARROW = (("gemm_wide", 8),) * 6, (("gemm_narrow", 2),) * 6
 
 
 def found(path: Path) -> tuple[Finding, Summary]:
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     (finding,) = stragglers(summary)
     return finding, summary
 
@@ -138,7 +138,7 @@ def test_the_line_at_which_a_rank_knows_its_own_is_told(lines: dict[str, str], t
 
 
 def test_a_rank_that_mostly_waits_for_one_that_is_late_at_times_says_for_which(tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", refresh(WIDE, NARROW))])
+    summary = summarize([job(tmp_path / "j.sqlite", refresh(WIDE, NARROW))], every_table=False)
     assert summary.verdict is not None
     rows, waits = summary.rows("ranks"), replace(summary.verdict, code=StepLimit.COMM)
     said = rank_verdict._in_turn(waits, rows, rows[1]).sentence.removeprefix(waits.sentence)
@@ -173,7 +173,7 @@ def test_an_evaluation_that_is_shared_unevenly_is_shared_evenly(tmp_path: Path) 
     ],
 )
 def test_what_one_rank_does_alone_is_not_dealt_out(extra: Extra, held_ms: int, tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", extra, held_ms=held_ms)])
+    summary = summarize([job(tmp_path / "j.sqlite", extra, held_ms=held_ms)], every_table=False)
     at_times = summary.rows("ranks")[0]["late_at_times"]
     assert at_times is not None and at_times["dealt"] is None
     (finding,) = stragglers(summary)
@@ -190,7 +190,7 @@ def test_what_one_rank_does_alone_is_not_dealt_out(extra: Extra, held_ms: int, t
     ],
 )
 def test_where_no_rank_is_late_at_times_nothing_is_dealt_out(extra: Extra, tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", extra)])
+    summary = summarize([job(tmp_path / "j.sqlite", extra)], every_table=False)
     assert not stragglers(summary) and not any(row["late_at_times"] for row in summary.rows("ranks"))
 
 

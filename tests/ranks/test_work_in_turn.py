@@ -19,6 +19,7 @@ from nsysx.findings._ranks_in_seeds import without_rank
 from nsysx.model import Check, Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
+from tests.findings import findings_alone
 from tests.findings.lined import FILE, Lined
 from tests.ranks.test_straggler import job
 
@@ -32,7 +33,7 @@ EVEN_SAVES = 10 * MS
 
 
 def read(path: Path) -> tuple[list[Any], Finding, Summary]:
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     exposed = next(f for f in summary.findings or () if f.code == "NSX110")
     return list(summary.rows("ranks")), exposed, summary
 
@@ -251,7 +252,7 @@ def test_unlike_batches_are_told_where_no_rank_is_seen_to_wait_for_them(
     )
     path = job(tmp_path / "j.sqlite", own, stream=COMPUTES)
     path.with_suffix(".run.json").write_text(json.dumps({"probe": [{"pid": 100, "orders_of_ranks": orders}]}))
-    found = [f for f in summarize([path]).findings or () if f.code == "NSX110" and f.remedies]
+    found = [f for f in findings_alone("NSX110", path) if f.remedies]
     assert [[way.name for way in f.remedies] for f in found] == ([["like-order"]] if saves else [])
     if saves:
         assert found[0].where["line"] == ORDER["seed"]

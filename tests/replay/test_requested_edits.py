@@ -295,7 +295,7 @@ def test_without_a_wish_what_could_be_changed_is_listed_best_first(path: Path, r
 def test_the_first_row_is_the_change_of_the_page_with_its_figures(path: Path, run: Run) -> None:
     """And what saves nothing is not listed."""
     code, out, _ = run(path)
-    answer = summarize([path]).answer
+    answer = summarize([path], every_table=False).answer
     rows = [line for line in out.splitlines() if line.startswith(("page's change", "--"))]
     assert code == 0 and rows[0].startswith("page's change") and not any("page's" in row for row in rows[1:])
     assert f"step {units.duration(answer.then_ns or 0)} (" in rows[0] and answer.do[-1].code in rows[0]

@@ -28,6 +28,7 @@ from nsysx.replay.engine import (
 from nsysx.replay.replay_bounds import SLOWER_WHILE_RECORDED
 from nsysx.replay.unprofiled import steady_lengths
 from tests.builder import Report
+from tests.findings import findings_alone
 
 pytestmark = pytest.mark.traced
 
@@ -307,7 +308,7 @@ def test_no_steps_no_figure(tmp_path: Path) -> None:
     process.thread(100, "python").launch(0, 5 * US, kernel="a", gpu_start=9 * US, gpu_dur=US)
     path = report.write(tmp_path / "r.sqlite")
     assert isinstance(unprofiled_of(gather(path, ReadingOptions())), Withheld)
-    summary = summarize([path])
+    summary = summarize([path], every_table=False)
     assert summary.to_json()["unprofiled"] is None
     assert next(c for c in summary.quality if c.check == "unprofiled").status == "missing"
 
@@ -341,7 +342,7 @@ def test_waiting_for_batches_that_only_bare_steps_have_is_the_loaders(tmp_path: 
     profile = gather(path, ReadingOptions())
     idle = idle_of(profile)
     assert idle["real_ns"].sum() == pytest.approx(known.gpu_idle_ns * profile.scope.steps, rel=0.01)
-    finding = next(f for f in summarize([path]).findings or () if f.code == "NSX106")
+    finding = findings_alone("NSX106", path)[0]
     assert finding.title.startswith("The loader cannot keep up"), finding.title
     assert finding.saving.likely_ns == pytest.approx(wait / 4, rel=0.05)
     for hidden in ([2 * US] * 40, [wait] * 40):  # no wait, and one that the work of the device covers
