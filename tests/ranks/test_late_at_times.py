@@ -17,7 +17,7 @@ from nsysx.findings._fix import Fix
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.ranks import rank_rows
-from tests.ranks.test_lone_work import stragglers
+from tests.ranks.test_lone_work import late_ones, stragglers
 from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
@@ -105,7 +105,7 @@ WAITS = [[FILE, 20, "main", 85, False]]
 def test_a_line_that_the_others_are_at_too_is_where_they_wait(tmp_path: Path) -> None:
     """Which usual steps do not run by what was seen: more of the looks at the other rank are there than at any line of this one."""
     path = job(tmp_path / "j.sqlite", saves, long_steps=(SCORES, WAITS))
-    (finding,) = stragglers(summarize([path], every_table=False))
+    (finding,) = late_ones(path)
     assert finding.where == {"near": "rank 0", "file": FILE, "line": 81}
     share = (50 + 28) / 90
     assert finding.saving.likely_ns == pytest.approx(share * 30 * MS, rel=0.02) and not finding.saving.bound
@@ -127,7 +127,7 @@ def test_a_curve_of_all_scores_is_computed_on_the_gpu(tmp_path: Path) -> None:
     for probe in noted["probe"]:
         probe["source"] = {FILE: texts}
     record.write_text(json.dumps(noted))
-    (finding,) = stragglers(summarize([path], every_table=False))
+    (finding,) = late_ones(path)
     assert finding.fix == (
         "Compute this curve on the GPU, where the scores are: sort and sum there, and copy the one number. "
         "Or run auc less often, or in another thread or process"
@@ -167,7 +167,7 @@ def test_a_period_is_that_of_a_stretch_where_steps_between_two_are_missing() -> 
     ],
 )
 def test_pauses_of_all_or_of_once_are_nobodys(late_ms: Late, timed: Late | None, tmp_path: Path) -> None:
-    assert not stragglers(summarize([job(tmp_path / "j.sqlite", late_ms, timed=timed)], every_table=False))
+    assert not late_ones(job(tmp_path / "j.sqlite", late_ms, timed=timed))
 
 
 def test_hosts_that_drift_apart_are_late_at_no_times(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from nsysx.findings import nsx111_straggler
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.findings import findings_alone
 from tests.ranks import rank_rows
 from tests.ranks.test_rank_table import ALL_REDUCE
 
@@ -77,6 +78,11 @@ def job(
     return report.write(path)
 
 
+def late_ones(*reports: Path) -> list[Finding]:
+    """Return the stragglers alone."""
+    return [f for f in findings_alone("NSX111", *reports) if f.verdict == "found"]
+
+
 def stragglers(summary: Summary) -> list[Finding]:
     return [f for f in summary.findings or () if f.code == "NSX111" and f.verdict == "found"]
 
@@ -136,7 +142,7 @@ def test_the_line_of_one_rank_is_in_the_function_in_which_the_others_wait(
         entries = [place[:4] for place in places if entered]
         probe["long_steps"] = {"steps": 2, "samples": 90, "places": [] if entered else places, "entries": entries}
     beside.write_text(json.dumps(noted))
-    (finding,) = stragglers(summarize([path], every_table=False))
+    (finding,) = late_ones(path)
     assert finding.where == {"near": "rank 0", **({"file": FILE, "line": line} if line else {})}
 
 

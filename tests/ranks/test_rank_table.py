@@ -17,11 +17,12 @@ import pytest
 from nsysx import pipeline
 from nsysx.errors import NsysxError
 from nsysx.model import Summary
-from nsysx.pipeline import summarize
+from nsysx.pipeline import Job, ReadingOptions, gather_job, summarize, summary_of
 from nsysx.ranks import collect, job_compared, rank_checks, rank_table
 from nsysx.reading import nccl_notes
 from nsysx.render import grids, json_text
 from tests.builder import Process, Report, Thread
+from tests.ranks import rank_rows
 
 PERIOD, TRANSFER, STEPS = 1_000_000, 50_000, 12
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -72,21 +73,35 @@ def reports(folder: Path, compute: Sequence[int], *, starts: Sequence[int], cloc
     return written
 
 
+_OPTIONS = ReadingOptions(every_table=False)
+
+#: A report with its inode and the time of its last change: as it was written.
+Written = tuple[tuple[Path, int, int], ...]
+
+
+def _written(paths: Sequence[Path]) -> Written:
+    return tuple((path, path.stat().st_ino, path.stat().st_mtime_ns) for path in paths)
+
+
 @lru_cache(maxsize=2)
-def _summary(written: tuple[tuple[Path, int, int], ...]) -> Summary:
-    return summarize([path for path, *_ in written], every_table=False)
+def _job(written: Written) -> Job:
+    return gather_job([path for path, *_ in written], _OPTIONS)
+
+
+@lru_cache(maxsize=2)
+def _summary(written: Written) -> Summary:
+    return summary_of(_job(written), _OPTIONS)
 
 
 def summary(*paths: Path) -> Summary:
     """Return the Summary of reports, made once for as long as they are as they were written."""
-    return _summary(tuple((path, path.stat().st_ino, path.stat().st_mtime_ns) for path in paths))
+    return _summary(_written(paths))
 
 
 def table(*paths: Path, **options: Any) -> list[dict[str, Any]]:
-    return [
-        dict(row)
-        for row in (summarize(paths, **options, every_table=False) if options else summary(*paths)).rows("ranks")
-    ]
+    """Return the rows of ranks, for which no rule is asked."""
+    rows = rank_rows(*paths, **options) if options else _job(_written(paths)).rank_table.rows or ()
+    return [dict(row) for row in rows]
 
 
 def checks(*paths: Path) -> dict[str, Any]:
