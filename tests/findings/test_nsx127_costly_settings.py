@@ -21,7 +21,7 @@ from nsysx.findings._same_samples import SameSamples
 from nsysx.findings._transform_lengths import factors
 from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.model import Finding, Summary
-from tests.findings import Program, healthy, rule_alone
+from tests.findings import Program, healthy
 
 #: What the probe reads of a program without a fault.
 CLEAN: dict[str, Any] = {
@@ -86,9 +86,14 @@ def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 def summary(folder: Path, settings: dict[str, Any] | None, body: Callable[[Program, int], None] = healthy) -> Summary:
     """Return the Summary of a program whose probe has read these settings."""
+    return _noted(folder, settings, body).summary(folder)
+
+
+def _noted(folder: Path, settings: dict[str, Any] | None, body: Callable[[Program, int], None]) -> Program:
+    """Return a program, and write what its probe has read."""
     record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
     (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
-    return Program().steps(body).summary(folder)
+    return Program().steps(body)
 
 
 def of_settings(whole: Summary) -> list[Finding]:
@@ -102,8 +107,7 @@ def alone(
     code: str = "NSX127",
 ) -> list[Finding]:
     """Return what one rule says of a program with these settings, with no other asked."""
-    with rule_alone(code):
-        return list(summary(folder, settings, body).findings or ())
+    return _noted(folder, settings, body).findings(folder, code)
 
 
 def names(found: list[Finding]) -> set[str]:
