@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nsysx.model import Summary
+from nsysx.model import Finding
 from tests.findings import US, Program
 from tests.findings.test_job_messages import REDUCE, found, probes
-from tests.findings.test_nsx127_costly_settings import CLEAN, changed, of_settings
+from tests.findings.test_nsx127_costly_settings import CLEAN, changed
 from tests.ranks.test_rank_table import WORLD, member, noted
 
 FILL, BUCKET_BYTES = "vectorized_elementwise_kernel<4, FillFunctor<float>>", 25 << 20
@@ -46,7 +46,9 @@ def reads_map(program: Program) -> None:
     program.copy(2, "DtoH", bytes=3400)
 
 
-def run(folder: Path, *, computed: bool = False, sized: bool = True, first: bool = False, **given: Any) -> Summary:
+def run(
+    folder: Path, *, computed: bool = False, sized: bool = True, first: bool = False, code: str = "NSX127", **given: Any
+) -> list[Finding]:
     """Return what is found of a rank whose backward computes two buckets, and has eight more to reduce.
 
     ``computed``: a gradient is computed for each of these, too. ``sized``: bytes of messages are known. ``first``: they are reduced first.
@@ -86,12 +88,12 @@ def run(folder: Path, *, computed: bool = False, sized: bool = True, first: bool
         "optimizers": [{**ADAM, **given.get("optimizer", {})}],
     }
     probes(folder / "r.run.json", changed(CLEAN, settings), (100,))
-    return program.steps(body).summary(folder)
+    return program.steps(body).findings(folder, code)
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_gradients_of_what_nothing_trains_are_zeros_that_need_not_be_sent(tmp_path: Path, first: bool) -> None:
-    finding = found(of_settings(run(tmp_path, first=first)), SETTING)
+    finding = found(run(tmp_path, first=first), SETTING)
     assert finding is not None and [r.name for r in finding.remedies] == [REMEDY]
     assert "200.0 MiB of the 250.0 MiB" in finding.detail and "in 8 messages a step" in finding.detail
     # Eight reductions of ten, on one stream with all else, and the wait for the map.
@@ -111,9 +113,9 @@ def test_gradients_of_what_nothing_trains_are_zeros_that_need_not_be_sent(tmp_pa
     ],
 )
 def test_parameters_that_some_step_may_train_are_not_told(tmp_path: Path, given: dict[str, Any]) -> None:
-    assert found(of_settings(run(tmp_path, **given)), SETTING) is None
+    assert found(run(tmp_path, **given), SETTING) is None
 
 
 def test_the_map_of_used_parameters_is_no_value_that_the_program_reads(tmp_path: Path) -> None:
-    (waits,) = (f for f in run(tmp_path, computed=True).findings or () if f.code == "NSX101" and f.verdict == "found")
+    (waits,) = (f for f in run(tmp_path, computed=True, code="NSX101") if f.verdict == "found")
     assert "find_unused_parameters=True" in waits.fix and "Keep the value" not in waits.fix

@@ -16,7 +16,7 @@ from nsysx.findings._sparse_tables import with_sparse
 from nsysx.findings._tables_of_ranks import FewRows, LookedUp
 from nsysx.model import Finding
 from tests.findings import Program
-from tests.findings.test_nsx127_costly_settings import ADAM, CLEAN, changed, summary
+from tests.findings.test_nsx127_costly_settings import ADAM, CLEAN, alone, changed
 
 FOREACH = "multi_tensor_apply_kernel<TensorListMetadata, BinaryOpListAlphaFunctor<float>>"
 
@@ -41,8 +41,7 @@ def small(program: Program, number: int) -> None:
 
 
 def found(folder: Path, optimizer: dict[str, Any], body: Callable[[Program, int], None]) -> Finding:
-    whole = summary(folder, changed(CLEAN, {"optimizers": [ADAM | optimizer]}), body)
-    (finding,) = [f for f in whole.findings or () if f.code == "NSX129"]
+    (finding,) = alone(folder, changed(CLEAN, {"optimizers": [ADAM | optimizer]}), body, "NSX129")
     return finding
 
 
@@ -147,8 +146,7 @@ def test_tiny_launches_of_many_groups_are_a_cause_of_their_own(tmp_path: Path, g
                 program.launch(4, FOREACH)
 
     many = ADAM | {"class": "Adam", "fused": None, "groups": groups, "parameters": 200}
-    whole = summary(tmp_path, changed(CLEAN, {"optimizers": [many]}), launching)
-    (finding,) = [f for f in whole.findings or () if f.code == "NSX113"]
+    (finding,) = alone(tmp_path, changed(CLEAN, {"optimizers": [many]}), launching, "NSX113")
     assert finding.remedies[0].name == way and not finding.saving.bound
     likely = finding.saving_ns_per_step or 0
     assert likely > 1_000_000
@@ -234,8 +232,7 @@ def test_tables_with_an_optimizer_of_their_own_get_sparse_gradients_where_they_a
         patch.object(_sparse_tables.lines, "texts", lambda profile: texts),
         patch.object(_sparse_tables, "flow_of", lambda profile: None),
     ):
-        whole = summary(tmp_path, settings, body)
-    (finding,) = [f for f in whole.findings or () if f.code == "NSX129"]
+        (finding,) = alone(tmp_path, settings, body, "NSX129")
     assert (finding.where["file"], finding.where["line"]) == ("/job/train.py", 12)
     assert finding.paste.splitlines()[0] == SPARSE and "rows at most, in 1 of 3 tables" in finding.detail
     assert ("SparseAdam" in finding.paste) is not keeps and ("keep it" in finding.fix) is keeps
