@@ -20,6 +20,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
 from nsysx.events.step_work import gpu_work
 from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._dealt_in_turn import in_groups, line_of_sampler
 from nsysx.findings._finding_bounds import NAMED_RANKS, UNLIKE_ORDERS_SHARE
 from nsysx.findings._flow_work import in_short, place_of_batch
 from nsysx.findings._rank_rows import rank_rows
@@ -94,7 +95,10 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         if skipped is not None
         else order or (settings.place("shares") if settings is not None else {}) or _line_of_batches(case.profile)
     )
-    if skipped is None:
+    sampler = line_of_sampler(case.profile) if skipped is None and not order else None
+    if sampler is not None:
+        line = sampler.where
+    elif skipped is None:
         line = (
             line or (settings.place("loader", "loop") if settings is not None else {}) or place_of_batch(case.profile)
         )
@@ -120,6 +124,8 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
         if skipped is not None
         else in_one_order(case.profile, order)
         if order
+        else in_groups(sampler.line, sampler.lengths)
+        if sampler is not None
         else Fix.by_name("like-batches")
     )
     return fix.into(
@@ -157,7 +163,9 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
     )
     if dealt:
         told = f"{unlike} Each takes every n-th batch of an order in which neighbours are of unlike size ({in_short(dealt)})."
-        return Fix.by_name("like-batches").into(replace(finding, detail=told, where=dict(dealt)))
+        line = _code(texts(case.profile), dealt["file"], dealt["line"])
+        line = line or _code(texts_of_ranks(case.profile), dealt["file"], dealt["line"])
+        return in_groups(line).into(replace(finding, detail=told, where=dict(dealt)))
     detail = f"{unlike} The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
     return in_one_order(case.profile, order).into(replace(finding, detail=detail, where=dict(order)))
 
