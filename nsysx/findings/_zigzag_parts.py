@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nsysx.analyses.lines import texts
+from nsysx.analyses.lines import text_of, texts, texts_of_ranks
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._job_bounds import LINES_OF_ATTENTION, LINES_TO_ATTENTION
 from nsysx.model import Finding
@@ -19,6 +20,12 @@ from nsysx.model import Finding
 _UNTIL_END = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\[:\s*([A-Za-z_]\w*)\s*\]")
 _GATHERS = re.compile(r"(?i)gather")
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*=(?!=)")
+_CALL = r"[A-Za-z_][\w.]*(?:\(\))?"
+#: x.chunk(world)[rank], torch.chunk(x, world, dim=1)[rank]: the stretch that a rank takes.
+_STRETCH = re.compile(
+    rf"(?P<whole>(?:\btorch\.chunk\(\s*(?P<given>[A-Za-z_][\w.]*)\s*,\s*|\b(?P<called>[A-Za-z_][\w.]*)\.chunk\(\s*)"
+    rf"(?P<world>{_CALL})\s*(?P<dim>,\s*(?:dim\s*=\s*)?-?\d+)?\s*\)\[\s*(?P<rank>(?:\w+\.)*\w*rank\b(?:\(\))?)\s*\])"
+)
 _BEGINS = re.compile(r"^(async\s+)?def\b|^class\b|^return\b")
 
 
@@ -29,16 +36,61 @@ def in_names_of_lines(case: Case, fix: Fix, finding: Finding) -> Finding:
     lines = _lines_of(source, line) if isinstance(line, int) else None
     if lines is None:
         return finding
+    share = share_of_parts(case.profile)
+    world, parted, taken = (
+        ("world", fix.paste, "") if share is None else (share.world, share.paste, f" of {share.where}")
+    )
     first, others = lines.names[0], lines.names[1:]
-    several, parts = " and ".join(lines.names), f"{first}.chunk(2 * world)"
+    several, parts = " and ".join(lines.names), f"{first}.chunk(2 * {world})"
     alike = f"{' and '.join(others)} alike; " if others else ""
     in_order = f"{first} = torch.cat({parts}[0::2] + {parts}[1::2][::-1])  # {alike}behind line {lines.gathered}, the sequence first"
     ended = f" (line {lines.ended})" if lines.ended is not None else ""
     told = (
-        f"Shares alone are half of it: {several} of line {lines.gathered} then come in the order of ranks and go back in order. {lines.end}"
-        f"{ended} and the mask of line {line} hold for one stretch: call attention once for each half of the queries, up to its own end."
+        f"Shares{taken} alone are half of it: {several} of line {lines.gathered} then come in the order of ranks and go back in order. "
+        f"{lines.end}{ended} and the mask of line {line} hold for one stretch: call attention once for each half of the queries, up to its "
+        "own end."
     )
-    return fix.but(paste=f"{fix.paste}\n{in_order}", condition=told).into(finding, torch=case.program.torch)
+    return fix.but(paste=f"{parted}\n{in_order}", condition=told).into(finding, torch=case.program.torch)
+
+
+class Share(NamedTuple):
+    """The line at which a rank takes its stretch, with the two parts of a zigzag in its place (``paste``), ``where`` it stands, and what it
+    calls the number of ranks.
+    """
+
+    paste: str
+    world: str
+    where: str
+
+
+def share_of_parts(profile: Profile) -> Share | None:
+    """Return the one line of the program that gives a rank its stretch of what is cut in as many as ranks; None without one."""
+    noted = {
+        (file, line) for source in (texts_of_ranks(profile), texts(profile)) for file in source for line in source[file]
+    }
+    cuts = {where: text for where in sorted(noted) if _STRETCH.search(text := _text(profile, *where))}
+    if len(cuts) != 1:
+        return None
+    ((file, line), text) = next(iter(cuts.items()))
+    return zigzag(text, f"{file.rpartition('/')[2]}:{line}")
+
+
+def zigzag(text: str, where: str) -> Share | None:
+    """Return a line that takes a stretch with two parts in its place; None where it takes none."""
+    cut = _STRETCH.search(text)
+    if cut is None:
+        return None
+    whole, world, rank, dim = cut["given"] or cut["called"], cut["world"], cut["rank"], cut["dim"] or ""
+    parts = f"torch.cat([{whole}.chunk(2 * {world}{dim})[p] for p in ({rank}, 2 * {world} - 1 - {rank})]{dim})"
+    return Share(
+        f"{text[: cut.start()]}{parts}{text[cut.end() :]}  # tokens, targets and positions alike", world, where
+    )
+
+
+def _text(profile: Profile, file: str, line: str) -> str:
+    sources = (texts(profile), texts_of_ranks(profile))
+    texts_there = (text_of(source, file, int(line)) for source in sources if line.isdigit())
+    return next(filter(None, texts_there), "").partition("  #")[0]
 
 
 class _LinesBefore(NamedTuple):
@@ -52,16 +104,21 @@ class _LinesBefore(NamedTuple):
 
 def _lines_of(source: Mapping[int, str], line: int) -> _LinesBefore | None:
     """Return the lines before attention at a line; None where its keys have no end, or are not seen to be gathered."""
-    call = " ".join(source.get(number, "") for number in range(line, line + LINES_OF_ATTENTION + 1))
-    ends = _UNTIL_END.findall(call)
-    if not ends or len({end for _, end in ends}) > 1:
-        return None
-    names, end = tuple(dict.fromkeys(name for name, _ in ends)), ends[0][1]
     before: list[int] = []
     for number in range(line - 1, max(line - LINES_TO_ATTENTION, 0), -1):
         if _BEGINS.search(source.get(number, "")):
             break
         before.append(number)
+    call = " ".join(source.get(number, "") for number in range(line, line + LINES_OF_ATTENTION + 1))
+    if not (ends := _UNTIL_END.findall(call)):  # cut in a line of its own, under the same names
+        cut = next((n for n in before if _UNTIL_END.search(source.get(n, ""))), 0)
+        ends = _UNTIL_END.findall(source.get(cut, ""))
+        if not {name for name, _ in ends} <= _names(source.get(cut, "")):
+            return None
+        before = [n for n in before if n < cut]
+    if not ends or len({end for _, end in ends}) > 1:
+        return None
+    names, end = tuple(dict.fromkeys(name for name, _ in ends)), ends[0][1]
     made = {number: _names(source.get(number, "")) for number in before}
     gathered = next((n for n in before if made[n] & {*names} and _GATHERS.search(source[n])), None)
     ended = next((n for n in before if end in made[n]), None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from nsysx.findings._zigzag_parts import _lines_of
+from nsysx.findings._zigzag_parts import _lines_of, zigzag
 
 HEAD = {60: "def forward(self, x, table):", 61: "n = x.shape[0]", 62: "q, keys, values = self.qkv(x).unbind(1)"}
 GATHERED = {63: "keys, values = AllGather.apply(torch.stack((keys, values))).unbind(0)"}
@@ -21,6 +23,50 @@ def test_the_lines_that_gather_and_end_what_attention_sees() -> None:
     assert (lines.end, lines.gathered, lines.ended) == ("seen", 63, 64)
     without_end = _lines_of(HEAD | GATHERED | CALL, 66)
     assert without_end is not None and without_end.ended is None
+
+
+def test_keys_that_are_cut_in_a_line_before_the_call() -> None:
+    cut = {65: "q, keys, values = (z[None] for z in (q, keys[:seen], values[:seen]))"}
+    call = {66: "y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)"}
+    lines = _lines_of(HEAD | GATHERED | END | cut | call, 66)
+    assert lines is not None and lines.names == ("keys", "values")
+    assert (lines.end, lines.gathered, lines.ended) == ("seen", 63, 64)
+    others = {65: "first = keys[:seen].mean()"}
+    assert _lines_of(HEAD | GATHERED | END | others | call, 66) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("out = x.chunk(world)[rank]", {}),
+        ("out = torch.chunk(x, self.world, dim=0)[self.rank]", {}),
+        ("out = x.chunk(dist.get_world_size())[dist.get_rank()]", {}),
+        ("out = rows.chunk(world, 1)[rank].contiguous()", {"dim": 1}),
+    ],
+)
+def test_a_stretch_in_its_own_names_becomes_two_parts_that_cost_as_much(line: str, names: dict[str, int]) -> None:
+    torch = pytest.importorskip("torch")
+    world, dim, seen = 2, names.get("dim", 0), []
+    share = zigzag(line, "f.py:1")
+    assert share is not None
+    for rank in range(world):
+        x = torch.arange(8)
+        dist = SimpleNamespace(get_rank=lambda r=rank: r, get_world_size=lambda: world)
+        scope = {
+            "torch": torch, "x": x, "rows": x[None].repeat(3, 1), "world": world, "rank": rank, "dist": dist,
+            "self": SimpleNamespace(world=world, rank=rank),
+        }  # fmt: skip
+        exec(share.paste, scope)
+        out = scope["out"]
+        seen.append((out if dim == 0 else out[0]).tolist())
+    assert seen == [[0, 1, 6, 7], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    "line", ["out = x.chunk(2)[rank]", "own = x[rank * n : (rank + 1) * n]", "a, b = x.chunk(2, dim=-1)"]
+)
+def test_other_cuts_have_no_zigzag(line: str) -> None:
+    assert zigzag(line, "f.py:1") is None
 
 
 @pytest.mark.parametrize(
