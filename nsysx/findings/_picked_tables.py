@@ -89,9 +89,10 @@ def picked_on_gpu(case: Case, row: Row | CodeLineRow, copied_bytes: int) -> Fix 
     if spare_bytes(settings, whole) is None:
         return None
     table, numbers, device = text["table"], text["by"] or text["numbers"], (text["device"] or "'cuda'").strip()
+    kept = _on_gpu(table)
     paste = (
-        f"{table} = {table}.to({device})  # once, before the loop: {units.size(whole)}\n"
-        f"{table}[{numbers}.to({device}, non_blocking=True)]  # in place of {text[0].strip()}"
+        f"{kept} = {table}.to({device})  # once, before the loop: {units.size(whole)}\n"
+        f"{kept}[{numbers}.to({device}, non_blocking=True)]  # in place of {text[0].strip()}"
     )
     return Fix.by_name(
         way(
@@ -102,3 +103,10 @@ def picked_on_gpu(case: Case, row: Row | CodeLineRow, copied_bytes: int) -> Fix 
             f"{table} must stay as it is; each rank keeps one of its own.",
         )
     )
+
+
+def _on_gpu(table: str) -> str:
+    """Return a name beside that of a table: workers of a loader hold the table, too, and must not use the GPU."""
+    holder, _, last = table.rpartition(".")
+    word = re.findall(r"\w+", last)[-1]
+    return f"{holder}.{word}_on_gpu" if holder == "self" and last == word else f"{word}_on_gpu"

@@ -51,10 +51,11 @@ def told(every: list[Finding]) -> dict[str, Finding]:
     [
         (
             TEXT,
-            "x = x.to(dev)  # once, before the loop: 976.6 MiB\nx[n_id.to(dev, non_blocking=True)]  # in place of x[n_id].to(dev)",
+            "x_on_gpu = x.to(dev)  # once, before the loop: 976.6 MiB\n"
+            "x_on_gpu[n_id.to(dev, non_blocking=True)]  # in place of x[n_id].to(dev)",
         ),
-        ("h = g.ndata['feat'][nodes].cuda()", "g.ndata['feat'] = g.ndata['feat'].to('cuda')  # once"),
-        ("rows = self.feats.index_select(0, ids).to(dev)", "self.feats[ids.to(dev, non_blocking=True)]"),
+        ("h = g.ndata['feat'][nodes].cuda()", "feat_on_gpu = g.ndata['feat'].to('cuda')  # once"),
+        ("rows = self.feats.index_select(0, ids).to(dev)", "self.feats_on_gpu[ids.to(dev, non_blocking=True)]"),
     ],
 )
 def test_a_table_of_which_rows_are_picked(text: str, paste: str, tmp_path: Path) -> None:
