@@ -41,6 +41,7 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings import _chunk_masks, _empty_masks
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._causal_calls import in_its_call
 from nsysx.findings._empty_masks import Content
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
@@ -105,7 +106,7 @@ def _fixed(case: Case, fused: pl.DataFrame) -> list[Finding]:
         )
     return [
         Found(
-            RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops)),
+            RULE, title, detail, worth=worth, cost_ns=taken, fix=in_its_call(case, ops_of(ops), fix), takes=Takes(ops_of(ops)),
             where={"near": "attention"},
         ).as_finding(case)
     ]  # fmt: skip
