@@ -391,8 +391,8 @@ USUAL_HISTORY_PAIRS = 10
 #: take 1 to 2 ms for 1024 of 8192 points.
 SAMPLED_POINT_NS = 1500
 # ---- _pipeline_stages -------------------------------------------------------------------------------------------
-#: What the host of a stage takes alone, by the replay, may be so much (share) less. Chosen: mostly it is right to a tenth (uneven_stages).
-HOSTS_FASTER_SHARE = 0.2
+#: What the host of a stage takes alone may be so much (share) less than replayed: mostly 0.1, once in another run on two H200s 0.26.
+HOSTS_FASTER_SHARE = 0.3
 # ---- _norm_loops ------------------------------------------------------------------------------------------------
 #: So far from a line one looks for the loop around it, and for what is made of its result behind it. Chosen.
 MOST_LOOP_LINES = 12
