@@ -39,6 +39,7 @@ from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sizes_received import RECEIVES, receiving_sizes
+from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -302,12 +303,11 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
         return "Sizes are sent before each message, and read on the host", way("sizes-agreed-once")
     if ahead := flag_ahead(made, [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.reads]):
         return "A flag of all ranks is asked for in each step, and waited for", ahead
+    if advised := values_at_once(case.profile, meets.collectives[0]):  # a norm that scales gradients: in each step
+        return "Values of all ranks are reduced one by one, and read, in each step", advised.ways[0]
     fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
-    return (
-        (title, remedy)
-        if fix is None
-        else ("What a metric is made of is gathered on every rank in each step", fix.ways[0])
-    )
+    metric = "What a metric is made of is gathered on every rank in each step"
+    return (title, remedy) if fix is None else (metric, fix.ways[0])
 
 
 def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | None:

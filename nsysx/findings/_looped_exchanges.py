@@ -25,6 +25,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveCalls, RemoveHost
@@ -150,6 +151,10 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
     """Return title and remedy for what the line exchanges."""
     loop, code = case.profile.once(_loop), case.profile.code()
     text = "" if loop is None or code is None else _text_of(case.profile, code, loop.place)
+    if loop is not None and (
+        advised := values_at_once(case.profile, loop.place)
+    ):  # single numbers, not tensors to pack
+        return "Values of all ranks are reduced one by one", advised.ways[0]
     return (
         ("What each rank updates is broadcast one by one", way("updates-gathered"))
         if by_owners(text)
@@ -198,5 +203,6 @@ def place_of_loop(case: Case) -> Row:
     loop, code = case.profile.once(_loop), case.profile.code()
     if loop is None or code is None:
         return {}
-    file, line, _ = code.places.row(loop.caller)
+    made = values_at_once(case.profile, loop.place)  # there the line of the values is told
+    file, line, _ = code.places.row(loop.caller if made is None else loop.place)
     return {"file": file, "line": line}

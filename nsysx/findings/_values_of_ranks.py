@@ -143,7 +143,7 @@ def _norms(times: float, part: str, text: str, loop: ParameterLoop, *, gradients
             f"square = {norms.format(name)}.sum()\n"
             f"dist.all_reduce(square{among})\n"
             f"square += {norms.format('whole')}.sum()  # each rank has these: once\n"
-            "total = square.sqrt()  # on the GPU; float(total) only where it is logged"
+            f"{loop.whole} = square.sqrt()  # on the GPU; float({loop.whole}) only where it is logged"
         )
         scaled = f"{name} + whole"
     else:
@@ -151,12 +151,12 @@ def _norms(times: float, part: str, text: str, loop: ParameterLoop, *, gradients
             f"{name} = [{each} {loop.header}]\n"
             f"squares = {norms.format(name)}\n"
             f"dist.all_reduce(squares{among})\n"
-            "total = squares.sum().sqrt()  # on the GPU; each norm: squares.sqrt().tolist(), where it is logged"
+            f"{loop.whole} = squares.sum().sqrt()  # on the GPU; each norm: squares.sqrt().tolist(), where it is logged"
         )
         scaled = name
     if not gradients:
         return _fix_of("norms", times, paste)
-    factor = f"({loop.most} / (total + 1e-6)).clamp(max=1.0)" + (f".to({name}[0].dtype)" if dtype else "")
+    factor = f"({loop.most} / ({loop.whole} + 1e-6)).clamp(max=1.0)" + (f".to({name}[0].dtype)" if dtype else "")
     clipped = f"{paste}\ntorch._foreach_mul_({scaled}, {factor})"
     return _fix_of("norms", times, clipped, _DTENSORS if part else _PLAIN)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nsysx.findings._norm_loops import ParameterLoop, parameters_around
 from nsysx.findings._values_of_ranks import _norms
 
@@ -26,6 +28,15 @@ def test_norms_are_of_the_programs_loop_and_what_each_rank_has_whole_counts_once
     assert (
         "of DTensors torch.nn.utils.clip_grad_norm_ does so" in _norms(9, ".to_local()", "", loop, gradients=True).text
     )
+
+
+@pytest.mark.parametrize(
+    "root", ["whole = total**0.5", "whole = math.sqrt(total)", "whole = total.sqrt()", "whole = total ** (1 / 2)"]
+)
+def test_the_norm_is_called_as_behind_the_loop(root: str) -> None:
+    loop = parameters_around({**LINES, "8": root}, 7)
+    paste = _norms(146, "", "\n".join(LINES.values()), loop, gradients=True).paste
+    assert loop.whole == "whole" and "\nwhole = square.sqrt()" in paste and "(cfg.clip / (whole + 1e-6))" in paste
 
 
 def test_a_loop_whose_lines_are_not_seen_is_a_common_one() -> None:
