@@ -38,8 +38,11 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
     between = f"{buffer} = {out}" if back and buffer in back.given else ""
     out = buffer if between else out
     weighted = f"{y} * gate.to({y}.dtype)[..., None]"
+    sizes = lines[0][1].before.split(" x ")
+    numbers = f"experts, places = {', '.join(sizes[1:])}  # as the masks have here" if len(sizes) == 3 else ""
     return "\n".join(
         (
+            *([numbers] if numbers else []),
             "slot = torch.where(keep, choice * places + place, experts * places)  # the last one: no place",
             f"{buffer} = {x}.new_zeros(experts * places + 1, {x}.size(-1)).index_copy(0, {slots}, {rows}){_instead(there)}",
             f"{buffer} = {buffer}[:-1].unflatten(0, (experts, places))",

@@ -230,7 +230,7 @@ def test_experts_that_are_called_in_the_product_stay(call: str, between: bool) -
     back = ProductForm("routed", frozenset(), 0, 0, 0, "64 x 4 x 12", "1")
     texts = ['buf = torch.einsum("tec,td->ecd", mask, h)', f'y = torch.einsum("tec,ecd->td", weighed, {call})']
     lines = moved_rows(list(zip(texts, (there, back), strict=True))).splitlines()
-    assert (lines[3] == f"buf = {call}") is between
+    assert lines[0].startswith("experts, places = 4, 12  #") and (lines[4] == f"buf = {call}") is between
     assert any(f"F.pad({'buf' if between else call}.flatten(0, 1)" in line for line in lines)
     assert lines[-1].startswith("y = y * gate")
 
