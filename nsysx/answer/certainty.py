@@ -52,6 +52,8 @@ _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
 #: The check of how much of the GPU's time is known by line and module.
 _MATCHED_TO_CODE = "attribution"
+#: A GPU that waits for its own host, or for that of another rank.
+_WAITING = ("GPU idle or in exposed communication", ("gpu_idle_ns", "gpu_comm_ns"))
 #: The work of the GPU without communication.
 _COMPUTING = ("GPU computing", ("gpu_compute_ns",))
 
@@ -216,11 +218,14 @@ def _for_whatever_stands_there(chosen: Finding) -> bool:
 def _share_of(summary: Summary, chosen: Finding | None) -> tuple[str, tuple[str, ...]]:
     """Return the share of a step in which the limit shows, and its columns: in communication on the host the GPU idles.
 
-    Beside communication the GPU's work is what a change of that work is of.
+    Beside communication the GPU's work is what a change of that work is of; what a change of the host's work is of shows in both, as a GPU
+    that idles and as ranks that wait for it.
     """
     parts, about = summary.verdict.parts, None if chosen is None else rule_of(chosen.code).about
     if summary.verdict.code == StepLimit.COMM and about == StepLimit.GPU:
         return _COMPUTING
+    if summary.verdict.code == StepLimit.COMM and about == StepLimit.LAUNCH:
+        return _WAITING
     on_host = parts.get(StepPart.HOST_COMM, 0) > parts.get(StepPart.COMM, 0)
     return _IDLE if on_host else _SHARES.get(summary.verdict.code, _IDLE)
 

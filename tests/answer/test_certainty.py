@@ -211,10 +211,13 @@ def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_
     [
         ("NSX131", StepLimit.COMM, "GPU computing"),
         ("NSX110", StepLimit.COMM, "Exposed communication"),
+        ("NSX123", StepLimit.COMM, "GPU idle or in exposed communication"),
         ("NSX131", StepLimit.GPU, "GPU busy"),
     ],
 )
-def test_a_change_of_the_gpus_work_beside_communication_rests_on_that_work(code: str, limit: str, said: str) -> None:
+def test_a_change_of_other_work_beside_communication_rests_on_where_that_shows(
+    code: str, limit: str, said: str
+) -> None:
     summary = known(9.8, 10.3)
     summary = replace(summary, verdict=replace(summary.verdict, code=limit))
     cause = certainty.certainty_of_advice(summary, replace(CHOSEN, code=code)).parts[0]
