@@ -29,7 +29,7 @@ from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._roof_room import within_roofs
 from nsysx.findings._rule import Rule as Rule
 from nsysx.findings._slower_host import lost_to_slower_host_ns
-from nsysx.frames import lookup
+from nsysx.frames import intervals, lookup
 from nsysx.judging import waiting
 from nsysx.judging.limits import WindowLimits, limits_of, not_recorded_ns
 from nsysx.judging.program import Program, program_of
@@ -327,9 +327,9 @@ class Case:
         told, low, high = (self.worth(*edits, cause=cause, bound=True) for edits in (likely, least, most))
         if told.likely_ns is None or low.likely_ns is None or high.likely_ns is None:
             return told
-        timed = self.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
-        freed = freed_ns(most, timed)
-        stays = self.per_step(max(0.0, int(timed["ns"].sum()) - freed))
+        freed = freed_ns(most, self.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")))
+        busy = intervals.length(self.ops["start_ns"].to_numpy(), self.ops["end_ns"].to_numpy())  # beside each other
+        stays = self.per_step(max(0.0, busy - freed))
         best = max(high.likely_ns, min(high.most_ns or 0, self.per_step(freed), self.step_ns - stays))
         best = max(told.likely_ns, min(best, self.step_ns - stays))
         error = max(0, told.likely_ns - low.likely_ns, lost_to_slower_host_ns(told, self.step_ns))

@@ -11,8 +11,8 @@ from nsysx.findings._case import Case, Fix
 from nsysx.findings._pieces_in_text import parsed
 
 _CALLED = "scaled_dot_product_attention"
-#: Where the mask stands among the arguments that have no name.
-_MASK_AT = 3
+#: The arguments that stand before a mask that has no name.
+_BEFORE_MASK = ("query", "key", "value")
 
 
 def in_its_call(case: Case, ops: frozenset[int], fix: Fix) -> Fix:
@@ -38,7 +38,7 @@ def without_mask(text: str | None) -> str | None:
     if None in named or "is_causal" in named or any(isinstance(each, ast.Starred) for each in call.args):
         return None
     masks: list[ast.expr | ast.keyword] = [
-        *call.args[_MASK_AT:],
+        *call.args[len(_BEFORE_MASK) :],
         *([named["attn_mask"]] if "attn_mask" in named else []),
     ]
     if len(masks) != 1 or masks[0].end_col_offset is None:
