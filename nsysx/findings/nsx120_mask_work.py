@@ -151,10 +151,10 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     # Where a loss mostly masks, the rest of its work is on what the mask picked.
     all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
     worth: Saving = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), cause=RULE.cause, bound=True)
-    detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
+    detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)} of it)"
     if all_of_it:
         detail += (
-            f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they select, "
+            f", of {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they select, "
             "and fixed shapes do without that, too. The saving counts all of it: an upper bound."
         )
     else:
