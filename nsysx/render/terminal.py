@@ -56,12 +56,20 @@ class _Out:
         line.rstrip()
         self.console.print(line, soft_wrap=True)
 
-    def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", "")) -> None:
-        """Print a wrapped paragraph with every line indented by ``indent``; ``first`` is a styled piece in front."""
+    def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", ""), hung: int = 0) -> None:
+        """Print a wrapped paragraph with every line indented by ``indent``, those after the first by ``hung``.
+
+        ``first`` is a styled piece in front.
+        """
+        room = min(self.width, MOST_PROSE)
         body = Text.assemble((self.plain(first[0]), first[1]), (self.plain(text), style))
-        for row in body.wrap(self.console, min(self.width, MOST_PROSE) - indent):
+        rows = list(body.wrap(self.console, room - indent))
+        if hung and len(rows) > 1:
+            rest = body.plain[len(rows[0].plain) :].lstrip()
+            rows[1:] = body[-len(rest) :].wrap(self.console, room - hung)
+        for n, row in enumerate(rows):
             row.rstrip()
-            self.console.print(Text(" " * indent) + row, soft_wrap=True)
+            self.console.print(Text(" " * (hung if n and hung else indent)) + row, soft_wrap=True)
 
     def head(self, text: str, note: str = "") -> None:
         """Print the heading of a section after an empty line."""
@@ -180,7 +188,7 @@ def _findings(out: _Out, findings: Iterable[FindingView], first: FindingView | N
     for f in shown:
         worth = f", saves {f.saving} per step" if f.saving else ""
         worth += f" (overlaps with {f.overlaps})" if f.saving and f.overlaps else ""
-        out.line(f"{f.code}  {f.title}{worth}")
+        out.line(f"{f.code}  {f.title}{worth}", hung=8)
         for text in (f.where, f.fix if f.notable or f.paste else ""):
             if text:
                 out.line(text, "dim", indent=8)
