@@ -14,7 +14,14 @@ from nsysx.model import Summary
 from nsysx.render import answer_words as answers
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
-from nsysx.render.render_bounds import CARD_LETTERS, CHANGE_LETTERS, LEGEND_LEAST, MOST_MARKDOWN_LINES, MOST_TRIED
+from nsysx.render.render_bounds import (
+    CARD_LETTERS,
+    CHANGE_LETTERS,
+    LEGEND_LEAST,
+    LEGEND_WHOLE,
+    MOST_MARKDOWN_LINES,
+    MOST_TRIED,
+)
 
 #: What the place stands behind where no change is known: it is where the capture has most of its time.
 MOST_TIME = "Most time:"
@@ -115,11 +122,26 @@ def _markdown_answer(worded: Worded, escape: Any) -> Iterator[str]:
 
 # ---------------------------------------------------------------- terminal
 
+#: The space between a number and its unit.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|min|h|B|[KMGT]i?B)(?![\w/]))")
+
 
 def wrapped(text: str, width: int, head: str = "", indent: int = 7) -> list[str]:
-    """Return a paragraph with a head in front that is shorter than ``indent``, its other lines ``indent`` in."""
-    body = textwrap.wrap(text, max(20, width - indent), break_long_words=True) or [""]
+    """Return a paragraph with a head in front that is shorter than ``indent``, its other lines ``indent`` in.
+
+    A number stays on the line of its unit, and so does what no-break spaces join.
+    """
+    body = textwrap.wrap(_UNIT.sub("\u00a0", text), max(20, width - indent), break_long_words=True) or [""]
+    body = [line.replace("\u00a0", " ") for line in body]
     return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]
+
+
+def joined(entry: str) -> str:
+    """Return an entry of a legend with no-break spaces: its sign stays with its first word, its share with its time, a short one whole."""
+    if len(entry) <= LEGEND_WHOLE:
+        return entry.replace(" ", "\u00a0")
+    sign, _, words = entry.partition(" ")
+    return f"{sign}\u00a0{re.sub(r' (?=[(])(?=[^(]*$)', chr(0xA0), words)}"
 
 
 def spoken_of(worded: Worded) -> tuple[bool, ...]:

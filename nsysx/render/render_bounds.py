@@ -11,6 +11,8 @@ MOST_MARKDOWN_LINES = 25
 CHANGE_LETTERS = 130
 #: Letters of the only change that the card shows whole.
 CARD_LETTERS = 150
+#: Letters of an entry of a terminal's legend that stays on one line. Chosen: "▄ other 547 us (0.8 %)"; longer ones whole cost lines.
+LEGEND_WHOLE = 24
 
 # ---- answer_words ---------------------------------------------------------------------------------------------------
 #: Letters of a headline: two lines of the page.

@@ -98,6 +98,7 @@ def _bars(
         explained |= {each[0] for each in words}
         lines.append((f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}", "bar"))
         if len(bar.parts) > 1 and words:
+            words = [answer_text.joined(each) for each in words]
             lines += [(line, "bar") for line in answer_text.wrapped("   ".join(words), width, indent=label + 1)]
     return lines
 
