@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from typing import NamedTuple
 
 from nsysx import units
 
@@ -42,11 +43,28 @@ def first_lines(paste: str, width: int, most: int) -> list[str]:
     ]
 
 
+class PageRow(NamedTuple):
+    """One row of code on a page that may be narrower: how far what follows in its next line is indented, and where it may break."""
+
+    indent: int
+    pieces: tuple[str, ...]
+
+
+def page_rows(paste: str) -> tuple[PageRow, ...]:
+    """Return the rows of code for a page, which breaks them at spaces, then behind what opens or ends a name in a long word."""
+    return tuple(
+        PageRow(len(row) - len(row.lstrip()) + 4, tuple(_JOINTS.split(row)) if _LONG_WORD.search(row) else (row,))
+        for row in paste.splitlines()
+    )
+
+
 def _rows(paste: str, width: int) -> list[list[str]]:
     """Return each row of code as the lines that it takes."""
     return [_broken(row, width) for row in paste.splitlines() if row.strip()]
 
 
+#: A word of code that a narrow page has no line for, and the places where it can be broken.
+_LONG_WORD, _JOINTS = re.compile(r"\S{25}"), re.compile(r"(?<=[(\[.,=])(?=[\w'\"])")
 #: The comment behind a piece of code.
 _COMMENT = re.compile(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
@@ -93,10 +93,12 @@ class Screen:
 
     ``code`` are the lines to paste in the room of the card; the list has them whole.
 
-    ``places`` are the findings of the list in ``Summary.findings``.
+    ``places`` are the findings of the list in ``Summary.findings``. ``more_sure`` is what each half of how sure the answer is says
+    beyond its line: what it is about, the rest of its reason, and the command that would settle it.
     """
 
     answer: Worded
+    more_sure: tuple[tuple[str, str, str], ...]
     do: tuple[str, ...]
     code: str
     places: frozenset[int]
@@ -172,6 +174,7 @@ def _items(
         shown = finding_view.finding_of(finding, summary, texts, 84)
         saving = _saving_ns(summary, worded, index)
         bound = worded.bound if index == summary.answer.do[-1].finding else finding.saving.bound
+        saves = units.duration(saving) if saving and step else ""
         how = done.get(index) or [shown.fix]
         items.append(
             TodoItem(
@@ -180,7 +183,7 @@ def _items(
                 code=shown.code,
                 what=in_order(how),
                 title=titles.get(index, shown.title),
-                worth="" if not saving or not step else f"{'up to ' if bound else ''}{units.duration(saving)}",
+                worth=f"{'up to ' if bound else ''}{saves}" if saves else "",
                 share=_share(summary, worded, index),
                 where=shown.where,
                 why=shown.detail,
@@ -192,7 +195,7 @@ def _items(
                 overlaps=names_listed(
                     [str(1 + n) for n, p in enumerate(chosen[: number - 1]) if p in finding.overlaps]
                 ),
-                size=_size(shown),
+                size=_size(shown, f"{'at most ' if bound else ''}{saves}" if saves else ""),
                 evidence=shown.evidence,
                 line=shown.line,
             )
@@ -234,13 +237,22 @@ def _in_order_of_the_list(
     return [*(n for n in chosen if n not in above), *(n for n in chosen if n in above)], above
 
 
-def _size(shown: finding_view.FindingView) -> str:
-    """Return what a finding costs, and how far its saving can be off."""
+def _size(shown: finding_view.FindingView, saves: str) -> str:
+    """Return what a finding costs, what the line above says that it ``saves``, and how far that can be off."""
     cost_words = " ".join(filter(None, (shown.cost, "a step", shown.cost_time)))
     cost = f"Costs {cost_words}{f', {shown.counted}' if shown.counted else ''}" if shown.cost else ""
-    sure = f"saves {shown.saving} ({shown.confidence})" if shown.saving and shown.confidence else ""
+    sure = f"saves {saves} ({shown.confidence})" if saves and shown.confidence else ""
     cost_words = "; ".join(filter(None, (cost, sure)))
     return f"{cost_words[:1].upper()}{cost_words[1:]}." if cost_words else ""
+
+
+def _more_sure(worded: Worded) -> Iterator[tuple[str, str, str]]:
+    """Yield what there is to say of each half of how sure the answer is behind the sentence that is shown."""
+    for sure, (_, why) in zip(worded.sure, worded.halves, strict=True):
+        shown = sure.reason.casefold().startswith(why.casefold())
+        more = sure.reason[len(why) :].lstrip(" .") if shown else sure.reason
+        if more or sure.command:
+            yield sure.about, more, sure.command
 
 
 def build(summary: Summary, *, redact: bool = True) -> Screen:
@@ -251,6 +263,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
         answer=worded,
+        more_sure=tuple(_more_sure(worded)),
         do=changes(summary, CellTexts(redact), SCREEN_DO),
         code="\n".join(code_of.lines(worded.paste, SCREEN_CODE, SCREEN_CODE_LINES)),
         places=frozenset(places),

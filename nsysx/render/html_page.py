@@ -15,6 +15,7 @@ from nsysx.pictures import Timeline
 from nsysx.ranks import rank_table, rank_waits
 from nsysx.render import (
     beyond,
+    code,
     cut_timeline,
     first_screen,
     glossary,
@@ -207,6 +208,7 @@ def _render(summary: Summary, redact: bool, top: int, pictures: plots.Pictures |
         missing=summary.timelines[0].note if drawn else "",
         groups=groups,
         absent=beyond.absent(shown),
+        page_rows=code.page_rows,
         most_time=MOST_TIME,
         most_rows=PAGE_ROWS,
         seen=most,

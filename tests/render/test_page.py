@@ -23,7 +23,7 @@ from nsysx.model import Table
 from nsysx.render import html_page, plots, view
 from tests.render import factory
 
-VOID = {"meta", "link", "img", "input", "br", "hr"}
+VOID = {"meta", "link", "img", "input", "br", "hr", "wbr"}
 
 
 class Page(HTMLParser):
