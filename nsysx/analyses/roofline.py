@@ -101,8 +101,8 @@ SHOWN = TableSpec(
     matters=(StepLimit.GPU,),
     group="kernel-tables",
     intro=(
-        "From the operators' sizes: what they must compute and move, at the fastest product and the speed of the memory. What is above "
-        "that could go at most."
+        "The least time that each operator could take: what its sizes make it compute and move, at the speed of the device's fastest "
+        "products and of its memory. Time beyond that is the most that could go."
     ),
     first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "counted_share", "tflops",
            "bytes_per_s", "backward_ns", "kernels", "number_format", "kernel", "why_not", "rates"),

@@ -43,12 +43,18 @@ def parts_text(bar: Bar) -> str:
 
 
 def also_worth(line: Also) -> str:
-    """Return what another finding is worth: "up to 1.2 ms, overlaps with NSX102", "" where it saves no step time."""
+    """Return what another finding is worth: "up to 1.2 ms, overlaps with NSX102", "" where it saves no step time or its text says it."""
     if line.saving_ns is None:
         return ""
     others = [f"another {code}" if code == line.code else code for code in line.overlaps]
-    also = f", overlaps with {listed(others)}" if others else ""
-    return f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}{also}"
+    also = f"overlaps with {listed(others)}" if others else ""
+    saving = units.duration(line.saving_ns)
+    worth = (
+        ""
+        if f"{'up to' if line.bound else 'about'} {saving}" in line.text
+        else f"{'up to ' if line.bound else ''}{saving}"
+    )
+    return ", ".join(filter(None, (worth, also)))
 
 
 def listed(names: Sequence[str]) -> str:

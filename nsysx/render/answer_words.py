@@ -215,6 +215,10 @@ _LIMIT = re.compile(r"(?:Mostly GPU work \([^)]*\), partly [a-z]+|[A-Z][a-z]+|GP
 _SLOW_STEPS = re.compile(r"(?:Every \w+ step takes|\d+ of \d+ steps? takes?) [\d.,]+ \w+")
 
 
+#: A title that begins with the line: "job.py:92: Masks of ...".
+_LED_BY_LINE = re.compile(r"(\S+:\d+): (.+)", re.DOTALL)
+
+
 def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[str, str]:
     """Return the headline and what follows it: the limit and what the first advice is for, which leads where that is another limit."""
     cause = advised_cause.of_first_advice(summary)
@@ -222,6 +226,8 @@ def _head_and_rest(summary: Summary, sentence: str, texts: CellTexts) -> tuple[s
     file = cause.where.get("file")
     if file and file_name(str(file), True) in title:  # the title names the line itself
         there = ""
+    if not there and (led := _LED_BY_LINE.match(title)):  # behind "First to fix:" it would be a second colon
+        there, title = led[1], led[2]
     if cause.another_limit and title and _LIMIT.match(sentence):
         limit = sentence if sentence.startswith("GPU") else f"{sentence[0].lower()}{sentence[1:]}"
         if slow := _SLOW_STEPS.match(title):  # said once: the sentence has them behind the usual step

@@ -63,6 +63,8 @@ def _rows(paste: str, width: int) -> list[list[str]]:
     return [_broken(row, width) for row in paste.splitlines() if row.strip()]
 
 
+#: What stands before the only statement of a condition or loop in its line.
+_INLINE = re.compile(r"\s*(?:if|for|while|with)\b[^#]*?: (?=\w)")
 #: A word of code that a narrow page has no line for, and the places where it can be broken.
 _LONG_WORD, _JOINTS = re.compile(r"\S{25}"), re.compile(r"(?<=[(\[.,=])(?=[\w'\"])")
 #: The comment behind a piece of code.
@@ -86,7 +88,10 @@ def _broken(row: str, width: int) -> list[str]:
     """Return one line of code as lines of at most ``width`` where brackets let Python go on: pasted, it is the same."""
     if len(row) > width:
         row = _COMMENT.sub("", row)
-    places = [m.end() for m in re.finditer(r", |\(", row[:width]) if _depth(row[: m.end()]) > 0]
+    if len(row) > width and (colon := _INLINE.match(row)) and _depth(colon[0]) == 0:
+        body = " " * (len(row) - len(row.lstrip()) + 4) + row[colon.end() :]
+        return [*_broken(colon[0].rstrip(), width), *_broken(body, width)]
+    places = [m.end() for m in re.finditer(r", |\((?!\))", row[:width]) if _depth(row[: m.end()]) > 0]
     if len(row) <= width or not places:
         return [row]
     rest = row[places[-1] :].lstrip()

@@ -250,9 +250,9 @@ def _more_sure(worded: Worded) -> Iterator[tuple[str, str, str]]:
     """Yield what there is to say of each half of how sure the answer is behind the sentence that is shown."""
     for sure, (_, why) in zip(worded.sure, worded.halves, strict=True):
         shown = sure.reason.casefold().startswith(why.casefold())
-        more = sure.reason[len(why) :].lstrip(" .") if shown else sure.reason
+        more = sure.reason[len(why) :].lstrip(" .").removeprefix("But: ") if shown else sure.reason
         if more or sure.command:
-            yield sure.about, more, sure.command
+            yield sure.about, units.capitalized(more), sure.command
 
 
 def build(summary: Summary, *, redact: bool = True) -> Screen:

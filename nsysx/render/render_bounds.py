@@ -95,6 +95,8 @@ RANK_SHADES = 64
 ROOFLINE_MOST, ROOFLINE_NAMED, ROOFLINE_LEAST = 24, 12, 0.004
 #: The area of a circle that would hold the whole step, and of the smallest one (square pixels).
 ROOFLINE_AREA, ROOFLINE_SMALLEST = 9000.0, 12.0
+#: Room that a letter and a line of its names take (pixels).
+ROOFLINE_LETTER, ROOFLINE_LINE = 5.2, 12.0
 
 # ---- charts/row_bars ------------------------------------------------------------------------------------------------
 #: Height of a row, of its boxes, and of the room below (CSS pixels).

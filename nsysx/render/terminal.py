@@ -56,7 +56,9 @@ class _Out:
         line.rstrip()
         self.console.print(line, soft_wrap=True)
 
-    def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", ""), hung: int = 0) -> None:
+    def line(
+        self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", ""), hung: int = 0
+    ) -> None:
         """Print a wrapped paragraph with every line indented by ``indent``, those after the first by ``hung``.
 
         ``first`` is a styled piece in front.

@@ -13,7 +13,15 @@ from nsysx.analyses.roofline import RooflineRow
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import NARROW, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, WORK_COLORS
-from nsysx.render.render_bounds import ROOFLINE_AREA, ROOFLINE_LEAST, ROOFLINE_MOST, ROOFLINE_NAMED, ROOFLINE_SMALLEST
+from nsysx.render.render_bounds import (
+    ROOFLINE_AREA,
+    ROOFLINE_LEAST,
+    ROOFLINE_LETTER,
+    ROOFLINE_LINE,
+    ROOFLINE_MOST,
+    ROOFLINE_NAMED,
+    ROOFLINE_SMALLEST,
+)
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -74,8 +82,8 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         f"{units.share(step['limit_ns'], step['gpu_ns'] - step['unknown_ns'])} of its limits."
     )
     caption = (
-        f"{text} A circle is an operator with its gradients, its area the time; the lines are the limits. What multiplies nothing "
-        "stands side by side to the left."
+        f"{text} A circle is an operator with its gradients, its area the time; the lines are the limits. Operators without products, "
+        "which the memory limits, stand side by side on the left."
     )
     limits = RooflineLimits(step["peak_bytes_per_s"], products)
     shown = sorted(points, key=lambda p: -p.share)[:ROOFLINE_MOST]
@@ -124,7 +132,8 @@ def roofline(
         for number_format, tflops in limits.products:
             segments(axes, [[(tflops / slope, tflops), (high_x, tflops)]], NEUTRAL, 1.3)
             name = f"{number_format} products {tflops:,.0f} TFLOP/s"
-            write(axes, high_x, tflops, name, ha="right", va="bottom", color=NEUTRAL, offset=(-2, 2))
+            # Left of the corner, above the slope: circles stand below the line, and the largest reach over it.
+            write(axes, tflops / slope, tflops, name, ha="right", va="bottom", color=NEUTRAL, offset=(-6, -4))
         for color, products in ((_PRODUCT, True), (_MEMORY, False)):
             group = [p for p in points if (p.roof == "products") == products]
             if group:
@@ -141,12 +150,49 @@ def roofline(
 
 def _names(axes: Axes, points: Sequence[RooflinePoint]) -> None:
     """Write the names of the largest operators: below those that multiply, upward from the others, which stand close together."""
-    for point in sorted(points, key=lambda p: -p.share)[:ROOFLINE_NAMED]:
-        radius = math.sqrt(point.area / math.pi)
-        words = f"{point.name} {units.share(point.share, 1)}"
-        if point.roof == "products":
+    named = sorted(points, key=lambda p: -p.share)[:ROOFLINE_NAMED]
+    for point in named:
+        if point.roof != "products":
             write(
-                axes, point.intensity, point.tflops, words, size=NARROW, va="top", ha="center", offset=(0, -radius - 3)
+                axes,
+                point.intensity,
+                point.tflops,
+                _words(point),
+                size=NARROW,
+                offset=(0, _radius(point) + 4),
+                upward=True,
             )
-        else:
-            write(axes, point.intensity, point.tflops, words, size=NARROW, offset=(0, radius + 4), upward=True)
+    _names_below(axes, [p for p in named if p.roof == "products"])
+
+
+def _names_below(axes: Axes, points: Sequence[RooflinePoint]) -> None:
+    """Write the names of operators below their circles, each below those that it would cover: large products stand close together."""
+    taken: list[tuple[float, float, float]] = []
+    scale = 72 / axes.figure.dpi
+    for point in sorted(points, key=lambda p: -p.tflops):
+        x, y = (scale * each for each in axes.transData.transform((point.intensity, point.tflops)))
+        half = ROOFLINE_LETTER * len(_words(point)) / 2
+        left = min(0.0, scale * axes.bbox.x1 - x - half)
+        top = y - _radius(point) - 3
+        for low, high, other in sorted(taken, key=lambda box: -box[2]):
+            if low < x + left + half and high > x + left - half and abs(top - other) < ROOFLINE_LINE:
+                top = other - ROOFLINE_LINE
+        taken.append((x + left - half, x + left + half, top))
+        write(
+            axes,
+            point.intensity,
+            point.tflops,
+            _words(point),
+            size=NARROW,
+            va="top",
+            ha="center",
+            offset=(left, top - y),
+        )
+
+
+def _words(point: RooflinePoint) -> str:
+    return f"{point.name} {units.share(point.share, 1)}"
+
+
+def _radius(point: RooflinePoint) -> float:
+    return math.sqrt(point.area / math.pi)
