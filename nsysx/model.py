@@ -40,7 +40,8 @@ class TableSpec:
     ``covers`` says what its sums cover: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
     capture, or for each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
-    for a null in the first column, ``hide`` columns that only serve programs.
+    for a null in the first column, ``hide`` columns that only serve programs. Rows stand by the sum of the columns ``order``, the largest
+    first, without such by that of ``bar``.
 
     ``group`` is the closed line of the page in which it stands, in the order of ``place``. ``matters`` are the findings and limits
     (codes) for which the page has it; if empty, it always does. ``stepless``: so does the page of a capture without steps.
@@ -57,6 +58,7 @@ class TableSpec:
     intro: str = ""
     first: tuple[str, ...] = ()
     bar: str = ""
+    order: tuple[str, ...] = ()
     unknown: str = "-"
     hide: tuple[str, ...] = ()
     depth: int = 0
@@ -68,6 +70,10 @@ class TableSpec:
     terms: tuple[str, ...] = ()
     matters: tuple[str, ...] = ()
     stepless: bool = False
+
+    def weight(self, row: Row) -> float:
+        """Return what a row stands by among the others."""
+        return sum(row.get(name) or 0 for name in self.order or (self.bar,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def problems(key: str, columns: tuple[Column, ...], shown: TableSpec) -> list[st
         f"{key}: column {n} is declared {names.count(n)} times" for n in dict.fromkeys(names) if names.count(n) > 1
     ]
     wrong += [f"{key}: {c.name} is no number, so no sum" for c in columns if c.sums and not c.dtype.startswith("Int")]
-    asked = (*shown.first, *shown.hide, shown.bar, shown.keep, *shown.terms)
+    asked = (*shown.first, *shown.hide, shown.bar, shown.keep, *shown.order, *shown.terms)
     return wrong + [f"{key}: SHOWN names {n}, which is not a column" for n in asked if n and n not in names]
 
 

@@ -91,9 +91,11 @@ SHOWN = TableSpec(
         "file text idle_caused_ns gpu_self_ns host_self_ns launches wait_ns copies gpu_total_ns host_total_ns function"
     ),
     bar="idle_caused_ns",
+    order=names(
+        "idle_caused_ns gpu_self_ns"
+    ),  # what a step has of the device: in one that the GPU limits few lines leave it idle
     unknown="(no line)",
     rows=40,
-    keep="idle_caused_ns",
 )
 
 _SELF = ("host_self_ns", "gpu_self_ns", "idle_caused_ns", "launches", "waits", "wait_ns", "copies", "copy_bytes")

@@ -132,10 +132,10 @@ def scope_of_value(row: Row, column: Column, table: Table) -> Scope | None:
 
 
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:
-    """Return the rows with the largest in the bar column first; as given where there is no such column."""
+    """Return the rows that weigh most first; as given where no column says which do."""
     rows = list(table.rows or ())
-    if spec.bar and any(c.name == spec.bar for c in table.columns):
-        rows.sort(key=lambda r: (r.get("what") == "rest", -(r.get(spec.bar) or 0)))
+    if spec.order or (spec.bar and any(c.name == spec.bar for c in table.columns)):
+        rows.sort(key=lambda r: (r.get("what") == "rest", -spec.weight(r)))
     return rows
 
 

@@ -134,7 +134,9 @@ def _findings(summary: Summary) -> list[Row]:
 
 def _sorted(table: Table) -> list[Row]:
     rows, bar = list(table.rows or ()), table.shown.bar or table.shown.keep
-    if bar and any(c.name == bar for c in table.columns):
+    if table.shown.order:
+        rows.sort(key=lambda r: -table.shown.weight(r))
+    elif bar and any(c.name == bar for c in table.columns):
         rows.sort(key=lambda r: -(r.get(bar) or 0))
     return rows
 
