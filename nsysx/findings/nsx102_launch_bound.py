@@ -102,7 +102,7 @@ def check(case: Case) -> list[Finding]:
     graph = Graph(calls_of(case.replayed) - kept) if kept else Graph()
     worth = case.worth(graph, cause=RULE.cause, bound=True)
     alone, worth = worth.likely_ns or 0, _fused(case, worth)
-    detail = _described(case, cost)
+    detail = _described(case, cost, other)
     blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.likely_ns is not None:
@@ -150,14 +150,15 @@ def check(case: Case) -> list[Finding]:
     ]
 
 
-def _described(case: Case, cost: int) -> str:
-    """Return how long the GPU waits, for how many launches, and of what kernels."""
+def _described(case: Case, cost: int, other: int) -> str:
+    """Return how long the GPU waits, for how many launches, and of what kernels; ``other`` is how long it does for lines of the program."""
     launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
     median = case.kernels["ns"].median()
     each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
+    beside = f" It waits another {units.duration(other)} for what lines do besides." if case.notable(other) else ""
     return (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU idles, waiting for {case.program.host} to launch kernels: "
-        f"{launches / case.steps:.0f} a step{each}."
+        f"{units.count(launches / case.steps)} a step{each}.{beside}"
     )
 
 

@@ -69,7 +69,7 @@ SHOWN = TableSpec(
     intro=(
         "What is launched where: communication that no compute hides, by kind, by the ranks that take part, and by phase, module and line."
     ),
-    first=names("rank collective group members exposed_ns wait_ns transfer_ns phase module file calls steps"),
+    first=names("rank collective exposed_ns file module wait_ns transfer_ns group members phase calls steps"),
     keep="exposed_ns",
 )
 

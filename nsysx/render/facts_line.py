@@ -84,7 +84,7 @@ def _beside_the_step(summary: Summary) -> list[str]:
     if not apart:
         return []
     took = units.span(units.duration(min(apart)), units.duration(max(apart)))
-    return [f"{len(apart)} of {real.measured_steps + len(apart)} steps took {took}, not in it"]
+    return [f"{len(apart)} of {real.measured_steps + len(apart)} unprofiled steps took {took}, not in it"]
 
 
 #: What repeats need not be what the program calls a step.

@@ -71,6 +71,26 @@ def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
+def _news(finding: Finding) -> tuple[Row, ...]:
+    """Return the evidence without what the answer alone asks of it (yes or no) and what the detail says in the same words.
+
+    Where only a name is left of it there is none.
+    """
+    heads = dict.fromkeys(k for row in finding.evidence for k in row)
+    said = finding.detail.casefold()
+
+    def is_news(head: str) -> bool:
+        values = [row[head] for row in finding.evidence if row.get(head) is not None]
+        if all(isinstance(v, bool) for v in values):
+            return False
+        return not all(isinstance(v, str) and v and v.rstrip(".").casefold() in said for v in values)
+
+    shown = [head for head in heads if is_news(head)]
+    if not any(isinstance(row.get(head), int | float) for row in finding.evidence for head in shown) and len(shown) < 2:
+        return ()
+    return tuple({k: v for k, v in row.items() if k in shown} for row in finding.evidence)
+
+
 def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int) -> FindingView:
     """Return a finding as text. Its saving is time of the shown step; its cost says so where it is as recorded."""
     saving = summary.step.saves_ns(finding.saving)
@@ -80,8 +100,8 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         saving = told.now_ns - told.then_ns  # of one fact, one number
     cost = "" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step)
     evidence = None
-    if finding.evidence:
-        rows = _one_name(finding.evidence)
+    if _news(finding):
+        rows = _one_name(_news(finding))
         names = {k: v for row in rows for k, v in row.items()}
         columns = tuple(
             Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items()

@@ -27,7 +27,7 @@ document.querySelectorAll("figure[data-flame]").forEach(function (figure) {
     box.style.height = HIGH * (deepest + 1) + "px";
   }
   function size(ns) {
-    return ns < 1e3 ? Math.round(ns) + " ns" : ns < 1e6 ? (ns / 1e3).toFixed(1) + " \u00b5s" : ns < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
+    return ns < 1e3 ? Math.round(ns) + " ns" : ns < 1e6 ? (ns / 1e3).toFixed(ns < 1e5 ? 1 : 0) + " \u00b5s" : ns < 1e9 ? (ns / 1e6).toFixed(ns < 1e8 ? 2 : 1) + " ms" : (ns / 1e9).toFixed(2) + " s";
   }
   box.className = "flame";
   box.setAttribute("role", "group");

@@ -37,7 +37,7 @@ function duration(ns) {
   var size = Math.abs(ns);
   if (size < 1e3) return Math.round(ns) + " ns";
   if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " \u00b5s";
-  return size < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
+  return size < 1e9 ? (ns / 1e6).toFixed(size < 1e8 ? 2 : 1) + " ms" : (ns / 1e9).toFixed(2) + " s";
 }
 /* The names that one of a table with stars for numbers stands for, null for one without: "layer.*.norm (48 modules)". */
 function starred(text) {

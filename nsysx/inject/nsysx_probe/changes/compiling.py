@@ -80,8 +80,8 @@ CHANGES = (
     ),
     _change(
         "compile-dynamic", "torch.compile(model, dynamic=True)",
-        "torch.compile(model, dynamic=True), compiled once for all shapes: they change from step to step; padding the inputs to few "
-        "lengths helps", _BREAKS, dynamic=True,
+        "torch.compile(model, dynamic=True), compiled once for all shapes, which change from step to step; padding the inputs to "
+        "few lengths helps", _BREAKS, dynamic=True,
     ),
 )  # fmt: skip
 UNTRIED = (
