@@ -40,16 +40,14 @@ class TableSpec:
     ``covers`` says what its sums cover: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
     capture, or for each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
-    for a null in the first column, ``hide`` columns that only serve programs. Rows stand by the sum of the columns ``order``, the largest
-    first, without such by that of ``bar``.
+    for a null in the first column, ``hide`` columns that only serve programs. The sum of the columns ``order``, else ``bar``, orders rows.
 
     ``group`` is the closed line of the page in which it stands, in the order of ``place``. ``matters`` are the findings and limits
     (codes) for which the page has it; if empty, it always does. ``stepless``: so does the page of a capture without steps.
 
     ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the page
-    folds its rows. ``rows``: the most worth showing. ``keep``: if not all rows fit, those with the largest value in this column stay.
-    ``tree``: rows are modules, shown below their callers. ``ledger``: drawn as bars of parts, not as a grid. ``unseen``: only for
-    programs. ``terms``: the columns whose values the glossary explains.
+    folds its rows. ``rows``: the most worth showing. ``keep``: if not all fit, those with most in this column stay. ``tree``: rows are
+    modules below their callers. ``ledger``: bars of parts, no grid. ``unseen``: only for programs. ``terms``: columns of the glossary.
     """
 
     covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
@@ -70,10 +68,6 @@ class TableSpec:
     terms: tuple[str, ...] = ()
     matters: tuple[str, ...] = ()
     stepless: bool = False
-
-    def weight(self, row: Row) -> float:
-        """Return what a row stands by among the others."""
-        return sum(row.get(name) or 0 for name in self.order or (self.bar,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,8 @@ SHOWN = TableSpec(
     matters=(StepLimit.GPU,),
     group="kernel-tables",
     intro=(
-        "The least time that each operator could take: what its sizes make it compute and move, at the speed of the device's fastest "
-        "products and of its memory. Time beyond that is the most that could go."
+        "The least time that each operator could take: what its sizes make it compute and move, at the highest rates of the device and "
+        "its memory. Time beyond that is the most that could go."
     ),
     first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "counted_share", "tflops",
            "bytes_per_s", "backward_ns", "kernels", "number_format", "kernel", "why_not", "rates"),

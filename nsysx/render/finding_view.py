@@ -77,13 +77,13 @@ def _news(finding: Finding) -> tuple[Row, ...]:
     Where only a name is left of it there is none.
     """
     heads = dict.fromkeys(k for row in finding.evidence for k in row)
-    said = finding.detail.casefold()
+    detail = finding.detail.casefold()
 
     def is_news(head: str) -> bool:
         values = [row[head] for row in finding.evidence if row.get(head) is not None]
         if all(isinstance(v, bool) for v in values):
             return False
-        return not all(isinstance(v, str) and v and v.rstrip(".").casefold() in said for v in values)
+        return not all(isinstance(v, str) and v and v.rstrip(".").casefold() in detail for v in values)
 
     shown = [head for head in heads if is_news(head)]
     if not any(isinstance(row.get(head), int | float) for row in finding.evidence for head in shown) and len(shown) < 2:

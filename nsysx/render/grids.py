@@ -131,11 +131,16 @@ def scope_of_value(row: Row, column: Column, table: Table) -> Scope | None:
     return table.scope if column.sums else None
 
 
+def weight(row: Row, spec: TableSpec) -> float:
+    """Return what a row stands by among the others of its table, the heaviest first."""
+    return sum(row.get(name) or 0 for name in spec.order or (spec.bar,))
+
+
 def _sorted(table: Table, spec: TableSpec) -> list[Row]:
     """Return the rows that weigh most first; as given where no column says which do."""
     rows = list(table.rows or ())
     if spec.order or (spec.bar and any(c.name == spec.bar for c in table.columns)):
-        rows.sort(key=lambda r: (r.get("what") == "rest", -spec.weight(r)))
+        rows.sort(key=lambda r: (r.get("what") == "rest", -weight(r, spec)))
     return rows
 
 

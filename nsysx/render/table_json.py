@@ -12,7 +12,7 @@ from nsysx.answer import bars, subject
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Column, Row, Summary, Table
 from nsysx.render import finding_ids
-from nsysx.render.grids import scope_of_value
+from nsysx.render.grids import scope_of_value, weight
 from nsysx.render.render_bounds import MOST_JSON_BYTES, TABLE_COLUMNS, TABLE_TEXT
 from nsysx.render.safe_text import clean, without_homes
 from nsysx.render.small_json import Json, size_of, text_of
@@ -135,7 +135,7 @@ def _findings(summary: Summary) -> list[Row]:
 def _sorted(table: Table) -> list[Row]:
     rows, bar = list(table.rows or ()), table.shown.bar or table.shown.keep
     if table.shown.order:
-        rows.sort(key=lambda r: -table.shown.weight(r))
+        rows.sort(key=lambda r: -weight(r, table.shown))
     elif bar and any(c.name == bar for c in table.columns):
         rows.sort(key=lambda r: -(r.get(bar) or 0))
     return rows
