@@ -97,8 +97,9 @@ def test_all_four_stand_on_the_first_screen(
 ) -> None:
     words, got = first_screen(name), said(name)
     clauses = re.split(r"\(\d\) | \(saves [^)]*\)\.?|; |: |\. ", got.do)  # the card has the first, the list the others
-    # The headline is the first sentence; the others stand below it.
-    for text in (*sentences(got.sentence), *clauses, "How sure", *(s.reason for s in got.sure)):
+    # The headline is the first sentence; the others stand below it. So do those of a reason, which are said once.
+    reasons = [part.removeprefix("But: ") for s in got.sure for part in sentences(s.reason)]
+    for text in (*sentences(got.sentence), *clauses, "How sure", *reasons):
         assert re.sub(r"\s+", " ", text).rstrip(".") in words, text
     assert bool(re.search(r"[\d.]+ ms → [\d.]+ ms", words)) == (TABLE[name].then_ms is not None)
 
