@@ -72,12 +72,9 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         text += f", {_bare(limits, share * idle)} of it in {paused}"
     if line is not None or paused:
         return f"{text}{_at_line(limits, line, idle)}{_second_cause(profile, limits, code)}."
-    if (
-        limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle
-    ):  # its own time, as all tables have it: the few others are not said
-        text = f"{begin}the GPU idles {_lead(limits, limits.lost[code])}"
-        return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
+    if of_it == _bare(limits, idle):
+        return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
     return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
 
 

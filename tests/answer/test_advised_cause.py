@@ -102,7 +102,7 @@ HOLDS = "train.py:31 `a = f(` and 2 lines beside it hold the CPU for 3 ms"
         # A cause has its line behind it, unless the title or the headline names that.
         ("Gradients that nothing reads", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "gradients that nothing reads (train.py:31)"),
         ("Train.py:31: an inverse", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "Train.py:31: an inverse (train.py:31)"),
-        ("train.py:31: an inverse", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "train.py:31: an inverse"),
+        ("train.py:31: an inverse", 3, "NSX127", StepLimit.LAUNCH, "Host-bound.", "an inverse (train.py:31)"),
         ("Gradients that nothing reads", 3, "NSX127", StepLimit.LAUNCH, "In train.py:310.", "gradients that nothing reads (train.py:31)"),
         ("Gradients that nothing reads", 3, "NSX127", StepLimit.LAUNCH, "3 ms of it in train.py:31.", "gradients that nothing reads"),
         # Where all of the limit is meant, the line alone.

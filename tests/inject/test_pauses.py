@@ -150,6 +150,7 @@ def test_the_probe_sends_them_between_steps() -> None:
     net = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     spans = []
+    heap = [[] for _ in range(300_000)]  # to look at it takes longer than to begin
     with armed(NSYSX_PAUSES="1") as lab:
         for number in range(6):
             step(net, optimizer, torch.ones(2, 4))
@@ -160,9 +161,12 @@ def test_the_probe_sends_them_between_steps() -> None:
     full = [one for one in said(lab, "gc") if one["generation"] == 2]
     assert len(full) == len(spans) == 3
     for one, ns in zip(full, spans, strict=True):
-        assert 0.5 * ns < one["ns"] <= ns
+        assert 0 < one["ns"] <= ns
         assert 0 < one["ago_ns"] < 60 * 10**9
         assert one["thread"] == threading.get_native_id()
+    assert (
+        heap and max(one["ns"] / ns for one, ns in zip(full, spans, strict=True)) > 0.5
+    )  # another process may come between
     # None is sent inside of a step's work.
     depth = 0
     for _, what, text in lab.tape.calls:

@@ -144,7 +144,7 @@ def test_a_step_with_several_small_causes_says_what_the_gpu_works_on(
         ({"work": 20, "host": 35, "alloc": 20, "input": 25}, StepLimit.LAUNCH,
          "the GPU idles 80.0 of 100.0 ms, 35.0 ms of it waiting for kernel launches, and 25.0 ms waiting for input data."),
         ({"work": 50, "host": 36, "input": 14}, StepLimit.LAUNCH, "50.0 of 100.0 ms, 36.0 ms of it waiting for kernel launches."),
-        ({"work": 50, "host": 49, "input": 1}, StepLimit.LAUNCH, "the GPU idles 49.0 of 100.0 ms waiting for kernel launches."),
+        ({"work": 50, "host": 49, "input": 1}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms, 49.0 ms of it waiting"),
         ({"work": 50, "host": 48, "input": 2}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms, 48.0 ms of it waiting"),
         ({"work": 50, "host": 24, "launch": 26}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms in kernel launch latency."),
         ({"work": 50, "host": 25, "launch": 25}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms waiting for kernel launches."),
