@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,11 +89,22 @@ def visit(
 
 
 def unfold(browser) -> None:
-    """Open every part of the page, as a reader does with a click, scripts or not."""
-    root = browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
-    folded = browser.execute_cdp_cmd("DOM.querySelectorAll", {"nodeId": root, "selector": "details:not([open])"})
-    for node in folded["nodeIds"]:
-        browser.execute_cdp_cmd("DOM.setAttributeValue", {"nodeId": node, "name": "open", "value": ""})
+    """Open every part of the page, as a reader does with a click, scripts or not.
+
+    The page's script may still be drawing, and the browser numbers its nodes anew then: what is gone is asked for again.
+    """
+    from selenium.common.exceptions import WebDriverException
+
+    for _ in range(20):
+        root = browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
+        asked = {"nodeId": root, "selector": "details:not([open])"}
+        folded = browser.execute_cdp_cmd("DOM.querySelectorAll", asked)["nodeIds"]
+        if not folded:
+            return
+        for node in folded:
+            with suppress(WebDriverException):
+                browser.execute_cdp_cmd("DOM.setAttributeValue", {"nodeId": node, "name": "open", "value": ""})
+    raise AssertionError(f"{len(folded)} parts of the page do not open")
 
 
 def js(browser, code: str):
