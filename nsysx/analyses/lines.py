@@ -91,9 +91,8 @@ SHOWN = TableSpec(
         "file text idle_caused_ns gpu_self_ns host_self_ns launches wait_ns copies gpu_total_ns host_total_ns function"
     ),
     bar="idle_caused_ns",
-    order=names(
-        "idle_caused_ns gpu_self_ns"
-    ),  # what a step has of the device: in one that the GPU limits few lines leave it idle
+    # What a step has of the device: in one that the GPU limits few lines leave it idle.
+    order=names("idle_caused_ns gpu_self_ns"),
     unknown="(no line)",
     rows=40,
 )
@@ -190,6 +189,12 @@ def text_of(source: Mapping[str, Any], file: str | None, line: int | None) -> st
     """Return what stands at a line, None where that was not recorded."""
     text = source.get(file or "", {}).get(str(line))
     return text.strip() if isinstance(text, str) else None
+
+
+def code_of_ranks(profile: Profile, file: str, line: int) -> str:
+    """Return what stands at a line, whether it runs in steps or takes a rank's share before, without a remark behind it; "" for others."""
+    text = text_of(texts(profile), file, line) or text_of(texts_of_ranks(profile), file, line) or ""
+    return text.partition("  #")[0]
 
 
 def table(profile: Profile) -> pl.DataFrame:

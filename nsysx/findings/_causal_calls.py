@@ -30,7 +30,8 @@ def in_its_call(case: Case, ops: frozenset[int], fix: Fix) -> Fix:
 def without_mask(text: str | None) -> str | None:
     """Return a line whose call of attention has is_causal=True instead of a mask; None where it is no statement with one such call."""
     tree = parsed(text) if text else None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) == _CALLED] if tree else []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree else []
+    calls = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == _CALLED]
     if text is None or len(calls) != 1:
         return None
     call = calls[0]
@@ -44,13 +45,3 @@ def without_mask(text: str | None) -> str | None:
     if len(masks) != 1 or masks[0].end_col_offset is None:
         return None
     return f"{text[: masks[0].col_offset]}is_causal=True{text[masks[0].end_col_offset :]}"
-
-
-def _name(call: ast.Call) -> str:
-    return (
-        call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else call.func.id
-        if isinstance(call.func, ast.Name)
-        else ""
-    )

@@ -151,9 +151,9 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
     """Return title and remedy for what the line exchanges."""
     loop, code = case.profile.once(_loop), case.profile.code()
     text = "" if loop is None or code is None else _text_of(case.profile, code, loop.place)
-    if loop is not None and (
-        advised := values_at_once(case.profile, loop.place)
-    ):  # single numbers, not tensors to pack
+    # Single numbers are no tensors to pack.
+    advised = None if loop is None else values_at_once(case.profile, loop.place)
+    if advised is not None:
         return "Values of all ranks are reduced one by one", advised.ways[0]
     return (
         ("What each rank updates is broadcast one by one", way("updates-gathered"))

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.lines import orders_of_ranks, text_of, texts, texts_of_ranks
+from nsysx.analyses.lines import code_of_ranks, orders_of_ranks, text_of, texts, texts_of_ranks
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, file_and_line, settings_of
@@ -163,8 +163,7 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
     )
     if dealt:
         told = f"{unlike} Each takes every n-th batch of an order in which neighbours are of unlike size ({in_short(dealt)})."
-        line = _code(texts(case.profile), dealt["file"], dealt["line"])
-        line = line or _code(texts_of_ranks(case.profile), dealt["file"], dealt["line"])
+        line = code_of_ranks(case.profile, dealt["file"], dealt["line"])
         return in_groups(line).into(replace(finding, detail=told, where=dict(dealt)))
     detail = f"{unlike} The rank is in the seed {decided_by(case.profile, order)} ({in_short(order)})."
     return in_one_order(case.profile, order).into(replace(finding, detail=detail, where=dict(order)))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nsysx.analyses.lines import text_of, texts, texts_of_ranks
+from nsysx.analyses.lines import code_of_ranks, texts, texts_of_ranks
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._job_bounds import LINES_OF_ATTENTION, LINES_TO_ATTENTION
@@ -68,7 +68,11 @@ def share_of_parts(profile: Profile) -> Share | None:
     noted = {
         (file, line) for source in (texts_of_ranks(profile), texts(profile)) for file in source for line in source[file]
     }
-    cuts = {where: text for where in sorted(noted) if _STRETCH.search(text := _text(profile, *where))}
+    cuts = {
+        (file, line): text
+        for file, line in sorted(noted)
+        if line.isdigit() and _STRETCH.search(text := code_of_ranks(profile, file, int(line)))
+    }
     if len(cuts) != 1:
         return None
     ((file, line), text) = next(iter(cuts.items()))
@@ -85,12 +89,6 @@ def zigzag(text: str, where: str) -> Share | None:
     return Share(
         f"{text[: cut.start()]}{parts}{text[cut.end() :]}  # tokens, targets and positions alike", world, where
     )
-
-
-def _text(profile: Profile, file: str, line: str) -> str:
-    sources = (texts(profile), texts_of_ranks(profile))
-    texts_there = (text_of(source, file, int(line)) for source in sources if line.isdigit())
-    return next(filter(None, texts_there), "").partition("  #")[0]
 
 
 class _LinesBefore(NamedTuple):

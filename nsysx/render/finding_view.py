@@ -100,8 +100,8 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         saving = told.now_ns - told.then_ns  # of one fact, one number
     cost = "" if finding.cost_ns_per_step is None else units.duration(finding.cost_ns_per_step)
     evidence = None
-    if _news(finding):
-        rows = _one_name(_news(finding))
+    if news := _news(finding):
+        rows = _one_name(news)
         names = {k: v for row in rows for k, v in row.items()}
         columns = tuple(
             Column(k, "Int64" if isinstance(v, int | float) else "String", "", "") for k, v in names.items()

@@ -81,40 +81,30 @@ def test_what_is_reduced_is_told_with_its_code(text: str, what: str, paste: str,
     assert found.fix.startswith(f"Reduce these {what} in one all_reduce") and paste in found.paste
 
 
-def test_lines_that_take_and_read_the_values_go_with_the_line_that_reduces_them(tmp_path: Path) -> None:
-    def body(program: Lined, number: int) -> None:
-        trains(program, number)
-        for _ in range(ROUNDS):
-            with program.line(30, "clip"):
-                program.host(30)
-                program.launch(3, "reduce_kernel")
-            with program.line(31, "clip"):
-                program.host(60)
-                meets(program, 4)
-            with program.line(32, "clip"):
-                program.sync()
+def in_three_lines(program: Lined, number: int) -> None:
+    """A step that takes, reduces and reads each value in a line of its own."""
+    trains(program, number)
+    for _ in range(ROUNDS):
+        with program.line(30, "clip"):
+            program.host(30)
+            program.launch(3, "reduce_kernel")
+        with program.line(31, "clip"):
+            program.host(60)
+            meets(program, 4)
+        with program.line(32, "clip"):
+            program.sync()
 
+
+def test_lines_that_take_and_read_the_values_go_with_the_line_that_reduces_them(tmp_path: Path) -> None:
     source = {30: "n = p.grad.norm()", 31: "n = n.full_tensor()", 32: "norms.append(n.item())"}
-    (found,) = told(Lined(source).run(body), tmp_path)
+    (found,) = told(Lined(source).run(in_three_lines), tmp_path)
     assert found.where["line"] == 31 and found.saving.likely_ns == pytest.approx(ROUNDS * 120_000, rel=0.25)
     assert "grads = [p.grad.to_local() for p in model.parameters()]" in found.paste
 
 
 def test_what_scales_gradients_is_never_told_to_be_reduced_rarely_nor_packed_as_tensors(tmp_path: Path) -> None:
-    def body(program: Lined, number: int) -> None:
-        trains(program, number)
-        for _ in range(ROUNDS):
-            with program.line(30, "clip"):
-                program.host(30)
-                program.launch(3, "reduce_kernel")
-            with program.line(31, "clip"):
-                program.host(60)
-                meets(program, 4)
-            with program.line(32, "clip"):
-                program.sync()
-
     source = {30: "sq = torch.linalg.vector_norm(p.grad).square()", 31: "dist.all_reduce(sq)", 32: "total += sq.item()"}
-    program = Lined(source).run(body)
+    program = Lined(source).run(in_three_lines)
     every = [f for f in program.summary(tmp_path).findings or () if f.verdict == "found" and f.remedies]
     of_line = [f for f in every if f.where.get("line") in source and f.code in ("NSX123", "NSX127")]
     assert {"NSX123", "NSX127"} == {f.code for f in of_line}
