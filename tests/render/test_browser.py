@@ -10,7 +10,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,22 +88,16 @@ def visit(
 
 
 def unfold(browser) -> None:
-    """Open every part of the page, as a reader does with a click, scripts or not.
+    """Open every part of the page, as a reader does with a click, scripts of the page on or off.
 
-    The page's script may still be drawing, and the browser numbers its nodes anew then: what is gone is asked for again.
+    In one call, and by no number of a node: the browser numbers its nodes anew whenever it likes.
     """
-    from selenium.common.exceptions import WebDriverException
-
-    for _ in range(20):
-        root = browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
-        asked = {"nodeId": root, "selector": "details:not([open])"}
-        folded = browser.execute_cdp_cmd("DOM.querySelectorAll", asked)["nodeIds"]
-        if not folded:
-            return
-        for node in folded:
-            with suppress(WebDriverException):
-                browser.execute_cdp_cmd("DOM.setAttributeValue", {"nodeId": node, "name": "open", "value": ""})
-    raise AssertionError(f"{len(folded)} parts of the page do not open")
+    left = js(
+        browser,
+        "document.querySelectorAll('details').forEach(d => d.open = true);"
+        "return document.querySelectorAll('details:not([open])').length",
+    )
+    assert left == 0, f"{left} parts of the page do not open"
 
 
 def js(browser, code: str):
