@@ -77,6 +77,8 @@ class StepLimit(_Code):
 
 #: What the device does while host code and launches in flight keep it without work: one cause, so one name.
 AT_LAUNCHES: Final = "waiting for kernel launches"
+#: The same where one line of the program is behind most of it.
+AT_HOST_CODE: Final = "waiting for host code"
 
 
 class StepPart(_Code):

@@ -213,10 +213,9 @@ class Steps:
 class Verdict:
     """What limits the step: one code, one sentence, the numbers behind it, and their scope.
 
-    ``parts`` are where the time of the device goes, by the parts of ``judging.limits`` (ns of one step, or of the whole window without
-    steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the profiler if that differs
-    enough, else None, ``timed_ns`` the bare one if no replay divides it. ``estimated``: the bare step was not measured. ``host``: what
-    launches the kernels, in words. ``late_rank``: the rank that the others wait for, if named. ``line``: that of most of the GPU's work.
+    ``parts``: where the device's time goes, by `StepPart` (ns of one step, or of the whole window without steps); they sum to ``step_ns``,
+    the step that the sentence speaks of. ``recorded_ns``: as recorded, if that differs enough; ``timed_ns``: bare, if no replay divides
+    it; ``estimated``: not measured bare. ``line``: that of most of the GPU's work; ``idle_line``: of most idle time if host-bound.
     """
 
     code: str
@@ -230,6 +229,7 @@ class Verdict:
     host: str = "Python"
     late_rank: int | None = None
     line: Row = field(default_factory=dict)
+    idle_line: Row = field(default_factory=dict)
     timed_ns: int | None = None
 
 

@@ -24,7 +24,7 @@ from nsysx.answer.answer_bounds import (
     SAME_WORK_SHARE,
     SMALL_PART_SHARE,
 )
-from nsysx.catalogue import FAMILIES, Paint, StepLimit
+from nsysx.catalogue import AT_HOST_CODE, FAMILIES, Paint, StepLimit
 from nsysx.catalogue import StepPart as Code
 from nsysx.events import kernel_names
 from nsysx.findings import nsx120_mask_work
@@ -89,7 +89,8 @@ def merged(parts: Iterable[BarPart], total: float) -> tuple[BarPart, ...]:
 def step_parts(summary: Summary) -> list[BarPart]:
     """Return what the busiest GPU does in one step and what it waits for, in the verdict's order, without empty parts.
 
-    Host code and launches on their way are one part, because they are one cause and the sentence gives one number for them.
+    Host code and launches on their way are one part, because they are one cause and the sentence gives one number for them. Where it says
+    at which line the host is, launches are not what the GPU waits for.
     """
     said = summary.verdict
     host, launch = (said.parts.get(part, 0) for part in (Code.HOST, Code.LAUNCH))
@@ -97,6 +98,7 @@ def step_parts(summary: Summary) -> list[BarPart]:
     for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
+            label = AT_HOST_CODE if part == Code.HOST and said.idle_line else label
             parts.append(BarPart(label, ns, kind, idle))
     return parts
 

@@ -158,6 +158,12 @@ def _parts(case: Case) -> pl.DataFrame:
     return ranges.filter(pl.col("own") & within & (pl.col("process") == case.profile.process))["name", "cls"]
 
 
+def no_graphs(case: Case) -> bool:
+    """Return whether a CUDA graph of this program's launches is ruled out: by what a wrapper's hooks do, or by a condition of graphs."""
+    tested = ((need, need.test(case)[0]) for need in _needs.GRAPH)
+    return _wrapped(case) is not None or any(state == "violated" and not need.mend for need, state in tested)
+
+
 def _no_graph(case: Case) -> Fix | None:
     """Return what to do where a CUDA graph of the model is ruled out, or cannot be judged; None where it is not."""
     tested = [(need, *need.test(case)) for need in _needs.GRAPH]

@@ -25,8 +25,9 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.replay.engine import idle_of
+from nsysx.replay.engine import Replay, idle_of, replay_of
 from nsysx.replay.held_lines import pauses
+from nsysx.replay.late_causes import late_rank_of
 
 
 class _HeldCode(NamedTuple):
@@ -78,7 +79,20 @@ def _usual_ns(profile: Profile, gaps: pl.DataFrame) -> float:
 
 
 def idle_ns(profile: Profile) -> float:
-    """Return how long the shown device idles in all steady steps for the host code before these calls (ns, without tracing)."""
+    """Return how long the shown device idles in all steady steps for the host code before these calls (ns, without tracing).
+
+    What was waiting in collectives for a later rank idles for such code as the device of that rank does.
+    """
+    held_ns, replay = _idle_ns(profile), replay_of(profile)
+    share = replay.turned_share if isinstance(replay, Replay) else 0.0
+    late = late_rank_of(profile) if share else None
+    if late is None:
+        return held_ns
+    here, there = (int(each.once(idle_of)["real_ns"].sum()) for each in (profile, late))
+    return (1 - share) * held_ns + share * here * _idle_ns(late) / max(there, 1)
+
+
+def _idle_ns(profile: Profile) -> float:
     idle = profile.once(idle_of)
     idle = idle.filter((idle["cause"] == Cause.HOST_CODE.number) & (idle["ns"] > 0))
     total = 0.0

@@ -37,7 +37,7 @@ from nsysx.analyses import host_lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings import _needs, _pasted, _requests
 from nsysx.findings._case import SITE, Case, Rule, Saving, calls_of
-from nsysx.findings._fewer_launches import graph_advice
+from nsysx.findings._fewer_launches import graph_advice, no_graphs
 from nsysx.findings._finding_bounds import LAUNCH_BOUND_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._held import held, idle_ns
@@ -45,6 +45,7 @@ from nsysx.findings._lines import calling_networks
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
+from nsysx.judging import line_of_most
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -109,7 +110,7 @@ def check(case: Case) -> list[Finding]:
         mended = case.worth(RemoveWaits(inside))
         unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, StepPart.SYNC), bound=True)
         unblocked = _fused(case, unblocked)
-    if worth.likely_ns is not None:
+    if worth.likely_ns is not None and not no_graphs(case):
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:
             whole = case.worth(graph, RemoveWaits(), bound=True)
@@ -117,7 +118,9 @@ def check(case: Case) -> list[Finding]:
                 detail += f" Without the waits it saves {units.duration(whole.likely_ns)}."
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
-    title = f"The GPU idles {units.duration(cost)} {case.per} waiting for kernel launches"
+    title = f"The GPU idles {units.duration(cost)} {case.per} waiting for kernel launches{_mostly_at(case, cost)}"
+    if case.notable(other):  # the step's picture has both as one part
+        title += f", and {units.duration(other)} for other host code"
     where = _place(case)
     if _requests.served(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
@@ -160,6 +163,13 @@ def _described(case: Case, cost: int, other: int) -> str:
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU idles, waiting for {case.program.host} to launch kernels: "
         f"{units.count(launches / case.steps)} a step{each}.{beside}"
     )
+
+
+def _mostly_at(case: Case, cost: int) -> str:
+    """Return the place at which the GPU waits for most of these launches, ", mostly in train.py:31"; "" where none has so much."""
+    line = line_of_most.idle(case.profile)
+    idle = case.taken_by(part for part in StepPart if part.idle)
+    return f", mostly in {line.short}" if line is not None and 2 * line.share * idle > cost else ""
 
 
 def _fused(case: Case, worth: Saving) -> Saving:

@@ -16,6 +16,7 @@ from nsysx.events.device_activity import CLASSES
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
 from nsysx.judging.judging_bounds import (
     GPU_AT_LINE_SHARE,
     IDLE_AT_LINE_SHARE,
@@ -23,11 +24,13 @@ from nsysx.judging.judging_bounds import (
     MUCH_OF_FUNCTION_SHARE,
     WHOLE_AT_LINE_SHARE,
 )
-from nsysx.replay.engine import idle_of
+from nsysx.replay.engine import Replay, idle_of, replay_of
 from nsysx.replay.idle_lines import by_line
+from nsysx.replay.late_causes import late_rank_of
 
 #: What Python calls the code of a file outside of functions.
 TOP_OF_FILE = "<module>"
+_SITE = ("file", "line", "function")
 
 
 class LineShare(NamedTuple):
@@ -66,14 +69,29 @@ Place = LineShare | FunctionShare
 def idle(profile: Profile) -> Place | None:
     """Return the line at which the device idles most, of all its idle time without tracing; else the function.
 
-    None where neither has 40 % of it, or lines were not recorded.
+    What was waiting in collectives for a later rank is idle at the lines of that rank. None where neither has 40 % of it, or lines
+    were not recorded.
     """
-    lines = profile.code()
-    if lines is None or not profile.recorded("runtime"):
+    if profile.code() is None or not profile.recorded("runtime"):
         return None
-    idle_by_line, whole = by_line(profile), int(profile.once(idle_of)["real_ns"].sum())
-    stack, ns = idle_by_line["stack"].to_numpy(), np.rint(idle_by_line["real_ns"].to_numpy()).astype(np.int64)
-    return _place_with_share(lines, stack, ns, whole, IDLE_AT_LINE_SHARE)
+    sites = _idle_at_sites(profile)
+    replay = replay_of(profile)
+    share = replay.turned_share if isinstance(replay, Replay) else 0.0
+    late = late_rank_of(profile) if share else None
+    if late is not None and late.code() is not None:
+        theirs = _idle_at_sites(late).with_columns(pl.col("ns") * share)
+        every = pl.concat([sites.with_columns(pl.col("ns") * (1 - share)), theirs])
+        sites = every.group_by(_SITE, maintain_order=True).agg(pl.col("ns").sum())
+    return _place_with_share(sites, 1.0, IDLE_AT_LINE_SHARE)
+
+
+def _idle_at_sites(profile: Profile) -> pl.DataFrame:
+    """Return the lines at which the shown device idles, as of `_at_sites`, with the share of all its idle time as ``ns``."""
+    lines, whole = profile.code(), int(profile.once(idle_of)["real_ns"].sum())
+    assert lines is not None
+    idle_by_line = by_line(profile)
+    sites = _at_sites(lines, idle_by_line["stack"].to_numpy(), idle_by_line["real_ns"].to_numpy())
+    return sites.with_columns(pl.col("ns") / max(whole, 1))
 
 
 def gpu_work(profile: Profile, process: int, device: int) -> Place | None:
@@ -88,9 +106,8 @@ def gpu_work(profile: Profile, process: int, device: int) -> Place | None:
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     compute = (ops["cls"] != DeviceActivity.COMM.value).to_numpy()
-    most = _place_with_share(
-        lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE
-    )
+    sites = _at_sites(lines, lines.op[ops["op"].to_numpy()][compute], ns[compute])
+    most = _place_with_share(sites, int(ns.sum()), GPU_AT_LINE_SHARE)
     return most if most is not None and most.share < WHOLE_AT_LINE_SHARE else None
 
 
@@ -110,7 +127,8 @@ def communication(profile: Profile, process: int, device: int) -> Place | None:
     comm, compute = (1 << CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
     alone = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
     exposed = activity.within(alone, begin, np.maximum(begin, end))
-    return _place_with_share(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
+    sites = _at_sites(lines, lines.op[ops["op"].to_numpy()], exposed)
+    return _place_with_share(sites, int(exposed.sum()), GPU_AT_LINE_SHARE)
 
 
 def copies(profile: Profile, process: int, device: int) -> Place | None:
@@ -124,31 +142,33 @@ def copies(profile: Profile, process: int, device: int) -> Place | None:
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ops = ops.filter(ops["op_kind"] == "memcpy")
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    return _place_with_share(lines, lines.op[ops["op"].to_numpy()], ns, int(ns.sum()), GPU_AT_LINE_SHARE)
+    return _place_with_share(_at_sites(lines, lines.op[ops["op"].to_numpy()], ns), int(ns.sum()), GPU_AT_LINE_SHARE)
 
 
-def _place_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> Place | None:
-    line = _line_with_share(lines, stack, ns, whole, least_share)
-    return line if line is not None else _function_with_share(lines, stack, ns, whole, least_share)
+def _at_sites(lines: CodeLines, stack: I64, ns: I64 | F64) -> pl.DataFrame:
+    """Return the lines that some time is at: file, line, function, ns."""
+    row = lines.places_of(stack)
+    noted = row >= 0
+    sums = np.bincount(row[noted], ns[noted], minlength=lines.places.height)
+    return lines.places.select(_SITE).with_columns(ns=pl.Series(sums, dtype=pl.Float64)).filter(pl.col("ns") > 0)
 
 
-def _function_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> FunctionShare | None:
+def _place_with_share(sites: pl.DataFrame, whole: float, least_share: float) -> Place | None:
+    if not whole or not sites.height:
+        return None
+    line = _line_with_share(sites, whole, least_share)
+    return line if line is not None else _function_with_share(sites, whole, least_share)
+
+
+def _function_with_share(sites: pl.DataFrame, whole: float, least_share: float) -> FunctionShare | None:
     """Return the function that has most of some time in its own lines; of these it names those that have much of that.
 
     Code at the top of a file is no function, and lines far apart are no place.
     """
-    row = lines.places_of(stack)
-    noted = row >= 0
-    if not whole or not noted.any():
-        return None
-    sums = lookup.totals(row[noted], ns[noted], lines.places.height)
-    of_lines = lines.places.with_columns(ns=pl.Series(sums)).filter(pl.col("ns") > 0)
-    functions = of_lines.group_by("file", "function", maintain_order=True).agg(pl.col("ns").sum())
+    functions = sites.group_by("file", "function", maintain_order=True).agg(pl.col("ns").sum())
     functions = functions.sort("ns", "file", "function", descending=[True, False, False])
-    if not functions.height:
-        return None
     file, function, most = functions.row(0)
-    inside = of_lines.filter((of_lines["file"] == file) & (of_lines["function"] == function))
+    inside = sites.filter((sites["file"] == file) & (sites["function"] == function))
     named = inside.filter(inside["ns"] >= MUCH_OF_FUNCTION_SHARE * most)["line"].to_numpy()
     if most < least_share * whole or function == TOP_OF_FILE or named.max() - named.min() > LINES_OF_A_PLACE:
         return None
@@ -156,14 +176,6 @@ def _function_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, leas
     return FunctionShare(file, longest, float(most / whole), int(named.min()), int(named.max()), function)
 
 
-def _line_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> LineShare | None:
-    row = lines.places_of(stack)
-    noted = row >= 0
-    if not whole or not noted.any():
-        return None
-    sums = lookup.totals(row[noted], ns[noted], lines.places.height)
-    most = int(np.argmax(sums))
-    if sums[most] < least_share * whole:
-        return None
-    file, line = lines.places["file", "line"].row(most)
-    return LineShare(file, line, float(sums[most] / whole))
+def _line_with_share(sites: pl.DataFrame, whole: float, least_share: float) -> LineShare | None:
+    file, line, _, most = sites.row(int(np.argmax(sites["ns"].to_numpy())))
+    return LineShare(file, line, float(most / whole)) if most >= least_share * whole else None

@@ -22,7 +22,7 @@ from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE
 from nsysx.judging.limit_words import GPU_PARTS, divided
 from nsysx.judging.limits import WindowLimits, limits_of, worth
 from nsysx.judging.program import program_of
-from nsysx.model import Verdict
+from nsysx.model import Row, Verdict
 from nsysx.replay.engine import Withheld, unprofiled_of
 from nsysx.replay.tracing_costs import measured
 
@@ -68,8 +68,13 @@ def _judge(profile: Profile) -> Verdict:
         recorded_ns=recorded,
         estimated=limits.estimated,
         host=host,
-        line={} if line is None else {"file": line.file, "line": line.line},
+        line=_where(line),
+        idle_line=_where(line_of_most.idle(profile) if code == StepLimit.LAUNCH else None),
     )
+
+
+def _where(line: line_of_most.Place | None) -> Row:
+    return {} if line is None else {"file": line.file, "line": line.line}
 
 
 def _course(profile: Profile, limits: WindowLimits) -> str:

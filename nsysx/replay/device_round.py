@@ -19,7 +19,8 @@ class DeviceRound:
     """One round of a chain on its device (ns, over all steps): its length, the union of its GPU work, idle time by cause.
 
     ``exposed_comm_ns`` is the part of the union in which only communication runs. ``before``: op -> idle time that it ends. ``run`` is
-    the replay whose measured round it is. ``loading_ns`` is idle time that no op of the chain ends: see `bare_loading`.
+    the replay whose measured round it is. ``loading_ns`` is idle time that no op of the chain ends: see `bare_loading`. ``turned_ns`` is
+    idle time for the host of a later rank that was waiting in collectives as recorded: see `late_causes`.
     """
 
     whole_ns: int
@@ -29,6 +30,7 @@ class DeviceRound:
     before: dict[int, int]
     run: ReplayResult
     loading_ns: int = 0
+    turned_ns: int = 0
 
     def waiting_longer(self, ns: int) -> DeviceRound:
         """Return the round in which the device idles so much longer because the host waits for batches."""

@@ -202,6 +202,11 @@ class Replay:
         streams = (work[self._columns.op_stream == stream] for stream in range(self._columns.streams))
         return max((int(ns.sum()) for ns in streams), default=0) // self.steps
 
+    @property
+    def turned_share(self) -> float:
+        """The share of the idle time that was waiting in collectives as recorded, for the host of a later rank: see `late_causes`."""
+        return self._seen.turned_ns / max(self._seen.whole_ns - self._seen.busy_ns, 1)
+
     def covered(self, calls: pl.DataFrame) -> pl.Series:
         """Return for each of these calls, by its ``start_ns``, whether it begins in the replayed steps."""
         return calls["start_ns"].is_between(self.window.start_ns, self.window.end_ns, closed="left")

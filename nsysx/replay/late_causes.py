@@ -7,6 +7,7 @@ waiting is idle time: of its own launches, as far as its own calls tell. Its pee
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ def as_late_rank_idles(profile: Profile, chain: Chain, recorded: Columns, shown:
     ``recorded``: the columns of the round as recorded. It is as it is where no other rank is in the report, or none came later.
     """
     late = profile.once(_late_rank)
-    if not late:
+    if late is None:
         return shown
     before = on_device(chain, recorded, peers.communication(profile))
     waited = before.exposed_comm_ns - shown.exposed_comm_ns
@@ -38,16 +39,32 @@ def as_late_rank_idles(profile: Profile, chain: Chain, recorded: Columns, shown:
     if turned <= 0:
         return shown
     kept = 1 - turned / sum(now.values())
-    causes = {cause: round(ns * kept) + round(turned * late.get(cause, 0.0)) for cause, ns in now.items()}
+    causes = {cause: round(ns * kept) + round(turned * late.causes.get(cause, 0.0)) for cause, ns in now.items()}
     # Rounding leaves a few ns, which the largest takes.
     most = max(causes, key=lambda cause: causes[cause])
     causes[most] += sum(now.values()) - sum(causes.values())
     others = {name: ns for name, ns in shown.causes.items() if name not in {cause.value for cause in now}}
-    return replace(shown, causes=others | {cause.value: ns for cause, ns in causes.items() if ns > 0})
+    named = others | {cause.value: ns for cause, ns in causes.items() if ns > 0}
+    return replace(shown, causes=named, turned_ns=turned)
 
 
-def _late_rank(profile: Profile) -> dict[Cause, float]:
-    """Return why the device of the rank that comes last idles for its host, as shares; empty where the shown one comes last itself.
+def late_rank_of(profile: Profile) -> Profile | None:
+    """Return the profile with the rank shown that comes last; None where the shown one does itself, or no other rank is in the report."""
+    late = profile.once(_late_rank)
+    return (
+        None if late is None else next((each for each in peers.others(profile) if each.process == late.process), None)
+    )
+
+
+class _LateRank(NamedTuple):
+    """The rank that comes last, and why its device idles for its host, as shares."""
+
+    process: int
+    causes: dict[Cause, float]
+
+
+def _late_rank(profile: Profile) -> _LateRank | None:
+    """Return the rank that comes last; None where the shown one does itself, or its device does not idle for its host.
 
     Who comes last waits for nobody: it has the least time in collectives.
     """
@@ -56,7 +73,7 @@ def _late_rank(profile: Profile) -> dict[Cause, float]:
     times = {process: _in_collectives(profile, process) for process in peers.ranks(profile)}
     last = min(times, key=lambda process: (times[process], process), default=here)
     if here not in times or last == here or times[last] >= times[here]:
-        return {}
+        return None
     sums = dict.fromkeys(_UNTIL_LAUNCHED, 0)
     for device, start, end in having(windows, process=last)["device", "start_ns", "end_ns"].iter_rows():
         pieces = profile.ledgers.idle_of(last, device).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
@@ -66,7 +83,7 @@ def _late_rank(profile: Profile) -> dict[Cause, float]:
             if cause in sums:
                 sums[cause] += int(by_number[number])
     whole = sum(sums.values())
-    return {cause: ns / whole for cause, ns in sums.items()} if whole else {}
+    return _LateRank(last, {cause: ns / whole for cause, ns in sums.items()}) if whole else None
 
 
 def _in_collectives(profile: Profile, process: int) -> int:

@@ -239,6 +239,15 @@ def test_without_gpu_work_or_a_step_there_is_no_bar() -> None:
     assert [p.ns for p in bars.step_parts(replace(summary, verdict=empty))] == [5]
 
 
+@pytest.mark.parametrize(
+    ("line", "label"), [({}, "waiting for kernel launches"), ({"file": "a.py", "line": 3}, "waiting for host code")]
+)
+def test_what_a_gpu_waits_for_at_a_line_is_not_called_launches(line: dict[str, object], label: str) -> None:
+    summary: Summary = factory.summary()
+    held = replace(summary.verdict, parts={"host": 5, "launch": 2}, idle_line=line)
+    assert [(p.label, p.ns) for p in bars.step_parts(replace(summary, verdict=held))] == [(label, 7)]
+
+
 @pytest.mark.parametrize(("custom", "kernel"), [((True, False), 10), ((False, True), 20), ((False, False), 10)])
 def test_readings_are_of_a_kernel_of_the_programs_own_where_there_is_one(
     custom: tuple[bool, bool], kernel: int

@@ -225,6 +225,9 @@ def test_what_a_wrapper_wraps_is_compiled_before(tmp_path: Path, network: str, k
     assert finding.fix.startswith(told) and ("reduce-overhead" in finding.paste) == (
         network == "Net" and "All" in kernel
     )
+    assert ("A CUDA graph" in finding.detail) == (network == "Net" and "All" in kernel), (
+        "what is ruled out has no price"
+    )
     worth = finding.saving
     nothing = worth.likely_ns is not None and (worth.error_ns or 0) >= worth.likely_ns
     assert nothing == (network == "DistributedDataParallel"), "gradients of a compiled backward come all at its end"

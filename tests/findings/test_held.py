@@ -39,6 +39,8 @@ def test_launches_get_nothing_of_what_a_line_takes(tmp_path: Path) -> None:
     assert without.verdict == "found"
     assert 1_000 * US < (without.saving.likely_ns or 0) <= (without.saving.most_ns or 0) < 2_500 * US
     assert with_.verdict == "found", "the launches are still there"
+    assert "other host code" not in without.title
+    assert with_.title.partition(", and ")[2].endswith(" for other host code"), "the bar of the step has both as one"
     assert (with_.saving.likely_ns or 0) == pytest.approx(without.saving.likely_ns, rel=0.2)
     assert (with_.saving.most_ns or 0) < 2_800 * US, "not at best, either"
     assert (with_.cost_ns_per_step or 0) < 3_500 * US

@@ -582,7 +582,8 @@ def test_a_function_is_named_where_no_line_has_much(ns: dict[int, int], place: s
     )  # fmt: skip
     lines: Any = SimpleNamespace(places=places, places_of=lambda stacks: stacks)
     stack, times = np.array(list(ns)), np.array(list(ns.values()))
-    found = line_of_most._place_with_share(lines, stack, times, int(times.sum()), 0.4)
+    sites = line_of_most._at_sites(lines, stack, times)
+    found = line_of_most._place_with_share(sites, int(times.sum()), 0.4)
     assert (found.short if found else None) == place
     assert found is None or found.line == 3
 
@@ -856,6 +857,36 @@ def test_the_line_with_much_of_the_idle_time_is_named(
     assert line_of_most.idle(profile) is None
     profile.recorded, profile.code = lambda _: True, lambda: None
     assert line_of_most.idle(profile) is None
+
+
+@pytest.mark.parametrize(
+    ("turned", "line", "share"),
+    [(0.0, "net.py:7", 0.6), (0.1, "net.py:7", 0.54), (0.6, "train.py:3", 0.54 + 0.016), (1.0, "train.py:3", 0.9)],
+)
+def test_what_was_waiting_for_a_later_rank_is_idle_at_its_lines(
+    monkeypatch: pytest.MonkeyPatch, turned: float, line: str, share: float
+) -> None:
+    """Of the shown idle time 4 % are at the first line and 60 % at the second; the later rank has 90 % at the first, by another row."""
+
+    def rank(stacks: dict[int, int], files: list[tuple[str, int]]) -> Any:
+        places = pl.DataFrame([(*file, "f") for file in files], schema=["file", "line", "function"], orient="row")
+        pieces = pl.DataFrame({"stack": list(stacks), "real_ns": [float(ns) for ns in stacks.values()]})
+        return SimpleNamespace(
+            code=lambda: SimpleNamespace(places=places, places_of=lambda stack: stack),
+            recorded=lambda _: True,
+            once=lambda _: pieces,
+            pieces=pieces,
+        )
+
+    replay = object.__new__(line_of_most.Replay)
+    monkeypatch.setattr(line_of_most.Replay, "turned_share", turned)
+    files = [("/job/train.py", 3), ("/job/net.py", 7)]
+    here, late = rank({0: 40, 1: 600, -1: 360}, files), rank({1: 180, -1: 20}, files[::-1])
+    monkeypatch.setattr(line_of_most, "by_line", lambda profile: profile.pieces)
+    monkeypatch.setattr(line_of_most, "replay_of", lambda _: replay)
+    monkeypatch.setattr(line_of_most, "late_rank_of", lambda _: late)
+    found = line_of_most.idle(here)
+    assert found is not None and (found.short, round(found.share, 6)) == (line, round(share, 6))
 
 
 WORK, WHOLE = int(np.ceil(1_000 * GPU_AT_LINE_SHARE)), int(1_000 * WHOLE_AT_LINE_SHARE)

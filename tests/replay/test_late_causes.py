@@ -30,8 +30,12 @@ def round_of(exposed: int, **causes: int) -> DeviceRound:
 def told(
     profile: Profile, recorded: DeviceRound, shown: DeviceRound, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, int]:
+    return turned(profile, recorded, shown, monkeypatch).causes
+
+
+def turned(profile: Profile, recorded: DeviceRound, shown: DeviceRound, monkeypatch: pytest.MonkeyPatch) -> DeviceRound:
     monkeypatch.setattr(late_causes, "on_device", lambda *_: recorded)
-    return late_causes.as_late_rank_idles(profile, NOTHING, NOTHING, shown).causes
+    return late_causes.as_late_rank_idles(profile, NOTHING, NOTHING, shown)
 
 
 def test_what_was_waiting_idles_for_the_host_code_of_the_late_rank(
@@ -45,6 +49,11 @@ def test_what_was_waiting_idles_for_the_host_code_of_the_late_rank(
     # Idle time that the recording has stays what it is: only 200 more are waiting that was.
     kept = told(profile, round_of(900, **{LATENCY: 400, GAP: 50}), shown, monkeypatch)
     assert kept[LATENCY] >= 400 and sum(kept.values()) == 650
+    # How much of it turned is known, and so is whose host it is for.
+    assert turned(profile, round_of(900, **{GAP: 50}), shown, monkeypatch).turned_ns == 600
+    assert turned(profile, round_of(900, **{LATENCY: 400, GAP: 50}), shown, monkeypatch).turned_ns == 200
+    late = late_causes.late_rank_of(profile)
+    assert late is not None and [late] == [*peers.others(profile)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,8 @@ def test_idle_time_that_was_no_waiting_keeps_its_causes(
     shown, profile = round_of(20, **{LATENCY: 600, GAP: 50}), of_ranks(tmp_path, (1, 20))
     if itself:
         (profile,) = peers.others(profile)
-    assert told(profile, recorded, shown, monkeypatch) == shown.causes
+    assert turned(profile, recorded, shown, monkeypatch) == shown and shown.turned_ns == 0
+    assert (late_causes.late_rank_of(profile) is None) == itself
 
 
 def test_a_rank_of_its_own_report_alone_keeps_its_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
