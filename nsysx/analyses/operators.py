@@ -109,7 +109,7 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.coalesce("caller", "caller_right"),
     ).with_columns(
         tflops=pl.when(time > 0).then(pl.col("flops") / time / 1e3),
-        peak_share=pl.when(time > 0).then(pl.col("ideal_ns") / time),
+        peak_share=pl.when(time > 0).then((pl.col("ideal_ns") / time).clip(upper_bound=1.0)),
     )
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)

@@ -150,17 +150,24 @@ def test_a_recomputed_forward_counts_for_the_gpu_and_not_for_the_model(tmp_path:
     assert step["mfu"] == pytest.approx(100 * US / step["step_ns"])
 
 
-def test_attention_of_16_bits_is_held_against_the_peak_of_16_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("took_us", "share"), [(100, 0.5), (50, 1), (40, 0.625), (20, 1)])
+def test_attention_of_16_bits_is_held_against_the_peak_of_16_bits(tmp_path: Path, took_us: int, share: float) -> None:
+    """In full it takes 50 us at the peak: what took less has a causal mask, and is held against half. No share is above 1."""
+
     def attends(program: Program, number: int) -> None:
         assert isinstance(program, Torch)
         linear(program)
         qkv = ", ".join(["[1, 10, 500, 100]"] * 3)
         with program.op("aten::_scaled_dot_product_cudnn_attention", f"[{qkv}, [], []]"):
-            program.launch(100, ATTENTION)
+            program.launch(took_us, ATTENTION)
 
-    rows = table(summary(Torch().steps(attends), tmp_path), "operators")
-    one = next(r for r in rows if "attention" in str(r["name"]))
-    assert one["number_format"] == "16 bits" and one["peak_share"] == pytest.approx(0.5)
+    found = summary(Torch().steps(attends), tmp_path)
+    one = next(r for r in table(found, "operators") if "attention" in str(r["name"]))
+    assert one["number_format"] == "16 bits" and one["peak_share"] == pytest.approx(share)
+    step = next(r for r in table(found, "flops") if r["by"] == "step")
+    asked_us = 100 + (50 if took_us >= 50 else 25)
+    assert step["peak_share"] == pytest.approx(min(asked_us / (100 + took_us), 1))
+    assert step["mfu"] == pytest.approx(150 * US / step["step_ns"]), "the model asks for all of it"
 
 
 def test_a_convolution_gets_the_size_of_its_result_from_who_takes_it(tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ from nsysx.rows import Column
 
 #: Kernels that do fewer operations than the sizes say: Winograd's minimal filtering.
 _FEWER = re.compile("winograd", re.IGNORECASE)
-#: Attention counts in full, but a causal mask, which is no tensor, leaves half.
-_ATTENTION = re.compile(r"_scaled_dot_product|_flash_att|_efficient_attention|_flash_attn")
+_ATTENTION = re.compile(operator_work.ATTENTION)
 
 COLUMNS = (
     Column("name", "String", "", "operator, null for work outside of all"),

@@ -23,6 +23,8 @@ CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 #: bf16 or fp16: what a name does not tell.
 HALF = "16 bits"
 _EITHER = r"wgmma_f16|_f16_"
+#: Attention counts in full, but a causal mask, which is no tensor, leaves half.
+ATTENTION = r"_scaled_dot_product|_flash_att|_efficient_attention|_flash_attn"
 
 #: Kernel names that tell which gradient of a convolution they compute; layout conversions belong to either.
 _GRADIENTS = {"input": "dgrad", "weight": "wgrad", "layout": "[nN](chw|hwc)To"}
@@ -183,10 +185,15 @@ def peaks(profile: Profile) -> dict[str, Peak]:
 
 
 def with_ideal(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ideal_ns``: how long the operations take at the speed of the fastest product of their format; null if unknown."""
+    """Add ``asked_ns``: how long the operations take at the speed of the fastest product of their format; null if unknown.
+
+    And ``ideal_ns``: the same, of attention that took less than that half of it, as a causal mask leaves.
+    """
     rate = {name: peak.flops_per_s for name, peak in profile.once(peaks).items()}
     per_s = pl.col("number_format").replace_strict(rate, default=None, return_dtype=pl.Float64)
-    return rows.with_columns(ideal_ns=pl.col("flops") / per_s * 1e9)
+    asked = pl.col("flops") / per_s * 1e9
+    halved = pl.col("name").str.contains(ATTENTION) & (asked > pl.col("gpu_ns"))
+    return rows.with_columns(asked_ns=asked, ideal_ns=pl.when(halved).then(asked / 2).otherwise(asked))
 
 
 def host_side(profile: Profile) -> pl.DataFrame:
