@@ -137,6 +137,9 @@ LEVELS_APART_TIMES = 1.5
 MOST_LEVELS = 4
 #: A mean that is off the usual length by no more than this share of it misleads nobody.
 MISLEADING_MEAN_SHARE = 0.05
+#: Steps of a level are spread, and its median is the length of few, if that is more than so many times the shortest, and the longest so
+#: many times the median. Chosen: an outlier to one side leaves the median usual.
+SPREAD_LEVEL_TIMES = 1.1
 #: Two steps alone are periodic if their distance is at least this, and their numbers are those that a loop asks for by modulo.
 TWO_STEPS_APART = 8
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsysx import units
-from nsysx.events.event_bounds import LEVELS_APART_TIMES, MISLEADING_MEAN_SHARE, MOST_LEVELS, TWO_STEPS_APART
+from nsysx.events.event_bounds import (
+    LEVELS_APART_TIMES,
+    MISLEADING_MEAN_SHARE,
+    MOST_LEVELS,
+    SPREAD_LEVEL_TIMES,
+    TWO_STEPS_APART,
+)
 from nsysx.events.trend import ordinal
 from nsysx.frames.intervals import I64
 
@@ -89,5 +95,13 @@ def note(of_lengths: tuple[Level, ...]) -> str:
     for level in of_lengths[1:]:
         several = level.count > 1 and level.every is None
         which = f"every {ordinal(level.every)} step" if level.every else f"{level.count} of {steps} steps"
-        rest.append(f"{which} take{'s' if not several else ''} {units.duration(level.median_ns)}")
-    return f"Usually {units.duration(of_lengths[0].median_ns)}; {', '.join(rest)}."
+        rest.append(f"{which} take{'s' if not several else ''} {_length(level)}")
+    return f"Usually {_length(of_lengths[0])}; {', '.join(rest)}."
+
+
+def _length(level: Level) -> str:
+    """Return how long steps of a level take: where they are spread to both sides, from the shortest to the longest."""
+    low, median, high = level.low_ns, level.median_ns, level.high_ns
+    if median > SPREAD_LEVEL_TIMES * low and high > SPREAD_LEVEL_TIMES * median:
+        return f"{units.duration(low)} to {units.duration(high)}"
+    return units.duration(median)

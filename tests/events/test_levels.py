@@ -42,6 +42,18 @@ def test_irregular_long_steps_are_counted() -> None:
     assert note(found) == "Usually 10.00 ms; 3 of 20 steps take 90.00 ms."
 
 
+@pytest.mark.parametrize(
+    ("usual", "said"),
+    [
+        ((70, 80, 96, 110, 126), "Usually 70.00 ms to 126.0 ms; 1 of 6 steps takes 20.00 ms."),
+        ((90, 96, 96, 98, 126), "Usually 96.00 ms; 1 of 6 steps takes 20.00 ms."),
+        ((70, 96, 96, 98, 99), "Usually 96.00 ms; 1 of 6 steps takes 20.00 ms."),
+    ],
+)
+def test_the_median_of_lengths_that_are_spread_is_not_usual(usual: tuple[float, ...], said: str) -> None:
+    assert note(of(*usual, 20)) == said
+
+
 def test_a_gap_in_the_rhythm_is_no_rhythm() -> None:
     assert of(*(90 if i in (4, 9, 19) else 10 for i in range(20)))[1].every is None
     assert of(*(90 if i in (9, 14, 19) else 10 for i in range(30)))[1].every is None  # none before and none after
