@@ -14,8 +14,11 @@ import numpy as np
 
 from nsysx.events.event_bounds import (
     ALONE_STEP_TIMES,
+    FAR_LONGER_TIMES,
     FEWEST_STEPS_AROUND,
     MOST_ALONE_SHARE,
+    MOST_FAR_LONGER_SHARE,
+    MOVED_MEAN_SHARE,
     USUAL_LINES_SHARE,
     WAITED_SHARE_OF_ALONE,
 )
@@ -54,3 +57,17 @@ def _at_usual_lines(record: Mapping[str, Any], count: int) -> bool:
     at_usual = sum(row[3] for row in places if row[4] is True)
     steps = noted.get("steps")
     return isinstance(steps, int) and steps <= count and at_usual >= USUAL_LINES_SHARE * noted["samples"]
+
+
+def few_longer(steps_ns: Sequence[int]) -> list[int]:
+    """Return the lengths of the few of many steps that take far longer than the others and move their mean; [] where there are none.
+
+    They stay in the mean, which is of no step then: whether they belong to the program is not known.
+    """
+    ns = np.array(steps_ns, np.int64)
+    if len(ns) < FEWEST_STEPS_AROUND:
+        return []
+    far = ns > FAR_LONGER_TIMES * np.median(ns)
+    if not 0 < far.sum() <= len(ns) * MOST_FAR_LONGER_SHARE or ns.mean() < (1 + MOVED_MEAN_SHARE) * ns[~far].mean():
+        return []
+    return sorted(ns[far].tolist())

@@ -11,6 +11,7 @@ from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
 from nsysx.events import bare, coverage
+from nsysx.events.bare_alone import few_longer
 from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
@@ -62,7 +63,13 @@ def _covered(summary: Summary) -> list[str]:
         else coverage.EVALUATION
     )
     names = {coverage.EVALUATION: near}  # what a network does between steps need be no evaluation
-    named = [f"{names.get(what, what)} {units.share(ns, loop)}" for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
+    much = [(ns, what) for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
+    # Steps that are not steady are counted in this line: the first, the last and those that carry marks, say nothing of the program.
+    named = [
+        f"{names.get(what, what)} {units.share(ns, loop)}"
+        for ns, what in much
+        if {what for _, what in much} != {coverage.OTHER}
+    ]
     real = summary.step.estimate
     more = None if real is None or (real.loop_ns or 0) < (1 + MEAN_LONGER) * real.step_ns else real.loop_ns
     if real is None and told is not None:  # it was measured, and only no replay comes near the recorded steps
@@ -75,16 +82,23 @@ def _covered(summary: Summary) -> list[str]:
 
 
 def _beside_the_step(summary: Summary) -> list[str]:
-    """Return single steps of many times the others that were timed, which are no part of the step."""
+    """Return the few steps of many times the others that were timed: which are no part of the step, or what it is without them."""
     real, scope = summary.step.estimate, summary.steps.scope
     if real is None or real.source != "in_process" or scope is None or len(scope.processes) != 1:
         return []
     record = next(iter(ids.records_of(summary.capture.probe, scope.processes[0])), {})
     apart = bare.left_alone(record, summary.capture)
-    if not apart:
+    timed = [*bare.lengths(record), *bare.after(record, summary.capture)]
+    inside = [] if apart or real.measured_steps != len(timed) else few_longer(timed)
+    if not apart and not inside:
         return []
-    took = units.span(units.duration(min(apart)), units.duration(max(apart)))
-    return [f"{len(apart)} of {real.measured_steps + len(apart)} unprofiled steps took {took}, not in it"]
+    told = apart or inside
+    took = units.span(units.duration(min(told)), units.duration(max(told)))
+    said = f"{len(told)} of {real.measured_steps + len(apart)} unprofiled steps took {took}"
+    if apart:
+        return [f"{said}, not in it"]
+    others = (sum(timed) - sum(inside)) / (len(timed) - len(inside))
+    return [f"{said}; {units.duration(others)} a step without {'it' if len(inside) == 1 else 'them'}"]
 
 
 #: What repeats need not be what the program calls a step.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nsysx.events import bare
+from nsysx.events.bare_alone import few_longer
 from nsysx.model import Capture
 
 MS = 1_000_000
@@ -78,3 +79,20 @@ def test_a_new_pass_of_a_loader_is_a_wait_for_its_batch() -> None:
     given = record()
     given["unrecorded_steps"]["fetch_ns"][11] = 150 * MS
     assert max(bare.lengths(given)) == 180 * MS and bare.left_alone(given, CAPTURE) == []
+
+
+@pytest.mark.parametrize(
+    ("long", "count", "told"),
+    [
+        ((200,), 50, [200]),
+        ((200, 150), 50, [150, 200]),
+        ((119,), 50, []),
+        ((200,), 19, []),
+        ((200,), 150, []),
+        ((200,) * 3, 53, []),
+    ],
+    ids=["one of 50", "two", "not twice", "of few steps", "a mean that hardly moves", "more than a few"],
+)
+def test_a_few_longer_steps_that_stay_in_the_mean_are_known(long: tuple[int, ...], count: int, told: list[int]) -> None:
+    lengths = [*[60 * MS] * (count - len(long)), *(each * MS for each in long)]
+    assert few_longer(lengths) == [each * MS for each in told]

@@ -107,6 +107,31 @@ def test_a_step_that_no_optimizer_ends_says_what_it_is(
     assert said == ([told] if told else [])
 
 
+@pytest.mark.parametrize(("long_ms", "told"), [((200,), True), ((), False)])
+def test_a_step_far_longer_than_the_others_is_told_beside_the_mean_that_holds_it(
+    long_ms: tuple[int, ...], told: bool
+) -> None:
+    summary = factory.summary()
+    assert summary.unprofiled is not None and summary.steps.scope is not None
+    lengths = [*[60_000_000] * (50 - len(long_ms)), *(ms * 1_000_000 for ms in long_ms)]
+    record = {
+        "pid": ids.pid_of(summary.steps.scope.processes[0]),
+        "unrecorded_steps": {"lengths_ns": lengths, "detached": True},
+    }
+    real = replace(summary.unprofiled, source="in_process", measured_steps=50)
+    summary = replace(summary, unprofiled=real, capture=replace(summary.capture, probe=(record,)))
+    said = [fact for fact in answer_words.build(summary).facts if "unprofiled steps took" in fact]
+    assert said == (["1 of 50 unprofiled steps took 200.0 ms; 60.00 ms a step without it"] if told else [])
+
+
+def test_steps_that_are_not_steady_are_only_counted() -> None:
+    """The first, the last and those that carry marks say nothing of the program."""
+    summary = factory.summary()
+    covered = {"wall_ns": 1000, "steady_ns": 880, "rest": [{"what": "other steps", "ns": 120}]}
+    said = answer_words.build(replace(summary, steps=replace(summary.steps, coverage=covered))).facts
+    assert not any("of the loop" in fact for fact in said)
+
+
 def test_one_time_costs_among_steady_steps_are_named() -> None:
     summary = factory.summary()
     covered = {"wall_ns": 1000, "steady_ns": 750, "rest": [{"what": "steps with a one-time cost", "ns": 250}]}
