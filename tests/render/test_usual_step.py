@@ -116,6 +116,7 @@ def test_a_step_far_longer_than_the_others_is_told_beside_the_mean_that_holds_it
     lengths = [*[60_000_000] * (50 - len(long_ms)), *(ms * 1_000_000 for ms in long_ms)]
     record = {
         "pid": ids.pid_of(summary.steps.scope.processes[0]),
+        "rank": 0,  # it may have waited for another one
         "unrecorded_steps": {"lengths_ns": lengths, "detached": True},
     }
     real = replace(summary.unprofiled, source="in_process", measured_steps=50)
