@@ -163,6 +163,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
         return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
     name, columns = _share_of(summary, chosen)
+    shown_by = _shown_by(chosen, name)
     steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
     shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
     if not shares:
@@ -173,16 +174,28 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(
             about,
             "likely",
-            f"{name} {spread}, in only {len(shares)} steady step{'s' if len(shares) > 1 else ''}.{more}",
+            f"{shown_by}{name} {spread}, in only {len(shares)} steady step{'s' if len(shares) > 1 else ''}.{more}",
         )
     if summary.verdict.code == StepLimit.COMM and len(summary.typed_rows(rank_table.ROWS)) < 2:
-        alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
+        alone = (
+            f"{shown_by}{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
+        )
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
     seen = chosen is not None and any("setting" in row and row.get("leads") for row in chosen.evidence)
     of_steps = name, columns, spread
-    return _of_all_steps(summary, steady, of_steps, more, is_set=_is_set(chosen), seen_in_settings=seen)
+    shown = _of_all_steps(summary, steady, of_steps, more, is_set=_is_set(chosen), seen_in_settings=seen)
+    return replace(shown, reason=f"{shown_by}{shown.reason}")
+
+
+def _shown_by(chosen: Finding | None, name: str) -> str:
+    """Return what shows the cause, as a sentence before that on the share that the limit takes; of a GPU that waits both are one.
+
+    How busy a GPU is shows that its work limits the step, and not that any of that can go.
+    """
+    rests_on = "" if chosen is None else rule_of(chosen.code).rests_on
+    return rests_on and f"{rests_on}{'; ' if name in (_IDLE[0], _WAITING[0]) else '. '}"
 
 
 def _of_the_loop(chosen: Finding) -> bool:

@@ -25,6 +25,8 @@ class Rule(NamedTuple):
     ``direct``: how direct its evidence is of where the time goes. Of two findings about the same time the more direct one counts
     it: 3 a cause that was recorded (loader, allocator, checkpoint, rounds), 2 calls, kernels or lines, 1 what is left of a part.
 
+    ``rests_on``: what shows its cause, as a sentence without its end, where that is not how long the GPU works or waits.
+
     ``tries``: the changes that ``nsysx try`` makes where it is found, by name: those that it advises, others like them, and bounds.
     """
 
@@ -41,4 +43,5 @@ class Rule(NamedTuple):
     reading: bool = False
     same_time: tuple[str, ...] = ()
     direct: int = 2
+    rests_on: str = ""
     tries: tuple[str, ...] = ()

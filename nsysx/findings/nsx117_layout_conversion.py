@@ -44,6 +44,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     tries=("cudnn-benchmark", "channels-last"),
+    rests_on="The converting kernels were recorded",
 )
 REQUIRES = ("kernels",)
 _CHANNELS_LAST = Fix.by_name("channels-last")

@@ -53,6 +53,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     picture="masks",
+    rests_on="The kernels of masks were recorded",
 )
 REQUIRES = ("kernels",)
 #: One kernel, and the operation that it comes from; per step.

@@ -55,6 +55,7 @@ RULE = Rule(
     about=StepLimit.LAUNCH,
     leads=True,
     tries=("gc-freeze",),
+    rests_on="The host was seen at this line",
 )
 REQUIRES = ("steps",)
 _PLACE = ["file", "line", "function"]

@@ -80,6 +80,7 @@ RULE = Rule(
     about=StepLimit.LAUNCH,
     leads=True,
     direct=3,
+    rests_on="The rounds were recorded call by call",
 )
 REQUIRES = ("steps", "gpu", "waits")
 #: Phases of a step that trains, and of rounds that only ask a network.

@@ -32,7 +32,13 @@ from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._found import Found
 from nsysx.model import Finding, Row
 
-RULE = Rule("NSX127", "costly-settings", "Settings that only cost time", direct=3)
+RULE = Rule(
+    "NSX127",
+    "costly-settings",
+    "Settings that only cost time",
+    direct=3,
+    rests_on="It was seen in the running program",
+)
 
 
 def check(case: Case) -> list[Finding]:

@@ -112,6 +112,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     leads=True,
+    rests_on="The operators of these lines were recorded",
 )
 REQUIRES = ("steps", "kernels")
 #: Kernels that compute little for what they move.

@@ -50,7 +50,13 @@ from nsysx.model import Finding
 from nsysx.replay.engine import Edit, ScaleOps
 
 RULE = Rule(
-    "NSX133", "fixed-mask", "Attention with a fixed mask", cause=(StepPart.WORK,), about=StepLimit.GPU, leads=True
+    "NSX133",
+    "fixed-mask",
+    "Attention with a fixed mask",
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
+    leads=True,
+    rests_on="Its masks were recorded",
 )
 REQUIRES = ("operators", "kernels")
 _FUSED = r"scaled_dot_product_(?:cudnn|efficient|flash)|_(?:efficient|flash)_attention"

@@ -46,7 +46,15 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 from nsysx.roofline.element_types import OF_FORMAT
 
-RULE = Rule("NSX134", "odd-sizes", "Products of odd sizes", cause=(StepPart.WORK,), about=StepLimit.GPU, leads=True)
+RULE = Rule(
+    "NSX134",
+    "odd-sizes",
+    "Products of odd sizes",
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
+    leads=True,
+    rests_on="The sizes of its operators were recorded",
+)
 REQUIRES = ("operators", "kernels")
 _PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"
 

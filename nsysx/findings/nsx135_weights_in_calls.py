@@ -57,6 +57,7 @@ RULE = Rule(
     cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH),
     about=StepLimit.GPU,
     leads=True,
+    rests_on="What makes these weights was followed",
 )
 REQUIRES = ("steps", "gpu")
 _ONCE = "constants = make(inputs)  # once, before the loop: only what never changes"

@@ -94,11 +94,11 @@ def _beside_the_step(summary: Summary) -> list[str]:
         return []
     told = apart or inside
     took = units.span(units.duration(min(told)), units.duration(max(told)))
-    said = f"{len(told)} of {real.measured_steps + len(apart)} unprofiled steps took {took}"
+    words = f"{len(told)} of {real.measured_steps + len(apart)} unprofiled steps took {took}"
     if apart:
-        return [f"{said}, not in it"]
+        return [f"{words}, not in it"]
     others = (sum(timed) - sum(inside)) / (len(timed) - len(inside))
-    return [f"{said}; {units.duration(others)} a step without {'it' if len(inside) == 1 else 'them'}"]
+    return [f"{words}; {units.duration(others)} a step without {'it' if len(inside) == 1 else 'them'}"]
 
 
 #: What repeats need not be what the program calls a step.

@@ -209,10 +209,11 @@ def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_
 @pytest.mark.parametrize(
     ("code", "limit", "said"),
     [
-        ("NSX131", StepLimit.COMM, "GPU computing"),
+        ("NSX131", StepLimit.COMM, "The operators of these lines were recorded. GPU computing"),
         ("NSX110", StepLimit.COMM, "Exposed communication"),
-        ("NSX123", StepLimit.COMM, "GPU idle or in exposed communication"),
-        ("NSX131", StepLimit.GPU, "GPU busy"),
+        ("NSX123", StepLimit.COMM, "The host was seen at this line; GPU idle or in exposed communication"),
+        ("NSX131", StepLimit.GPU, "The operators of these lines were recorded. GPU busy"),
+        ("NSX112", StepLimit.GPU, "GPU busy"),
     ],
 )
 def test_a_change_of_other_work_beside_communication_rests_on_where_that_shows(
