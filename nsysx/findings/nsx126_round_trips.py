@@ -5,8 +5,8 @@ What it means
     a few launches, the CPU waits for the result, and only then come the next ones. No launch can be made ahead, so each round
     costs its launches, its copy and its wakeup, however fast the kernels are. A CUDA graph makes each round shorter; fewer rounds
     help more, because one round for many inputs makes as many launches as a round for one input.
-    The saving removes all rounds but one with their kernels. It is an upper bound: a question that depends on the answer before it
-    cannot be asked earlier, and one large kernel may take longer than one of many small ones.
+    The saving removes all rounds but one with their kernels, except products of groups of rows. It is an upper bound: a question that
+    depends on the answer before it cannot be asked earlier, and one large kernel may take longer than one of many small ones.
     The same inside a module: an expert layer that asks for each expert which rows are its own (nonzero) does in sixteen rounds,
     forward and backward, what one sort and one batched product do at once.
     An optimizer that keeps pairs of old vectors (L-BFGS) reads two numbers of each for a direction: fewer pairs are fewer reads.
@@ -46,6 +46,7 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.analyses.lines import texts
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
+from nsysx.events.kernel_math import PRODUCTS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
@@ -240,28 +241,31 @@ def _in_modules(case: Case) -> list[Finding]:
     """Return a finding for modules that wait again and again in one forward, where that is 15 % of the step or more."""
     findings = []
     for loop in _loops(case):
-        in_loop = pl.col("module").cast(pl.String).is_in(loop.modules)
-        works = case.per_step(
-            int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(in_loop)["ns"].sum())
-        )
+        in_loop, sized = pl.col("module").cast(pl.String).is_in(loop.modules), loop.asks == waiting.SIZE
+        kernels = case.timed_ops(case.ops["op_kind"] == "kernel", "module", "family").filter(in_loop)
+        works = case.per_step(int(kernels["ns"].sum()))
+        # One product over the rows of all groups multiplies as much as the products of its groups.
+        products = kernels["family"].is_in(PRODUCTS).fill_null(value=False) & sized
+        goes = works - case.per_step(int(kernels.filter(products)["ns"].sum()))
         ops = lookup.at(case.profile.attributed.gpu_ops["module"], case.idle["op"].fill_null(-1).to_numpy())
         before = _in_or_below(ops.cast(pl.String), loop.modules)
         idle = case.per_step(float(case.idle.filter(before)["real_ns"].sum()))
         idle = min(idle, case.taken_by(RULE.cause))
         if not case.notable(idle, ROUND_TRIPS_SHARE):
             continue
-        count, sized = f"{loop.each:.0f}", loop.asks == waiting.SIZE
+        count = f"{loop.each:.0f}"
         what = "for a size (nonzero, x[mask])" if sized else "for a value"
         title = f"{loop.name} waits {count} times in each forward {what}: the GPU idles {units.duration(idle)}"
         detail = (
             f"Each round makes a few launches and cannot begin before the one before it is done; the backward repeats them. The modules' "
             f"kernels take {units.duration(works)} {case.per}, the GPU idles between them for {units.duration(idle)}."
         )
+        kept = ", those that multiply left out" if goes < works else ""
         worth = case.bound(
-            (works + idle) * (1 - 1 / loop.each), "assumes that all rounds but one go, with their kernels"
+            (goes + idle) * (1 - 1 / loop.each), f"assumes that all rounds but one go, with their kernels{kept}"
         )
         # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
-        ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
+        ahead = goes * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
         worth = replace(worth, most_ns=case.bound(ahead, "").likely_ns)
         fix = _rounds_in_modules.fix_of(case, loop.modules, loop.calls, loop.each) if sized else _BATCH_VALUES
         where = {"module": folded(loop.modules[0]), "phase": "forward"}

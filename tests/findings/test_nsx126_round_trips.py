@@ -171,6 +171,27 @@ def test_experts_by_boolean_masks_behind_a_question_whether_there_are_rows(
     assert (found[0].cost_ns_per_step or 0) > 8 * 60_000, "what the GPU waits below the layer counts, too"
 
 
+def test_products_of_groups_stay_in_one_product_over_all_rows(tmp_path: Path) -> None:
+    def saved(kernel: str) -> tuple[int, str]:
+        def body(program: Program, number: int) -> None:
+            with program.range("forward"), program.range("moe:MoE"):
+                for _ in range(8):
+                    program.launch(4)
+                    program.copy(2, "DtoH", bytes=8)
+                    program.launch(4, "void at_cuda_detail::cub::DeviceSelectSweepKernel<long>(int)")
+                    program.host(60)
+                    program.launch(100, kernel)
+            with program.range("backward"):
+                program.launch(100)
+
+        (tmp_path / kernel).mkdir()
+        finding = Program().steps(body, 12).finding(tmp_path / kernel, "NSX126")
+        return finding.saving.likely_ns or 0, finding.saving.confidence
+
+    (products, why), (others, _) = saved("sm90_gemm"), saved("elementwise_kernel")
+    assert others - products == pytest.approx(7 * 100_000, rel=0.02) and "multiply" in why
+
+
 def test_the_grouped_product_gives_what_the_loop_over_experts_does() -> None:
     torch.manual_seed(0)
     experts, width, hidden = 4, 16, 32
