@@ -155,7 +155,7 @@ def factor(answer: Answer) -> str:
     if not now or not then or then >= now:
         return ""
     if answer.bound:
-        return f"up to {units.times(now / then)} faster"
+        return f"up to {_with_signs(answer.times) if _is_left_open(answer) else units.times(now / then)} faster"
     ends = answer.times or ((now / high, now / low) if low and high else ())
     between = _factor_range(ends)
     return f"{units.times(now / then)} faster{f' ({between})' if between else ''}"
@@ -175,13 +175,19 @@ def _with_signs(ends: tuple[float, ...]) -> str:
     return f"{least}x to {most}x" if most else least.replace(" or", "x or")
 
 
+def _is_left_open(answer: Answer) -> bool:
+    """Return whether the factor of a bound is as wide as the bounds of the step: one number would be below what it may be."""
+    times = answer.times
+    return answer.bound and not answer.replayed_ns and bool(times) and times[1] >= WIDE_FACTOR * times[0]
+
+
 def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
     now, alone, between = answer.now_ns, answer.replayed_ns, _factor_range(answer.times)
     if (best := answer.best_ns) is not None and (then := answer.then_ns) and best < CLOSE_SHARE * then:
         return f"At best {units.duration(best)}." if MOST_OVER_LEAST * best > then else ""
-    if answer.bound and not alone and answer.times and answer.times[1] >= WIDE_FACTOR * answer.times[0]:
-        return f"{_with_signs(answer.times)}, depending on the unprofiled step time."
+    if _is_left_open(answer):
+        return "How much depends on the unprofiled step time."
     if not now or not alone:
         return ""
     times = f" ({units.times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
