@@ -215,7 +215,7 @@ class Verdict:
 
     ``parts``: where the device's time goes, by `StepPart` (ns of one step, or of the whole window without steps); they sum to ``step_ns``,
     the step that the sentence speaks of. ``recorded_ns``: as recorded, if that differs enough; ``timed_ns``: bare, if no replay divides
-    it; ``estimated``: not measured bare. ``line``: that of most of the GPU's work; ``idle_line``: of most idle time if host-bound.
+    it; ``estimated``: not measured bare. ``line``: that of most of the GPU's work; ``idle_at``: of most idle time for a host, or pauses.
     """
 
     code: str
@@ -229,7 +229,7 @@ class Verdict:
     host: str = "Python"
     late_rank: int | None = None
     line: Row = field(default_factory=dict)
-    idle_line: Row = field(default_factory=dict)
+    idle_at: Row = field(default_factory=dict)
     timed_ns: int | None = None
 
 

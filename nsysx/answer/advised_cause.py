@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nsysx.answer import subject
 from nsysx.answer.answer_bounds import FIRST_OF_SEVERAL_SHARE, LEAST_LEADING_SHARE, WHOLE_CAUSE_SHARE
 from nsysx.answer.change_savings import about
-from nsysx.answer.line_faults import FAULTS, OF_SHARDS, OF_THE_LIMIT
+from nsysx.answer.line_faults import FAULTS, OF_RANKS, OF_THE_LIMIT
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Row, Summary
@@ -59,7 +59,8 @@ def of_first_advice(summary: Summary) -> AdvisedCause:
         return AdvisedCause(next((FAULTS[way.name] for way in chosen.remedies if way.name in FAULTS), ""), {})
     if _is_the_limit(summary, chosen):
         # How much the limit takes, its title says once more; what is wrong there, its remedy does.
-        fault = next((OF_SHARDS[way.name] for way in chosen.remedies if way.name in OF_SHARDS), "")
+        known_faults = {**FAULTS, **OF_RANKS}
+        fault = next((known_faults[way.name] for way in chosen.remedies if way.name in known_faults), "")
         return NOTHING if not line or in_sentence else AdvisedCause(fault, _short(chosen.where))
     # The line itself stands in the advice.
     title = _QUOTED.sub(r"\1", summary.step.marks_title(chosen.title, as_recorded=chosen.title_as_recorded))

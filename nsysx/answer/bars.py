@@ -98,7 +98,7 @@ def step_parts(summary: Summary) -> list[BarPart]:
     for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
-            label = AT_HOST_CODE if part == Code.HOST and said.idle_line else label
+            label = AT_HOST_CODE if part == Code.HOST and said.idle_at else label
             parts.append(BarPart(label, ns, kind, idle))
     return parts
 

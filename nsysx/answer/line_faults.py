@@ -103,8 +103,10 @@ OF_THE_LIMIT: Mapping[str, str] = {
     "vectorized": "a loop of Python over single items",
 }
 
-#: Remedy of a sharded model -> what is wrong where it is made, for a headline that names the limit alone.
-OF_SHARDS: Mapping[str, str] = {
+#: Remedy of what ranks do together -> what is wrong where it is made, for a headline that names the limit alone.
+OF_RANKS: Mapping[str, str] = {
     "grouped-blocks": "the whole model is one unit",
+    "like-batches": "batches of unlike work come in the same step",
+    "like-order": "each rank has its batches in another order",
     "sharded-blocks": "the whole model is one unit",
 }

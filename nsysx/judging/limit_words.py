@@ -66,7 +66,7 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         return f"{text}{_second_cause(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
-    line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
+    line = line_of_host(profile, limits, code)
     paused, share = limit_causes.pauses(profile) if code == StepLimit.LAUNCH else ("", 0.0)
     if paused:
         text += f", {_bare(limits, share * idle)} of it in {paused}"
@@ -149,14 +149,27 @@ def _gpu_busy(limits: WindowLimits) -> str:
     return f"GPU busy {busy} of {'the ' if limits.whole else ''}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
 
 
+def line_of_host(profile: Profile, limits: WindowLimits, code: StepLimit) -> line_of_most.Place | None:
+    """Return the line at which the host keeps the device idle most, where the limit is the host, or comes next beside work in transfers."""
+    beside = code in _WORKING and _second(limits, code) == StepLimit.LAUNCH
+    return line_of_most.idle(profile) if beside or code == StepLimit.LAUNCH else None
+
+
+def _second(limits: WindowLimits, code: StepLimit) -> StepLimit | None:
+    """Return the largest cause beside the limit that could limit the step itself, None where there is none."""
+    others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
+    return max(others, key=lambda c: (others[c], c), default=None)
+
+
 def _second_cause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit that could limit the step itself, and what runs between steps; "" where there is none."""
-    others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
-    between = _between_steps(limits)
-    if not others:
+    second, between = _second(limits, code), _between_steps(limits)
+    if second is None:
         return between
-    second = max(others, key=lambda c: (others[c], c))
-    ns = _bare(limits, others[second])
+    ns = _bare(limits, limits.lost[second])
+    if (line := line_of_host(profile, limits, code)) is not None and second == StepLimit.LAUNCH:
+        idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
+        return f"; the GPU idles {_bare(limits, idle)}{_at_line(limits, line, idle)}{between}"
     if second in _WORKING:
         return f"; {_noun(profile, limits, second)}: {ns}{between}"
     return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}{between}"

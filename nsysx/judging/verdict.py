@@ -17,7 +17,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import growth, limit_words, line_of_most, nothing_recorded, step_passes
+from nsysx.judging import growth, limit_causes, limit_words, line_of_most, nothing_recorded, step_passes
 from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE
 from nsysx.judging.limit_words import GPU_PARTS, divided
 from nsysx.judging.limits import WindowLimits, limits_of, worth
@@ -69,8 +69,14 @@ def _judge(profile: Profile) -> Verdict:
         estimated=limits.estimated,
         host=host,
         line=_where(line),
-        idle_line=_where(line_of_most.idle(profile) if code == StepLimit.LAUNCH else None),
+        idle_at=_idle_at(profile, limits, code),
     )
+
+
+def _idle_at(profile: Profile, limits: WindowLimits, code: StepLimit) -> Row:
+    """Return the line, or else the pauses of Python, that the sentence names for the idle time of the host; {} where it names launches."""
+    paused = limit_causes.pauses(profile)[0] if code == StepLimit.LAUNCH else ""
+    return {"near": paused} if paused else _where(limit_words.line_of_host(profile, limits, code))
 
 
 def _where(line: line_of_most.Place | None) -> Row:

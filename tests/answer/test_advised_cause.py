@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.advice import Alternative
 from nsysx.answer import advised_cause
-from nsysx.answer.line_faults import FAULTS
+from nsysx.answer.line_faults import FAULTS, OF_RANKS
 from nsysx.catalogue import StepLimit
 from nsysx.findings import (
     _copied_weights,
@@ -21,6 +21,7 @@ from nsysx.findings import (
     _sent_objects,
     _values_of_ranks,
 )
+from nsysx.findings._case import Fix
 from nsysx.model import Row, Summary
 from nsysx.render import answer_words
 from tests.render import factory
@@ -33,7 +34,7 @@ def advised(title: str, cost_ms: int, code: str = "NSX106", limit: StepLimit = S
     index = full.answer.do[-1].finding
     assert index is not None and full.findings
     chosen = replace(full.findings[index], code=code, title=title, cost_ns_per_step=cost_ms * MS, unexplained=False)
-    part = {StepLimit.INPUT: "input", StepLimit.LAUNCH: "host", StepLimit.COPY: "copy"}[limit]
+    part = {StepLimit.INPUT: "input", StepLimit.LAUNCH: "host", StepLimit.COPY: "copy", StepLimit.COMM: "comm"}[limit]
     verdict = replace(
         full.verdict,
         code=limit.value,
@@ -166,6 +167,24 @@ def test_a_change_for_all_of_the_limit_says_what_is_wrong_at_its_line(remedy: st
 
     assert shown(PLACE) == f"{headline}{told}"
     assert shown({}) == headline
+
+
+@pytest.mark.parametrize(
+    ("remedy", "said"),
+    [("like-order", "each rank has its batches in another order (train.py:31)"), ("overlap", "train.py:31")],
+)
+def test_what_ranks_do_wrong_is_told_where_the_headline_names_the_limit_alone(remedy: str, said: str) -> None:
+    summary = advised("Exposed communication takes 10 ms", 10, "NSX110", StepLimit.COMM)
+    index = summary.answer.do[-1].finding
+    ways = (Alternative(remedy, "Do it"),)
+    findings = tuple(
+        replace(f, where=PLACE, remedies=ways) if i == index else f for i, f in enumerate(summary.findings or ())
+    )
+    assert answer_words.build(replace(summary, findings=findings)).sentence.endswith(f" First to fix: {said}.")
+
+
+def test_every_fault_of_ranks_has_a_remedy() -> None:
+    assert all(Fix.by_name(name).ways[0].text for name in OF_RANKS)
 
 
 def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None:

@@ -244,7 +244,7 @@ def test_without_gpu_work_or_a_step_there_is_no_bar() -> None:
 )
 def test_what_a_gpu_waits_for_at_a_line_is_not_called_launches(line: dict[str, object], label: str) -> None:
     summary: Summary = factory.summary()
-    held = replace(summary.verdict, parts={"host": 5, "launch": 2}, idle_line=line)
+    held = replace(summary.verdict, parts={"host": 5, "launch": 2}, idle_at=line)
     assert [(p.label, p.ns) for p in bars.step_parts(replace(summary, verdict=held))] == [(label, 7)]
 
 

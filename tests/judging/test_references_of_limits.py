@@ -120,6 +120,8 @@ def test_the_parts_that_are_worth_a_word_longest_first() -> None:
 def test_the_second_cause_is_the_largest_other_that_could_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit_words, "_clause", lambda _, __, code: f" clause {code}")
     monkeypatch.setattr(limit_words, "_noun", lambda _, __, code: f"noun {code}")
+    monkeypatch.setattr(limit_words.line_of_most, "idle", always(None))
+    line = line_of_most.LineShare("/a/x.py", 3, 0.5)
     seen = 0
     for source in rounds(80):
         of = limits_of(source)
@@ -140,6 +142,12 @@ def test_the_second_cause_is_the_largest_other_that_could_limit(monkeypatch: pyt
             assert words == f"; noun {second}: {ns}"
         else:
             assert words == f"{'; the GPU idles' if code in works else ', and'} {ns} clause {second}"
+            with monkeypatch.context() as patch:
+                patch.setattr(limit_words.line_of_most, "idle", always(line))
+                at_line = limit_words._second_cause(profile(), of, code)
+            assert (", in x.py:3" in at_line or " of it in x.py:3" in at_line) == (
+                second == StepLimit.LAUNCH and code in works
+            )
     assert seen > 20
 
 
@@ -398,7 +406,8 @@ def test_the_line_with_most_of_a_time_has_a_share_of_all_of_it() -> None:
     seen = 0
     for source in rounds(80):
         place = [source.choice((-1, 0, 1, 2)) for _ in range(9)]
-        places = pl.DataFrame({"file": ["/a/x.py", "/b/y.py", "z.py"], "line": [1, 2, 3]})
+        files = ["/a/x.py", "/b/y.py", "z.py"]
+        places = pl.DataFrame({"file": files, "line": [1, 2, 3], "function": line_of_most.TOP_OF_FILE})
         lines: Any = SimpleNamespace(places_of=lambda stack, place=place: np.array(place)[stack], places=places)
         stack = np.array([source.randrange(9) for _ in range(6)], np.int64)
         ns = np.array([source.randrange(9) for _ in stack], np.int64)
@@ -411,7 +420,8 @@ def test_the_line_with_most_of_a_time_has_a_share_of_all_of_it() -> None:
             most = sums.index(max(sums))
             told = (("/a/x.py", "/b/y.py", "z.py")[most], most + 1, max(sums) / whole)
         seen += told is not None
-        assert line_of_most._line_with_share(lines, stack, ns, whole, least) == told
+        sites = line_of_most._at_sites(lines, stack, ns)
+        assert line_of_most._place_with_share(sites, whole, least) == told
     assert seen > 20
 
 
@@ -466,9 +476,8 @@ def test_work_of_others_while_the_shown_device_works_or_idles() -> None:
 
 
 def test_communication_that_no_compute_hides_is_that_of_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        line_of_most, "_line_with_share", lambda _, stack, ns, whole, __: (stack.tolist(), ns.tolist(), whole)
-    )
+    monkeypatch.setattr(line_of_most, "_at_sites", lambda _, stack, ns: (stack.tolist(), ns.tolist()))
+    monkeypatch.setattr(line_of_most, "_place_with_share", lambda sites, whole, _: (*sites, whole))
     for source in rounds():
         of = columns(source, 10).times().add("process", (PROCESS, PROCESS, OTHER)).add("device", (0,))
         of.names("cls", (DeviceActivity.COMM.value, DeviceActivity.COMM.value, DeviceActivity.COMPUTE.value))

@@ -233,5 +233,7 @@ def test_pauses_of_python_that_take_most_of_the_idle_time_are_told(tmp_path, eve
     assert found.code == "launch_bound"
     if told:
         assert re.search(rf"the GPU idles [\d.]+ of [\d.]+ ms, [\d.]+ ms of it in {told}\.", found.sentence)
+        assert found.idle_at == {"near": told}
     else:
+        assert not found.idle_at
         assert " of it in " not in found.sentence
