@@ -66,7 +66,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     tries=("tf32", "autocast-bf16"),
-    rests_on="Its number formats were recorded",
+    rests_on="The formats of the products were recorded",
 )
 REQUIRES = ("kernels",)
 _TF32 = Fix.by_name(

@@ -37,7 +37,7 @@ RULE = Rule(
     "costly-settings",
     "Settings that only cost time",
     direct=3,
-    rests_on="It was seen in the running program",
+    rests_on="Seen in the running program",
 )
 
 

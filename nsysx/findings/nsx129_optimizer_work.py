@@ -60,7 +60,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     tries=("fused",),
-    rests_on="Its kernels run in the optimizer's step",
+    rests_on="These kernels run in the optimizer's step",
 )
 REQUIRES = ("steps", "kernels")
 #: Kernels of the backward of an embedding: its optimizer updates all rows, those that a step did not use, too.

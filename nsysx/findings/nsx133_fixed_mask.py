@@ -56,7 +56,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     leads=True,
-    rests_on="Its masks were recorded",
+    rests_on="The masks of attention were recorded",
 )
 REQUIRES = ("operators", "kernels")
 _FUSED = r"scaled_dot_product_(?:cudnn|efficient|flash)|_(?:efficient|flash)_attention"

@@ -53,7 +53,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     leads=True,
-    rests_on="The sizes of its operators were recorded",
+    rests_on="The sizes of the operators were recorded",
 )
 REQUIRES = ("operators", "kernels")
 _PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"

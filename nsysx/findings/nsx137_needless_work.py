@@ -89,7 +89,7 @@ RULE = Rule(
     cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH),
     about=StepLimit.GPU,
     leads=True,
-    rests_on="What goes into it and what reads it was followed",
+    rests_on="What goes in and what reads the result was followed",
 )
 REQUIRES = ("steps", "gpu")
 _UNSEEN = "what kernels outside of torch's operators read was not recorded"
