@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import polars as pl
 import pytest
 
 from nsysx.findings import _held
@@ -89,3 +92,17 @@ def test_a_pause_is_apart_from_half_a_millisecond_and_twenty_usual_ones_on(
     program = Program().steps(body)
     profile = reports.gather(program.report, tmp_path)
     assert len(_held.held(profile)) == (profile.scope.steps if apart else 0)
+
+
+def test_what_was_waiting_for_a_later_rank_is_held_as_that_rank_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three quarters of 400 ns were waiting for a rank that idles 100 ns, 20 of them for such code; the rest is as here, 40 of 400."""
+    here, late = (SimpleNamespace(once=lambda _, ns=ns: pl.DataFrame({"real_ns": [ns]})) for ns in (400, 100))
+    replay: Any = object.__new__(_held.Replay)
+    monkeypatch.setattr(_held.Replay, "turned_share", 0.75)
+    monkeypatch.setattr(_held, "replay_of", lambda _: replay)
+    monkeypatch.setattr(_held, "late_rank_of", lambda _: late)
+    monkeypatch.setattr(_held, "_idle_ns", lambda profile: 20.0 if profile is late else 40.0)
+    shown: Any = here
+    assert _held.idle_ns(shown) == pytest.approx(0.25 * 40 + 0.75 * 400 * 0.2)
+    monkeypatch.setattr(_held, "late_rank_of", lambda _: None)
+    assert _held.idle_ns(shown) == 40
