@@ -182,7 +182,10 @@ def test_steps_are_counted_on_where_a_handler_is_new_in_an_xray_step(tmp_path: P
 
 
 def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> None:
-    """What is told of each function that begins leaves the probe's own alone before it calls anything, after which handlers run."""
+    """What is told of each function that begins leaves the probe's own alone before it calls anything, after which handlers run.
+
+    So it does with a generator that is given up, which drops what is raised in it: 25 of 600 exceptions were lost by Python 3.10.
+    """
     code = nsysx_probe.phase_ranges.Phases.leave_simple.__code__
     engine: Any
     if hasattr(sys, "monitoring"):
@@ -196,6 +199,8 @@ def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> 
     before = itertools.takewhile(lambda i: not i.opname.startswith("RETURN"), dis.get_instructions(told))
     names = [instruction.opname for instruction in before]
     assert "CONTAINS_OP" in names and not [name for name in names if "CALL" in name]
+    if told is nsysx_probe.line_tracing.Tracing._called:  # Python 3.10 runs handlers at jumps that are made
+        assert len([name for name in names if "JUMP" in name]) == 1
 
 
 #: Half of the jumps back are those of a condition. Standard library only.

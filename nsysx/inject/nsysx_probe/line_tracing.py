@@ -71,22 +71,20 @@ class Tracing:
     @shielded
     def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
         try:
-            # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
-            # With no jump before either: Python 3.10 runs handlers at jumps.
-            lines = self.lines
-            if frame.f_code.co_filename in OWN_FILES:
-                return None
-            if frame.f_code.co_flags & lines.passed_over:
+            # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins,
+            # or where a generator is given up, which drops what is raised. With one jump for both, which is not made where either
+            # is so: Python 3.10 runs handlers at jumps that are made.
+            lines, code = self.lines, frame.f_code
+            if (code.co_filename in OWN_FILES) | (code.co_flags & lines.passed_over):
                 frame.f_trace = None  # where it was followed before, nothing is called when it is given up
                 return None
-            if frame.f_code is SETS_HANDLER and sets_timer(frame):
+            if code is SETS_HANDLER and sets_timer(frame):
                 lines.passed_over = SUSPENDED
             if not lines.on:  # the program has put back what it had found
                 self.stop()
                 return None
             self._calls += 1
             begin = 0 if self._calls % TIMED_CALLS else time.perf_counter_ns()
-            code = frame.f_code
             kind = lines.wants(code)
             if begin:
                 lines.took(time.perf_counter_ns() - begin)
