@@ -33,7 +33,7 @@ def run(code: str) -> str:
     """Run Python in a process of its own and return what it prints."""
     words = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(
-        words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+        words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

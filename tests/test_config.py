@@ -88,6 +88,6 @@ def test_completion(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[1]
     words = {"_NSYSX_COMPLETE": "complete_bash", "COMP_WORDS": "nsysx rep", "COMP_CWORD": "1", "PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, "-m", "nsysx"], env={**os.environ, **words}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "nsysx"], env={**os.environ, **words}, capture_output=True, text=True, timeout=600
     )
     assert done.stdout.split() == ["report"]

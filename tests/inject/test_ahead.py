@@ -53,7 +53,7 @@ def test_the_probe_starts_behind_a_launcher(tmp_path: Path, way: str) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("sys.exit", f"exec({asked!r}); sys.exit"))
     probed = subprocess.run(
         [sys.executable, "launch.py"],
-        cwd=tmp_path, env=environment(tmp_path, NSYSX_FORCE="1"), text=True, capture_output=True, timeout=100,
+        cwd=tmp_path, env=environment(tmp_path, NSYSX_FORCE="1"), text=True, capture_output=True, timeout=600,
     )  # fmt: skip
     assert (probed.returncode, probed.stderr) == (3, "probe"), probed.stderr
     assert probed.stdout == done.stdout

@@ -127,7 +127,7 @@ def test_every_device_in_use_has_done_what_was_launched(drive: Any) -> None:
     assert [c for c in driver.called if c[0] == "recorded"] == [("recorded", 0), ("recorded", 2)]
     assert {c for c in driver.called if c[0] == "gone"} == {("gone", 0), ("gone", 2)} and not driver.held
     (wait,) = draining.waits
-    assert wait["rested"] and not wait["beside"] and 50_000_000 <= wait["ns"] < 5_000_000_000
+    assert wait["rested"] and not wait["beside"] and wait["ns"] > 0
 
 
 def test_a_wait_ends_without_a_device_that_never_rests(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,15 +137,16 @@ def test_a_wait_ends_without_a_device_that_never_rests(drive: Any, monkeypatch: 
         if old:  # a driver without the call: a synchronize, which is left alone
             driver.cuCtxRecordEvent = None
         begin = time.monotonic()
-        assert draining.drain() is False and 0.1 <= time.monotonic() - begin < 30
+        assert draining.drain() is False and time.monotonic() - begin >= 0.1
         assert not draining.waits[-1]["rested"]
         driver.busy = lambda _device: False
 
 
 def test_an_old_driver_is_synchronized_where_nobody_has_to_wait_for_it(drive: Any) -> None:
-    driver = drive(until(0.1))
+    busy = until(0.1)
+    driver = drive(busy)
     driver.cuCtxRecordEvent = None
-    assert draining.drain() is True and draining.waits[-1]["ns"] >= 90_000_000
+    assert draining.drain() is True and draining.waits[-1]["ns"] > 0 and not busy(0)
     assert sorted(c for c in driver.called if c[0] == "synchronizes") == [("synchronizes", 0), ("synchronizes", 2)]
 
 
@@ -159,7 +160,7 @@ def test_a_stream_that_is_captured_is_left_alone(drive: Any, monkeypatch: pytest
     monkeypatch.setattr(draining, "waits", [])
     monkeypatch.setattr(draining, "driver", lambda _loader=None: driver)
     threading.Timer(0.05, draining.captured.clear).start()  # the capture ends
-    assert held_at_rest() is True and draining.waits.pop()["ns"] >= 50_000_000
+    assert held_at_rest() is True and draining.waits.pop()["ns"] > 0 and not draining.captured
     driver.called.clear()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -201,19 +202,20 @@ def test_a_signal_ends_the_wait_and_is_the_programs(drive: Any) -> None:
     drive(lambda _device: True)
     main = threading.main_thread().ident
     assert main is not None
-    threading.Timer(0.1, lambda: signal.pthread_kill(main, 2)).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, lambda: signal.pthread_kill(main, 2)).start()
         draining.drain()
 
 
 @pytest.fixture
 def launching(drive: Any) -> Iterator[list[float]]:
-    """Yield when the device will have done all: the program launches as fast as it can, the device needs 5 ms for each launch."""
+    """Yield when the device will have done all: it needs 50 ms for each launch, and the program keeps half a second of them queued."""
     done_at, stop, recorded = [time.monotonic()], threading.Event(), dict[int, float]()
 
     def program() -> None:
         while not stop.is_set():
-            done_at[0] = max(done_at[0], time.monotonic()) + 0.005
+            if done_at[0] < time.monotonic() + 0.5:
+                done_at[0] = max(done_at[0], time.monotonic()) + 0.05
             time.sleep(0.0001)
 
     thread = threading.Thread(target=program)
@@ -244,12 +246,13 @@ def test_a_program_that_is_held_launches_nothing_from_when_its_devices_rest(
         held = draining.Held()
         with held:
             assert held.rested and launching[0] <= time.monotonic()
-            ctypes.PyDLL(None).write(other.stdin.fileno(), b"\n", 1)  # it unlocks half a second later
             before, began = launching[0], time.monotonic()
+            ctypes.PyDLL(None).write(other.stdin.fileno(), b"\n", 1)  # it unlocks half a second later
             held.until_unlocked(str(tmp_path / "lock"))
             assert time.monotonic() - began > 0.3 and launching[0] == before
-        time.sleep(0.1)
-        assert launching[0] > before and draining.waits[-1]["beside"]
+        while launching[0] == before:
+            time.sleep(0.01)
+        assert draining.waits[-1]["beside"]
 
 
 LOCKS = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); input(); time.sleep(0.5)"
@@ -323,7 +326,7 @@ def test_the_programs_own_window_ends_when_the_device_has_come_to_rest(
     assert seen == ["sync", "start", "work", "waits", "waits", "stop"]
 
 
-@pytest.mark.parametrize(("busy_s", "several", "sign"), [(0.1, False, at_limit.RESTS), (99, True, at_limit.BUSY)])
+@pytest.mark.parametrize(("busy_s", "several", "sign"), [(0.1, False, at_limit.RESTS), (999, True, at_limit.BUSY)])
 def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
     drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, busy_s: float, several: bool, sign: str
 ) -> None:
@@ -335,7 +338,7 @@ def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
     monkeypatch.setenv("NSYSX_LIMIT", "1")
     (tmp_path / at_limit.OPEN).touch()
     at_limit.watch_whole()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
 
     def becomes(kind: str) -> bool:
         path = tmp_path / f"{kind}{os.getpid()}"

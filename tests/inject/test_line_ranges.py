@@ -76,7 +76,7 @@ def run(python: str, folder: Path, case: str, *, checked: bool = True, **environ
     (folder / "case.py").write_text(textwrap.dedent(case).lstrip("\n"))
     (folder / "harness.py").write_text(f"INJECT = {str(INJECT)!r}; TORCH = '/nowhere/torch/__init__.py'\n{HARNESS}")
     words = [python, "-B", str(folder / "harness.py")]
-    done = subprocess.run(words, env={"PATH": "", **environ}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, env={"PATH": "", **environ}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].replace(f"{folder}/", ""))
     if checked:

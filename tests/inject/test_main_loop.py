@@ -53,11 +53,11 @@ print("\\n" + json.dumps({"rounds": rounds, "after": len(rounds) - before, "left
 HEAD = """
 import sys, time
 number = told = 0
-BEGAN = time.perf_counter() - (0 if hasattr(sys, "monitoring") else 19)
+END = time.perf_counter() + (100 if hasattr(sys, "monitoring") else 1)
 def goes_on():
     global number
     number += 1
-    return told < 20 and time.perf_counter() < BEGAN + 20
+    return told < 20 and time.perf_counter() < END
 def work(s=0.004):
     end = time.perf_counter() + s
     while time.perf_counter() < end:
@@ -72,7 +72,7 @@ def run(python: str, folder: Path, case: str) -> dict[str, Any]:
     (folder / "case.py").write_text(HEAD + textwrap.dedent(case))
     (folder / "harness.py").write_text(f"INJECT = {str(INJECT)!r}\n{HARNESS}")
     done = subprocess.run(
-        [python, "-B", str(folder / "harness.py")], env={"PATH": ""}, capture_output=True, text=True, timeout=60
+        [python, "-B", str(folder / "harness.py")], env={"PATH": ""}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -126,7 +126,7 @@ LOOPS = {
                 if not goes_on(): return
                 work()
         def main(other):
-            while told < 20 and time.perf_counter() < BEGAN + 20:
+            while told < 20 and time.perf_counter() < END:
                 epoch()
     """,
 }

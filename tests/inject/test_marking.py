@@ -16,6 +16,7 @@ import torch
 from nsysx_probe.clock import StepClock
 from torch import nn
 
+from tests.counted_calls import calls_of
 from tests.inject.test_probe import NET, Lab, Net, armed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -351,18 +352,14 @@ def test_a_window_that_never_opened_is_said_with_what_would(steps: int) -> None:
 
 
 def test_naming_many_modules_is_linear() -> None:
-    def seconds(count: int) -> float:
+    def calls(count: int) -> int:
         with armed(NSYSX_MARKS="all"):
             alive = [nn.Linear(1, 1) for _ in range(count)]
             x = torch.zeros(1)
-            begin = time.process_time()
-            for module in alive:
-                module(x)
-            return time.process_time() - begin
+            return calls_of(lambda: [module(x) for module in alive])
 
-    seconds(100)
-    few, many = min(seconds(1_000) for _ in range(3)), min(seconds(8_000) for _ in range(2))
-    assert many < 8 * few * 4
+    calls(10)
+    assert calls(1_600) < 8 * calls(200) * 1.5
 
 
 # ---- steps of programs that are unlike others ------------------------------------------------------------------------

@@ -51,23 +51,29 @@ def listening() -> Iterator[list[Any]]:
     gc.callbacks.remove(listen)
 
 
-def test_a_collection_is_kept_with_its_length_and_thread(listening: list[Any]) -> None:
-    class Node:
-        pass
+class Garbage:
+    """What a collection finds takes 2 ms of it to end, on a busy machine more."""
 
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        time.sleep(0.002)
+
+
+def test_a_collection_is_kept_with_its_length_and_thread(listening: list[Any]) -> None:
     gc.collect()
     listening.clear()
     for _ in range(50):
-        node = Node()
-        node.me = node  # type: ignore[attr-defined]
+        Garbage()
     begin = time.perf_counter_ns()
     gc.collect()
     end = time.perf_counter_ns()
     (full,) = [one for one in listening if one[2] == 2]
     ended, ns, _, collected, thread = full
     assert begin < ended - ns < ended < end
-    assert ns > 0.5 * (end - begin)
-    assert collected >= 49
+    assert ns >= 50 * 2_000_000
+    assert collected >= 50
     assert thread == threading.get_native_id()
 
 
@@ -150,23 +156,19 @@ def test_the_probe_sends_them_between_steps() -> None:
     net = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     spans = []
-    heap = [[] for _ in range(300_000)]  # to look at it takes longer than to begin
     with armed(NSYSX_PAUSES="1") as lab:
         for number in range(6):
             step(net, optimizer, torch.ones(2, 4))
             if number % 2:
+                Garbage()
                 begin = time.perf_counter_ns()
                 gc.collect()
                 spans.append(time.perf_counter_ns() - begin)
     full = [one for one in said(lab, "gc") if one["generation"] == 2]
     assert len(full) == len(spans) == 3
     for one, ns in zip(full, spans, strict=True):
-        assert 0 < one["ns"] <= ns
-        assert 0 < one["ago_ns"] < 60 * 10**9
+        assert 2_000_000 <= one["ns"] <= ns and one["ago_ns"] > 0
         assert one["thread"] == threading.get_native_id()
-    assert (
-        heap and max(one["ns"] / ns for one, ns in zip(full, spans, strict=True)) > 0.5
-    )  # another process may come between
     # None is sent inside of a step's work.
     depth = 0
     for _, what, text in lab.tape.calls:
@@ -266,9 +268,10 @@ PLANTED = """
 import atexit, gc, json, time
 import torch
 
-class Node: pass
-node = Node()
-node.me = node  # garbage as Python ends
+class Node:
+    def __init__(self): self.me = self
+    def __del__(self): time.sleep(0.01)
+Node()  # garbage as Python ends
 atexit.register(gc.collect)
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -279,6 +282,7 @@ for number in range(31):
     net(torch.ones(4, 8)).sum().backward()
     optimizer.step()
     if number % 10 == 0:
+        Node()
         begin = time.perf_counter_ns()
         gc.collect()
         took.append(time.perf_counter_ns() - begin)
@@ -311,7 +315,7 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     mine = full[-len(took) - 1 : -1]  # the last one is that of atexit
     assert len(took) == 4 and len(mine) == 4
     for (_, one), ns in zip(mine, took, strict=True):
-        assert one["ns"] == pytest.approx(ns, rel=0.1)
+        assert 10_000_000 <= one["ns"] <= ns
     # They lie in steps 0, 10, 20 and 30, which last to the beginning of the next one.
     at = [sum(start < end for start in steps) - 1 for end, _ in mine]
     assert at == [0, 10, 20, 30]

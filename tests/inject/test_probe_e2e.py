@@ -168,7 +168,7 @@ def ended(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
             with contextlib.suppress(OSError):
                 os.kill(int(path.parent.name), signal.SIGKILL)
         process.kill()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
         raise AssertionError("\n".join(("did not end in 300 s:", *said, out, err))) from None
 
 

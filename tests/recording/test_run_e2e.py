@@ -599,7 +599,7 @@ def test_a_handler_in_a_background_job_gets_the_signal(nsys: str, tmp_path: Path
         (tmp_path / "ready").unlink(missing_ok=True)
         script = f"{run} {program} & while ! test -e ready; do sleep 0.1; done; sleep 1; kill -INT $!; wait $!"
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+            ["bash", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
         )
         assert (done.stdout, done.returncode) == (out, code), done.stderr
         assert json.loads((tmp_path / "r.run.json").read_text())["nsys"]["trouble"] is None

@@ -161,7 +161,7 @@ def test_a_process_that_a_command_leaves_behind_is_ended_and_waited_for(tmp_path
         now[0] = 31.0
         stopper.look(shell)
         assert stopper.sent == [signal.SIGINT, signal.SIGTERM]
-        left.wait(timeout=20)
+        left.wait(timeout=300)
         assert not stopper.runs() and not stopper.waits() and stopper.ended(0) and not stopper.ended(3)
 
 

@@ -150,7 +150,7 @@ def test_a_program_that_has_just_started_when_a_signal_comes_is_ended(
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trial_run.Runner(["sleep", "60"]).run([], trial_run.RunPlan(1, 1), trial_run.RunTimeouts(1, 1, 1, 1))
-    assert started[0].wait(timeout=30) == -signal.SIGKILL
+    assert started[0].wait(timeout=300) == -signal.SIGKILL
 
 
 def test_a_program_whose_ending_a_signal_interrupts_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
