@@ -91,7 +91,7 @@ def test_an_nsys_that_hangs_is_refused_within_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(NsysxError, match="it hangs"):
         find_nsys(hangs)
-    assert HELPER_IDLE_S <= time.monotonic() - began < HELPER_IDLE_S + 120, "a busy machine may add to it"
+    assert HELPER_IDLE_S <= time.monotonic() - began < 500, "by itself it would have lasted for ten minutes"
 
 
 def test_a_helper_that_works_is_waited_for() -> None:

@@ -903,7 +903,7 @@ def test_an_nsys_that_does_nothing_is_not_waited_for(
     monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("hang"), "open('ran', 'a').write('x'); raise SystemExit(5)")
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 500, "by itself it would have lasted for ten minutes"
     assert (result.exit_code, result.problems) == (5, [])
     assert capfd.readouterr().err.count("nsys did not start (nsys does nothing after ") == 1
     assert [(path.name, path.read_text()) for path in here.iterdir()] == [("ran", "x")]
@@ -1025,7 +1025,7 @@ def test_what_stays_when_the_report_is_made_costs_nothing(
     monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does(mode), "open('ran', 'w')")
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 500, "by itself it would have lasted for ten minutes"
     assert (result.exit_code, result.problems, (here / "r.sqlite").exists()) == (0, [], True)
     words = map(_bytes, Path("/proc").glob("[0-9]*/cmdline"))
     left = [each for each in words if os.fsencode(fake.folder) in each]  # those of other tests are not meant
@@ -1043,7 +1043,7 @@ def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, m
     monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("no-end"), "raise SystemExit(5)")
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 500, "by itself it would have lasted for ten minutes"
     assert result.exit_code == 5  # the command's own
     assert "did not come to an end" in result.problems[0].message
     assert any("ended with 5" in note for note in result.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -168,10 +169,12 @@ print(worker.pid, file=open("workers", "a"))
 
 @pytest.fixture
 def port() -> int:
-    """A port that nobody has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that nobody has, and that the system gives to nobody who asks for any: it begins to be held seconds later."""
+    for number in itertools.count(20_000 + os.getpid() % 10_000):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", number))
+            return number
+    raise AssertionError
 
 
 @pytest.mark.parametrize("why", ["another one runs", "Address already in use"])
