@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import json
 import os
@@ -104,6 +105,33 @@ def js(browser, code: str):
     return browser.execute_script(code)
 
 
+def becomes(browser, condition: str) -> bool:
+    """Wait until something is so on the page, which a busy machine may bring late."""
+    end = time.monotonic() + 120
+    while not (there := js(browser, f"return Boolean({condition})")) and time.monotonic() < end:
+        time.sleep(0.05)
+    return there
+
+
+def touch(browser, selector: str, keys: str = "") -> None:
+    """Click what a selector names, or type there, as a reader does. No element is kept: the browser numbers its nodes anew."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    def act() -> None:
+        element = browser.find_element("css selector", selector)
+        element.send_keys(keys) if keys else element.click()
+
+    for _ in range(2):
+        with contextlib.suppress(StaleElementReferenceException):
+            return act()
+    return act()
+
+
+def press(browser, words: str, within: str = "#timeline") -> None:
+    """Press the button of these words."""
+    js(browser, f"[...document.querySelectorAll('{within} button')].find(b => b.textContent === '{words}').click()")
+
+
 @pytest.mark.parametrize("name", ["full", "bare", "hostile", "ranks"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
@@ -151,8 +179,7 @@ def test_tables_sort_both_ways_and_say_so(browser, pages):
 def test_the_filter_hides_rows_and_counts_them(browser, pages):
     visit(browser, pages["full"])
     unfold(browser)
-    box = browser.find_element("css selector", "#kernels input[type=search]")
-    box.send_keys("kernel_3 float")
+    touch(browser, "#kernels input[type=search]", "kernel_3 float")
     left = js(browser, "return [...document.querySelectorAll('#kernels tbody tr')].filter(r => !r.hidden).length")
     assert left == 11
     assert js(browser, "return document.querySelector('#kernels [role=status]').textContent") == "11 of 40 rows"
@@ -163,12 +190,12 @@ def test_five_rows_are_seen_and_the_others_open(browser, pages):
     unfold(browser)
     seen = "return [...document.querySelectorAll('#kernels tbody tr')].filter(r => r.getClientRects().length).length"
     assert js(browser, seen) == 5
-    more = browser.find_element("css selector", "#kernels button.rows")
-    assert more.text == "35 more rows"
-    more.send_keys("\ue007")
+    more = "return document.querySelector('#kernels button.rows')"
+    assert js(browser, f"{more}.textContent") == "35 more rows"
+    touch(browser, "#kernels button.rows", "\ue007")
     assert js(browser, seen) == 40
-    assert more.get_attribute("aria-expanded") == "true"
-    more.click()
+    assert js(browser, f"{more}.getAttribute('aria-expanded')") == "true"
+    touch(browser, "#kernels button.rows")
     js(browser, "document.querySelectorAll('#kernels thead button')[0].click()")
     assert js(browser, seen) == 5, "sorted, too, the first five are seen"
     visit(browser, pages["full"], scripts=False)
@@ -194,8 +221,7 @@ def test_a_link_to_a_word_opens_the_glossary(browser, pages):
     visit(browser, pages["full"], fragment="#g-cudaStreamSynchronize")
     assert js(browser, "return document.getElementById('g-cudaStreamSynchronize').getBoundingClientRect().top") < 900
     js(browser, "document.getElementById('words').open = false; location.hash = '#g-kernel'")
-    time.sleep(0.2)
-    assert js(browser, "return document.getElementById('words').open")
+    assert becomes(browser, "document.getElementById('words').open")
 
 
 def words(browser) -> str:
@@ -287,7 +313,8 @@ def test_of_many_ranks_the_late_one_is_on_the_page(browser, pages):
     assert pages["ranks"].stat().st_size < 1_500_000
 
 
-TIMELINE = "const c = document.querySelector('#timeline canvas');"
+CANVAS = "#timeline canvas"
+TIMELINE = f"const c = document.querySelector('{CANVAS}');"
 
 
 def window(browser) -> tuple[int, int]:
@@ -300,16 +327,15 @@ def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pa
     from selenium.webdriver.common.keys import Keys
 
     visit(browser, pages["full"])
-    canvas = browser.find_element("css selector", "#timeline canvas")
-    assert canvas.is_displayed(), "without a click"
+    assert js(browser, f"{TIMELINE} return c.getBoundingClientRect().width") > 0, "without a click"
     start, end = window(browser)
     live = js(browser, "return JSON.parse(document.querySelector('#timeline figure').dataset.live)")
     assert [start, end] == live["shown"], "the step, not what leads to it"
-    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom out']").click()
+    press(browser, "Zoom out")
     assert window(browser) == (0, live["ns"]), "what leads to it is a click away"
-    browser.find_element("xpath", "//section[@id='timeline']//button[.='Whole window']").click()
+    press(browser, "Whole window")
     assert window(browser) == (start, end)
-    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
+    press(browser, "Zoom in")
     near = window(browser)
     assert near[1] - near[0] == pytest.approx((end - start) / 2, abs=2)
     turn = (
@@ -328,13 +354,13 @@ def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pa
     js(browser, turn.replace("deltaY: -100", "deltaX: 50, deltaY: 5"))
     aside = window(browser)
     assert aside[0] > wider[0] and aside[1] - aside[0] == pytest.approx(wider[1] - wider[0], abs=2), "sideways it moves"
-    browser.find_element("xpath", "//section[@id='timeline']//button[.='Whole window']").click()
-    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
+    press(browser, "Whole window")
+    press(browser, "Zoom in")
     near = window(browser)
-    canvas.send_keys(Keys.ARROW_RIGHT)
+    touch(browser, CANVAS, Keys.ARROW_RIGHT)
     moved = window(browser)
     assert moved[0] > near[0] and moved[1] - moved[0] == pytest.approx(near[1] - near[0], abs=2)
-    canvas.send_keys("+")
+    touch(browser, CANVAS, "+")
     assert window(browser)[1] - window(browser)[0] < moved[1] - moved[0]
     before = window(browser)
     js(
@@ -344,7 +370,7 @@ def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pa
         "c.setPointerCapture = () => 0; at('pointerdown', 700); at('pointermove', 600); at('pointerup', 600);",
     )
     assert window(browser)[0] > before[0], "dragged to the left, later times come"
-    canvas.send_keys(Keys.HOME)
+    touch(browser, CANVAS, Keys.HOME)
     assert window(browser) == (start, end)
     point = (
         f"{TIMELINE} const r = c.getBoundingClientRect(); let said = new Set();"
@@ -362,15 +388,14 @@ def test_a_finding_leads_to_its_time_and_its_mark_to_the_finding(browser, pages)
     mark = js(browser, "return JSON.parse(document.querySelector('#timeline figure').dataset.live).marks[0]")
     number, start, end = mark
     assert not js(browser, f"return document.getElementById('do-{number}').open")
-    browser.find_element("css selector", f"#do-{number} summary").click()
-    browser.find_element("css selector", f"#do-{number} button.goto").click()
+    touch(browser, f"#do-{number} summary")
+    touch(browser, f"#do-{number} button.goto")
     shown = window(browser)
     assert shown[0] <= start < end <= shown[1] and shown[1] - shown[0] < 6 * max(end - start, 1) + 1e6
     assert js(browser, "return document.activeElement.tagName") == "CANVAS", "keys go on from there"
     js(browser, f"document.getElementById('do-{number}').open = false")
-    canvas = browser.find_element("css selector", "#timeline canvas")
-    canvas.send_keys("0")
-    canvas.send_keys(str(number))
+    touch(browser, CANVAS, "0")
+    touch(browser, CANVAS, str(number))
     assert window(browser) == shown
 
 
@@ -386,12 +411,10 @@ def test_flags_at_the_edge_stand_side_by_side(browser, tmp_path):
     crowded = tmp_path / "crowded.html"
     data["marks"] = marks
     crowded.write_text(page.replace(live[1], html.escape(json.dumps(data)), 1), encoding="utf-8")
-    browser.set_page_load_timeout(60)
     visit(browser, crowded)
-    canvas = browser.find_element("css selector", "#timeline canvas")
     for number in range(1, 7):
-        canvas.send_keys("0")
-        canvas.send_keys(str(number))
+        touch(browser, CANVAS, "0")
+        touch(browser, CANVAS, str(number))
         start, end = window(browser)
         assert start <= marks[number - 1][1] < marks[number - 1][2] <= end
 
@@ -404,7 +427,5 @@ def test_the_still_timeline_stands_on_paper_and_without_scripts(browser, pages):
     assert js(browser, wide) > 100
     assert js(browser, "return getComputedStyle(document.querySelector('.live')).display") == "none"
     visit(browser, pages["full"], scripts=False)
-    root = browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
-    image = browser.execute_cdp_cmd("DOM.querySelector", {"nodeId": root, "selector": "#timeline img"})["nodeId"]
-    assert browser.execute_cdp_cmd("DOM.getBoxModel", {"nodeId": image})["model"]["width"] > 100
+    assert js(browser, wide) > 100
     visit(browser, pages["full"])

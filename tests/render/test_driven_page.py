@@ -16,7 +16,19 @@ from nsysx.pictures import SEVERAL, Lane, Span
 from nsysx.render import html_page
 from nsysx.saving import Saving
 from tests.render import factory
-from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, TIMELINE, browser, js, visit, window
+from tests.render.test_browser import (
+    CHROMIUM,
+    DRIVER,
+    REQUIRED,
+    TIMELINE,
+    becomes,
+    browser,
+    js,
+    press,
+    touch,
+    visit,
+    window,
+)
 
 __all__ = ["browser"]
 
@@ -112,16 +124,16 @@ def test_names_are_found_one_after_the_other(browser, page: Path) -> None:
     name = next(text for lane, idle, shown in boxes(live) if not idle and "GPU" in lane for *_, text, _ in shown)
     count = sum(name.lower() in text.lower() for _, _, shown in boxes(live) for *_, text, _ in shown)
     count += sum(named(live, lane, name) for lane in live["lanes"])
-    seek = browser.find_element("css selector", "#timeline input[type=search]")
-    seek.send_keys(name)
+    seek = "#timeline input[type=search]"
+    touch(browser, seek, name)
     output = "return document.querySelector('#timeline output').textContent"
     assert js(browser, output).startswith(f"{count} found, ")
-    seek.send_keys(Keys.ENTER)
+    touch(browser, seek, Keys.ENTER)
     assert "number 1: " in js(browser, output)
     start, end = window(browser)
     assert end - start < live["ns"], "it leads there"
-    seek.clear()
-    seek.send_keys("no such kernel")
+    js(browser, f"document.querySelector('{seek}').value = ''")
+    touch(browser, seek, "no such kernel")
     assert js(browser, output) == "Nothing here is named so"
 
 
@@ -129,8 +141,8 @@ def test_from_a_finding_to_its_kernel_its_launch_its_line_its_row_and_back(brows
     visit(browser, page)
     live = live_of(browser)
     number = live["marks"][0][0]
-    browser.find_element("css selector", f"#do-{number} summary").click()
-    browser.find_element("css selector", f"#do-{number} button.goto").click()
+    touch(browser, f"#do-{number} summary")
+    touch(browser, f"#do-{number} button.goto")
     js(browser, "document.querySelector('#timeline canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}))")
     lane = next(n for n, lane in enumerate(live["lanes"]) if "of" in lane)
     row = max(12, min(21, (174 - 26 * len(live["queues"])) / len(live["lanes"])))
@@ -141,13 +153,13 @@ def test_from_a_finding_to_its_kernel_its_launch_its_line_its_row_and_back(brows
         r"; launched at [\d.]+ ms by cudaLaunchKernel, [\d.]+ (µs|ms) in the queue; module blocks", kernel
     ), kernel
     assert "line project/train.py:47" in kernel
-    press(browser, "Its launch")
+    press(browser, "Its launch", "#timeline output")
     assert js(browser, output).startswith("cudaLaunchKernel: 7.0 µs")
     near = window(browser)
     assert near[0] >= 0 and near[1] <= live["ns"], "both are seen"
-    press(browser, "What it launched")
+    press(browser, "What it launched", "#timeline output")
     assert js(browser, output)[:60] == kernel[:60], "and back"
-    press(browser, "Its row in Kernels")
+    press(browser, "Its row in Kernels", "#timeline output")
     here = "const tr = document.querySelector('#kernels tr.here'), r = tr.getBoundingClientRect();"
     assert js(browser, f"{here} return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight")
     js(
@@ -167,13 +179,6 @@ def click(share: float, y: float) -> str:
     )
 
 
-def press(browser, words: str) -> None:
-    js(
-        browser,
-        f"[...document.querySelectorAll('#timeline output button')].find(b => b.textContent === '{words}').click()",
-    )
-
-
 def test_buttons_copy_the_lines_and_the_ticket(browser, page: Path) -> None:
     visit(browser, page)
     browser.execute_cdp_cmd(
@@ -184,12 +189,14 @@ def test_buttons_copy_the_lines_and_the_ticket(browser, page: Path) -> None:
         (".card.do .copy", "b.dataset.copy"),
         (".copy.ticket", "document.getElementById('ticket').value"),
     ):
-        button = browser.find_element("css selector", selector)
-        button.click()
-        wanted = js(browser, f"const b = document.querySelector('{selector}'); return {of}")
+        button = f"const b = document.querySelector('{selector}');"
+        note = "window.said = []; new MutationObserver(() => said.push(b.textContent)).observe(b, {childList: true})"
+        js(browser, f"{button} {note}")  # the button says so for two seconds
+        touch(browser, selector)
+        assert becomes(browser, "said.length") and js(browser, "return said[0]") == "Copied"
+        wanted = js(browser, f"{button} return {of}")
         assert wanted.strip()
         assert browser.execute_async_script(read).strip() == wanted.strip()
-        assert button.text == "Copied"
 
 
 def test_a_box_of_a_flame_graph_becomes_as_wide_as_the_picture_and_leads_back(browser, page: Path) -> None:
@@ -232,16 +239,18 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_five_lines_of_the_list_are_seen_and_the_others_open(browser, crowded: Path) -> None:
     visit(browser, crowded)
-    browser.find_element("css selector", "#do-1 summary").click()
+    touch(browser, "#do-1 summary")
     seen = "return [...document.querySelectorAll('.todo .item')].filter(i => i.getClientRects().length).map(i => i.id)"
     assert js(browser, seen) == [f"do-{n}" for n in range(1, 6)]
-    more = browser.find_element("css selector", "#do-1 > button[aria-expanded]")
-    assert more.text == "2 more"
-    more.click()
+    more = "#do-1 > button[aria-expanded]"
+    assert js(browser, f"return document.querySelector('{more}').textContent") == "2 more"
+    touch(browser, more)
     assert js(browser, seen) == [f"do-{n}" for n in range(1, 8)]
     visit(browser, crowded, scripts=False)
-    browser.find_element("css selector", "#do-1 summary").click()
-    assert browser.find_element("css selector", "#do-7").is_displayed(), "without a script all stand there"
+    touch(browser, "#do-1 summary")
+    assert js(browser, "return document.querySelector('#do-7').getClientRects().length"), (
+        "without a script all stand there"
+    )
     visit(browser, crowded)
 
 
@@ -249,10 +258,9 @@ def test_the_line_of_a_finding_leads_to_its_row(browser, crowded: Path) -> None:
     visit(browser, crowded)
     row = "const tr = [...document.querySelectorAll('#lines tbody tr')].at(-1), r = tr.getBoundingClientRect();"
     assert not js(browser, f"{row} return r.height > 0"), "closed, and beyond the rows that are seen"
-    browser.find_element("css selector", "#do-1 summary").click()
-    link = browser.find_element("css selector", "#do-1 a.toline")
-    assert link.text == "train/losses.py:88"
-    link.click()
+    touch(browser, "#do-1 summary")
+    assert js(browser, "return document.querySelector('#do-1 a.toline').textContent") == "train/losses.py:88"
+    touch(browser, "#do-1 a.toline")
     assert js(browser, f"{row} return tr.cells[0].textContent").startswith("train/losses.py:88")
     assert js(browser, f"{row} return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight")
     assert js(browser, f"{row} return tr.classList.contains('here')")

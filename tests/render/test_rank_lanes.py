@@ -10,7 +10,7 @@ import pytest
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
 from tests.ranks.test_rank_table import ALL_REDUCE, reports
-from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, TIMELINE, browser, js, visit, window
+from tests.render.test_browser import CANVAS, CHROMIUM, DRIVER, REQUIRED, TIMELINE, browser, js, touch, visit, window
 from tests.render.test_budgets import MOST_OF_A_SCREEN
 from tests.samples import Samples
 
@@ -48,8 +48,7 @@ def test_every_rank_has_lanes_that_zoom_and_speak(browser, tmp_path: Path) -> No
             said = browser.execute_script(_SAID, lane, len(lanes), strips)
             assert said == [kernel], (rank, stream)
     start, end = window(browser)
-    canvas = browser.find_element("css selector", "#timeline canvas")
-    canvas.send_keys("+")
+    touch(browser, CANVAS, "+")
     near = window(browser)
     assert start <= near[0] < near[1] <= end and near[1] - near[0] < end - start
     lane = lanes.index("rank 1: GPU 0 stream 7")
