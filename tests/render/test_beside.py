@@ -122,7 +122,7 @@ def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
         assert program.stdout is not None and program.stdout.readline()
         assert not select.select([end], [], [], 0)[0], "both processes hold it"
         program.kill()
-    assert select.select([end], [], [], 30)[0] and not os.read(end, 1), "none holds it any more"
+    assert select.select([end], [], [], 300)[0] and not os.read(end, 1), "none holds it any more"
     os.close(end)
 
 
