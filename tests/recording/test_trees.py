@@ -78,7 +78,10 @@ SHELL = f"{PYTHON} -c 1; {PYTHON} -c 'import torch'; {PYTHON} {' '.join(ENOUGH)}
 
 @pytest.mark.parametrize(
     "command",
-    [("env", "A=1", "timeout", "600", "nice", "-n", "0", "bash", "-c", SHELL), (PYTHON, "spawns.py", "execs.py", *ENOUGH)],
+    [
+        ("env", "A=1", "timeout", "600", "nice", "-n", "0", "bash", "-c", SHELL),
+        (PYTHON, "spawns.py", "execs.py", *ENOUGH),
+    ],
     ids=["wrappers and a shell", "spawns and execs"],
 )
 def test_a_program_in_any_tree_has_two_windows_and_bare_steps(
