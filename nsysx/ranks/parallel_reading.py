@@ -150,6 +150,8 @@ def _on_cluster(
     done: Callable[[int, Path], None],
     here: Callable[[], None],
 ) -> list[T]:
+    import logging
+
     try:
         import dask
         import distributed
@@ -164,12 +166,14 @@ def _on_cluster(
             if cluster == "local":
                 # No memory limit, as in a pool: by default a worker dies when it exceeds its share of the machine.
                 # Any free port: dask opens one for its dashboard even without it, and warns if the usual one is taken.
+                # It also warns of a worker that died, whose reports others read, and of those that a busy machine ends slowly.
                 client = distributed.Client(
                     n_workers=count,
                     threads_per_worker=1,
                     dashboard_address=":0",
                     scheduler_kwargs={"dashboard": False},
                     memory_limit=0,
+                    silence_logs=logging.ERROR,
                 )
             else:
                 client = distributed.Client(cluster, timeout=CLUSTER_ANSWER_S)
