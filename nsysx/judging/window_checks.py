@@ -19,6 +19,8 @@ from nsysx.replay.replay_bounds import BOOTSTRAP_FEWEST_STEPS
 COLD_REPORT = "cold report"
 #: The check of a report of ``nsysx run`` without the record of its run beside it.
 RUN_RECORD = "run record"
+#: What to do where the report of the first window is missing.
+_PUT_BESIDE = "put NAME.cold.sqlite, which nsysx run wrote with it, beside this report"
 
 
 def _reached(run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -53,10 +55,7 @@ def windows(profile: Profile) -> list[Check]:
 
 def steps_elsewhere(profile: Profile) -> bool:
     """Return whether this is the second of two windows and holds no whole step, while the report of the first one is missing."""
-    trace = profile.trace
-    files = trace.run.get("files")
-    two = isinstance(files, dict) and bool(files.get("cold"))
-    return two and not trace.seams and trace.window is None and profile.steps.source == "capture"
+    return profile.trace.cold_missing and profile.steps.source == "capture"
 
 
 def cold_report(checks: Iterable[Check]) -> Check | None:
@@ -76,8 +75,7 @@ def _steps_elsewhere(profile: Profile) -> list[Check]:
         sentence += (
             f": its window opened after {min(opened)} of the {units.several(max(counted), 'step')} of the program"
         )
-    fix = "put NAME.cold.sqlite, which nsysx run wrote with it, beside this report"
-    return [Check(COLD_REPORT, "warn", sentence, fix, doubt="everything")]
+    return [Check(COLD_REPORT, "warn", sentence, _PUT_BESIDE, doubt="everything")]
 
 
 def run_record(checks: Iterable[Check]) -> Check | None:
@@ -100,6 +98,9 @@ def _record_elsewhere(profile: Profile) -> list[Check]:
 
 
 def _parts(profile: Profile) -> list[Check]:
+    if profile.trace.cold_missing:  # no figure of the steps depends on it
+        sentence = "NAME.cold.sqlite, which holds the cold start, is not beside this report: first calls are not shown"
+        return [Check("windows", "warn", sentence, _PUT_BESIDE)]
     record = _record(profile)
     if record is None:
         return _record_elsewhere(profile)

@@ -41,13 +41,6 @@ def cold_of(path: Path, name: str, run: Mapping[str, Any]) -> Path | None:
     return next((file for file in named if file.is_file()), None)
 
 
-def without_cold(trace: Trace) -> Trace:
-    """Return the trace of the steady steps alone, noting that the report of the cold start is missing."""
-    text = "The report of the cold start, NAME.cold.sqlite, is not beside this one: first calls are not shown."
-    missing = {"severity": "warning", "text": text}
-    return replace(trace, capture=replace(trace.capture, diagnostics=(*trace.capture.diagnostics, missing)))
-
-
 def joined(cold: Trace, steady: Trace) -> Trace:
     """Return both as one capture, with the facts of the run from ``steady``."""
     last = max((t for c in _ends(cold) if isinstance(t := c.max(), int)), default=0)

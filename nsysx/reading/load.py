@@ -74,11 +74,9 @@ def load(
     if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
     cold = joined_windows.cold_of(path, sidecar_files.report_name(path), trace.run)
-    return (
-        joined_windows.without_cold(trace)
-        if cold is None
-        else joined_windows.joined(_read_report(cold, progress, most_bytes=most_bytes), trace)
-    )
+    if cold is None:
+        return replace(trace, cold_missing=True)
+    return joined_windows.joined(_read_report(cold, progress, most_bytes=most_bytes), trace)
 
 
 def _read_report(

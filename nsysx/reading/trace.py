@@ -138,7 +138,8 @@ class Trace:
     ``window``: set if only this part of the capture was read. ``tried``: what ``nsysx try`` left in NAME.try.json beside it.
     ``seams``: where the second and each later part of a capture begins that was recorded, or read, in parts: between them the clock
     stood still (``reading.joined_windows``, ``reading.capture_parts``). ``main`` is the number of the part whose steps the averages are of.
-    ``sampled``: set if parts of a long capture were read.
+    ``sampled``: set if parts of a long capture were read. ``cold_missing``: these are the steady steps of a run of two windows, and the
+    report of its cold start is not beside this one.
     """
 
     path: Path
@@ -160,6 +161,7 @@ class Trace:
     seams: tuple[int, ...] = ()
     main: int = 0
     sampled: Sampled | None = None
+    cold_missing: bool = False
 
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, to free memory after other frames were made from them."""

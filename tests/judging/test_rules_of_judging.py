@@ -216,7 +216,9 @@ def test_communication_that_is_a_wait_for_late_hosts_is_said_to_be(
 
 
 def counted(recorded: int, *probes: Row, run: Row | None = None, sampled: Any = None, elsewhere: bool = False) -> Any:
-    trace = SimpleNamespace(capture=SimpleNamespace(probe=probes), run=run or {}, sampled=sampled)
+    trace = SimpleNamespace(
+        capture=SimpleNamespace(probe=probes), run=run or {}, sampled=sampled, cold_missing=elsewhere
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe_checks.window_checks, "steps_elsewhere", lambda _: elsewhere)
         (check,) = probe_checks._against_count(SimpleNamespace(trace=trace), recorded)  # type: ignore[arg-type]

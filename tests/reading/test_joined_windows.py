@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from nsysx.comparing import comparability, side_inputs
 from nsysx.errors import NsysxError
 from nsysx.events.coverage import BEFORE, BEHIND, BETWEEN
 from nsysx.events.event_bounds import UNEVEN_SPREAD_SHARE
@@ -395,8 +396,21 @@ def test_what_a_run_with_one_report_has_recorded(tmp_path: Path, pauses: list[in
 def test_a_cold_start_that_was_not_copied_along_is_said_to_be_missing(tmp_path: Path) -> None:
     path = written(tmp_path)
     (tmp_path / "r.cold.sqlite").unlink()
-    said = [check.detail for check in summarize([path]).quality]
-    assert any("NAME.cold.sqlite, is not beside this one" in text for text in said)
+    summary = summarize([path])
+    [check] = [
+        check for check in summary.quality if "is not beside this report: first calls are not shown" in check.detail
+    ]
+    assert (check.check, check.status, check.doubt) == ("windows", "warn", "")
+    assert not any("cold" in message["text"] for message in summary.capture.diagnostics), "nsys did not say it"
+
+
+def test_a_report_without_its_cold_start_is_whole_for_a_budget_and_a_comparison(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0] |= {"ranges": {"step": 20}, "ended": True}  # 8 of them in the report of the cold start
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    (tmp_path / "r.cold.sqlite").unlink()
+    assert comparability.doubtful(side_inputs.measured(path)) is None
 
 
 def test_a_folder_counts_both_as_one_report(tmp_path: Path) -> None:
