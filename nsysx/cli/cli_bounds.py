@@ -13,7 +13,3 @@ NARROWEST_TERMINAL, USUAL_TERMINAL = 20, 80
 # ---- config ---------------------------------------------------------------------------------------------------------
 #: No file of options is this long; a longer one is not read.
 MOST_OPTION_BYTES = 1_000_000
-
-# ---- whatif ---------------------------------------------------------------------------------------------------------
-#: Letters of the advice that a row holds, and of the options beside which it stands.
-WHATIF_ADVICE, WHATIF_OPTIONS = 90, 16

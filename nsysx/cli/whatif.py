@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nsysx import units
 from nsysx.advice import Answer
-from nsysx.cli.cli_bounds import WHATIF_ADVICE, WHATIF_OPTIONS
-from nsysx.cli.command_output import deliver, emit, harmless
+from nsysx.cli.command_output import console, deliver, emit, harmless
 from nsysx.cli.declared_options import with_options
 from nsysx.cli.shared_options import Reports, files_of, schema_option
 from nsysx.option import Option
@@ -85,28 +87,43 @@ def whatif(
         return
     together = job_whatif.lines(job.ranks, of_job) if of_ranks else []
     if of_ranks_alone:
-        emit("\n".join(harmless(line) for line in together))
+        emit("\n".join(_fitting(together)))
         return
-    first = _of_page(*answered()) if changes == Changes() else ""
-    told = room.lines(job.profile, changes, first) + ["", *together] * bool(together)
-    emit("\n".join(harmless(line) for line in told))
+    first = _advised(*answered()) if changes == Changes() else ""
+    emit("\n".join(_fitting(room.lines(job.profile, changes, first) + ["", *together] * bool(together))))
 
 
-def _of_page(answer: Answer, loop: LoopWorth | None) -> str:
-    """Return what the page advises as a row of the list, with the page's figures; "" where it gives none.
+#: The name at the begin of a line, which its columns set apart from what is said of it.
+_NAME = re.compile(r"\s*\S+(?: \S+)*\s{2,}")
+
+
+def _fitting(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines, made harmless, as lines that fit the terminal: a long one goes on below what is said of its name."""
+    width = console().width
+    for line in map(harmless, lines):
+        name = _NAME.match(line)
+        indent = " " * (name.end() if name is not None and name.end() < width // 2 else 4)
+        yield from textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+
+
+def _advised(answer: Answer, loop: LoopWorth | None) -> str:
+    """Return what the report advises for the list, with the report's figures; "" where it gives none.
 
     Of a change between steps, which no step holds, the loop per step stands for the step.
     """
-    do, what = answer.do[-1], "page's change".ljust(WHATIF_OPTIONS)
+    from nsysx.render.answer_text import first_clause
+
+    do = answer.do[-1]
+    what = f"{do.code}, {first_clause(do.text)}"
     if answer.then_ns is None and loop is not None:
         saves = units.share(loop.now_ns - loop.then_ns, loop.now_ns)
-        return (
-            f"{what}  loop at best {units.duration(loop.then_ns)}, {saves} less: {do.code}, {do.text[:WHATIF_ADVICE]}"
-        )
+        return f"loop at best {units.duration(loop.then_ns)}, {saves} less: {what}"
     if answer.then_ns is None or answer.now_ns is None:
         return ""
     low, high = answer.then_low_ns, answer.then_high_ns
     between = f" ({units.duration(low)} to {units.duration(high)})" if low is not None and high is not None else ""
     saves = units.share(answer.now_ns - answer.then_ns, answer.now_ns)
     at_best = "at best " if answer.bound else ""
-    return f"{what}  step {at_best}{units.duration(answer.then_ns)}{between}, {saves} less: {do.code}, {do.text[:WHATIF_ADVICE]}"
+    return f"step {at_best}{units.duration(answer.then_ns)}{between}, {saves} less: {what}"

@@ -109,6 +109,8 @@ CACHE_FLUSH_NS = 200_000
 MOST_WAITS_TRIED = 4
 #: A change that saves less of the step than this saves nothing (share).
 SAVES_NOTHING_SHARE = 0.005
+#: Letters that the names of what could be changed are padded to at most, so that a row of 80 columns holds what it is worth.
+LISTED_NAME = 24
 
 # ---- simulate ---------------------------------------------------------------------------------------------------
 #: Rounds of the steps: one to settle, one to measure, and one after it.

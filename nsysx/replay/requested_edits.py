@@ -35,7 +35,7 @@ from nsysx.replay.engine import (
     replay_of,
 )
 from nsysx.replay.outcome import Outcome
-from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, MOST_WAITS_TRIED, SAVES_NOTHING_SHARE
+from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, LISTED_NAME, MOST_WAITS_TRIED, SAVES_NOTHING_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 
 
@@ -273,7 +273,7 @@ def bounds(profile: Profile, replay: Replay) -> list[str]:
 def lines(profile: Profile, changes: Changes, first: str = "") -> list[str]:
     """Return the answer as lines of text, with names as the program has them. Without a change, all that save something are listed.
 
-    ``first`` is the row before them: what the page advises.
+    ``first`` stands before them: what the report advises.
 
     Raises NsysxError with exit code 4 if there is no replay, or none that can be trusted for what is asked, and with exit code 2
     for a name that matches nothing.
@@ -288,7 +288,7 @@ def lines(profile: Profile, changes: Changes, first: str = "") -> list[str]:
         raise NsysxError(replay.misses, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
     text = _head(replay)
     if not asked:
-        return [*text, "", *filter(None, (first,)), *_listed(profile, replay)]
+        return [*text, "", *_listed(profile, replay, first)]
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
         outcome = replay.outcome(edit) if edit is not None else replay.outcome(*(e for _, e in asked))
@@ -314,12 +314,16 @@ def _head(replay: Replay) -> list[str]:
     ]
 
 
-def _listed(profile: Profile, replay: Replay) -> list[str]:
+def _listed(profile: Profile, replay: Replay, first: str) -> list[str]:
     now_ns = replay.steady.now_ns
-    rows = [(option, outcome) for option, _, outcome in candidates(profile, replay)]
-    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= SAVES_NOTHING_SHARE * now_ns]
-    wide = max((len(option) for option, _ in rows), default=0)
-    return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, now_ns)}" for option, o in rows]
+    rows = [("report's advice", first)] if first else []
+    rows += [
+        (option, f"step {units.duration(outcome.step_ns)}, {_worth(outcome, now_ns)}")
+        for option, _, outcome in candidates(profile, replay)
+        if outcome.saving_ns >= SAVES_NOTHING_SHARE * now_ns
+    ]
+    wide = min(LISTED_NAME, max((len(name) for name, _ in rows), default=0))
+    return [f"{name:<{wide}}  {words}" for name, words in rows]
 
 
 def _worth(outcome: Outcome, now_ns: float) -> str:

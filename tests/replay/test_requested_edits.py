@@ -14,6 +14,7 @@ from nsysx.cli import process as cli
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.events.profile import Profile
 from nsysx.pipeline import summarize
+from nsysx.render.answer_text import first_clause
 from nsysx.replay import engine, requested_edits
 from nsysx.replay.requested_edits import Changes
 from tests.builder import Report
@@ -283,10 +284,15 @@ def test_bounds_need_no_replay(path: Path, run: Run, monkeypatch: pytest.MonkeyP
         assert "loader    100 us a step waiting for data: without it 940 us" in out
 
 
+def whole_lines(out: str) -> list[str]:
+    """Return the lines, each with those in which it goes on."""
+    return re.sub(r"\n {4,}", " ", out).splitlines()
+
+
 def test_without_a_wish_what_could_be_changed_is_listed_best_first(path: Path, run: Run) -> None:
     code, out, _ = run(path)
     assert code == 0
-    listed = [line for line in out.splitlines() if line.startswith("--")]
+    listed = [line for line in whole_lines(out) if line.startswith("--")]
     savings = [float(re.search(r"\((\d+(?:\.\d+)?) %\)", line)[1]) for line in listed if "saves" in line]  # type: ignore[index]
     assert savings == sorted(savings, reverse=True)
     assert {"--free-loader", "--graph", "--no-host", "--remove-alloc"} <= {line.split()[0] for line in listed}
@@ -296,13 +302,21 @@ def test_the_first_row_is_the_change_of_the_page_with_its_figures(path: Path, ru
     """And what saves nothing is not listed."""
     code, out, _ = run(path)
     answer = summarize([path], every_table=False).answer
-    rows = [line for line in out.splitlines() if line.startswith(("page's change", "--"))]
-    assert code == 0 and rows[0].startswith("page's change") and not any("page's" in row for row in rows[1:])
+    rows = [line for line in whole_lines(out) if line.startswith(("report's advice", "--"))]
+    assert code == 0 and rows[0].startswith("report's advice") and not any("report's" in row for row in rows[1:])
     assert f"step {units.duration(answer.then_ns or 0)} (" in rows[0] and answer.do[-1].code in rows[0]
     savings = [float(re.search(r"saves [^(]*\(([\d.]+) %\)", row)[1]) for row in rows[1:]]  # type: ignore[index]
     assert min(savings) >= 0.5
     _, asked, _ = run(path, "--free-loader")
-    assert "page's change" not in asked
+    assert "report's advice" not in asked
+
+
+def test_the_list_fits_the_terminal_and_cuts_no_advice(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = run(path)
+    assert max(map(len, out.splitlines())) <= 60
+    advice = summarize([path], every_table=False).answer.do[-1].text
+    assert first_clause(advice) in " ".join(out.split())
 
 
 def test_names_of_the_program_do_nothing_to_the_terminal(tmp_path: Path, run: Run) -> None:
