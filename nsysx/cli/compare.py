@@ -126,7 +126,7 @@ def _sides(files: list[Path] | None, wanted: CompareArguments) -> list[tuple[str
 
 
 def _write(answer: Comparison, wanted: CompareArguments, handling: Handling) -> None:
-    """Write the comparison to every target asked for, or to the terminal if there is none."""
+    """Write the comparison to every target asked for, and to the terminal unless it is for programs or for a ticket."""
     if wanted.html is not None:
         from nsysx.outputs import write_text
         from nsysx.render import compare_page
@@ -141,7 +141,7 @@ def _write(answer: Comparison, wanted: CompareArguments, handling: Handling) -> 
 
     if wanted.markdown is not None:
         deliver(wanted.markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)
-    elif wanted.html is None and wanted.json is None:
+    elif wanted.json is None:
         with answering():
             compare_text.terminal(answer, console())
         emit(verdict_line(answer.verdict, ",".join(wanted.change)))

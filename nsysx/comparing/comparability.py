@@ -12,8 +12,10 @@ from nsysx import units
 from nsysx.comparing.comparing_bounds import (
     EQUAL_CLOCKS_SHARE,
     FEWEST_EQUAL_KERNELS,
+    FEWEST_NAMED_MODULES,
     MOST_VALUE_LETTERS,
     SAME_KERNELS_SHARE,
+    SAME_MODULES_SHARE,
     SAME_PER_STEP,
     STEP_COUNTS_TIMES,
 )
@@ -123,6 +125,7 @@ def lines(before: Side, after: Side) -> list[ComparabilityCheck]:
         _count(before, after),
         *_unnamed_steps(before, after),
         *_work(before, after),
+        *_modules(before, after),
         *_clocks(before, after),
         *_partial(before, after),
     ]
@@ -212,6 +215,24 @@ def _work(before: Side, after: Side) -> list[ComparabilityCheck]:
         )
         rows.append(ComparabilityCheck("speed of kernels", "differs", detail))
     return rows
+
+
+def _modules(before: Side, after: Side) -> list[ComparabilityCheck]:
+    """Return a warning if hardly a module is on both sides: library kernels alone make no two programs one."""
+    a, b = (
+        {k: ns for k, (_, ns) in _per_step(s, "module").items() if ns > 0 and not k.startswith("(")}
+        for s in (before, after)
+    )
+    if min(len(a), len(b)) < FEWEST_NAMED_MODULES:
+        return []
+    shared = sum(a[k] + b[k] for k in a.keys() & b.keys()) / (sum(a.values()) + sum(b.values()))
+    if shared >= SAME_MODULES_SHARE:
+        return []
+    detail = (
+        f"Other modules: those on both sides take {units.share(shared, 1)} of the modules' GPU time. "
+        "Two programs, or one rewritten, are compared as if they did the same work in a step."
+    )
+    return [ComparabilityCheck("modules", "differs", detail, str(len(a)), str(len(b)))]
 
 
 def _clocks(before: Side, after: Side) -> list[ComparabilityCheck]:

@@ -14,6 +14,9 @@ SELDOM_CALLS = 0.5
 # ---- comparability ----------------------------------------------------------------------------------------------
 #: The programs share their kernels if those on both sides take this share of GPU time.
 SAME_KERNELS_SHARE = 0.5
+#: Two programs with names of their modules, at least so many each, share them if those on both sides take this share of their GPU
+#: time. Of the sample reports, pairs of one program reach 1.0 and pairs of two at most 0.04.
+FEWEST_NAMED_MODULES, SAME_MODULES_SHARE = 3, 0.2
 #: With equal clocks, unchanged kernels differ by less than this share.
 EQUAL_CLOCKS_SHARE = 0.015
 #: If step counts differ by more than this factor, so do warm-up and caches.

@@ -270,5 +270,6 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     )
     words = sentence(answer, work if by_work else None, single=not differences.measured_between(before, after, noise))
     if real is not None:
-        words += " " + real_words(real.before_ns, real.after_ns, real.low_ns, real.high_ns, real.verdict)
+        surer = verdict == "cannot_tell" and real.verdict in ("faster", "slower")
+        words += " " + real_words(real.before_ns, real.after_ns, real.low_ns, real.high_ns, real.verdict, surer=surer)
     return replace(answer, sentence=words)

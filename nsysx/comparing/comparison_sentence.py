@@ -149,8 +149,8 @@ def _by_work(answer: Comparison, work: PartDifference) -> str:
     return f"{_amount(difference)} a step {way} in GPU work, which limits it ({share}){because}; {whole}."
 
 
-def real_words(before: int, after: int, low: int, high: int, verdict: str) -> str:
-    """Return a sentence on the steps without the profiler."""
+def real_words(before: int, after: int, low: int, high: int, verdict: str, *, surer: bool = False) -> str:
+    """Return a sentence on the steps without the profiler. ``surer``: it tells a change that the recorded steps do not."""
     difference = after - before
     steps = f"{units.duration(before)} before, {units.duration(after)} after"
     if verdict == "same":
@@ -160,4 +160,5 @@ def real_words(before: int, after: int, low: int, high: int, verdict: str) -> st
     way = "slower" if difference > 0 else "faster"
     doubt = ", not significant" if verdict == "cannot_tell" else ""
     share = _share(difference, before, low, high)
-    return f"Without the profiler: {_amount(difference)} a step {way} ({share}){doubt}; {steps}."
+    scope = "; an interval of these runs alone" if surer else ""
+    return f"Without the profiler: {_amount(difference)} a step {way} ({share}{scope}){doubt}; {steps}."

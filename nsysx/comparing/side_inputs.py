@@ -84,7 +84,13 @@ def captures(
     summaries = parallel_reading.run(work, files, workers=workers, progress=progress)
     # Captures without steps are compared with each other as they are, never with steps.
     spans = all(summary.steps.whole for summary in summaries)
-    return [captured(summary, path.name, spans=spans) for summary, path in zip(summaries, files, strict=True)]
+    return [captured(summary, label, spans=spans) for summary, label in zip(summaries, _labels(files), strict=True)]
+
+
+def _labels(files: Sequence[Path]) -> list[str]:
+    """Return the name of each file, with its folder where another one has the same name."""
+    names = [path.name for path in files]
+    return [path.name if names.count(path.name) == 1 else "/".join(path.absolute().parts[-2:]) for path in files]
 
 
 def sides(

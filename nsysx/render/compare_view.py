@@ -92,8 +92,8 @@ def shown_parts(answer: Comparison, most: int) -> tuple[list[DifferencePart], st
     enough = [p for p in single if answer.changes_the_step(p)]
     shown = (enough or single[:1])[:most]
     others = [p for p in answer.parts if p not in shown and p.difference_ns]
-    below = f", each below {100 * NAMED_PART_SHARE:.0f} %" if len(enough) <= most else ""
-    return shown, f"other parts{below}" if others else "", sum(p.difference_ns for p in others)
+    below = f"others, each below {100 * NAMED_PART_SHARE:.0f} %" if len(enough) <= most else "other parts"
+    return shown, below if others else "", sum(p.difference_ns for p in others)
 
 
 def part_lines(answer: Comparison, most: int, width: int) -> list[ComparedLine]:
@@ -116,12 +116,11 @@ def both_steps(answer: Comparison) -> tuple[int, int]:
 
 
 def worth(answer: Comparison) -> str:
-    """Return how much faster the step is in words: "1.50x faster", "No measurable difference"."""
+    """Return how much faster the step is in words: "1.50x faster", "Not significant"."""
     before, after = both_steps(answer)
     if answer.verdict not in ("faster", "slower") or not before or not after:
-        return {"same": "No difference", "cannot_tell": "No measurable difference"}.get(
-            answer.verdict, LABELS[answer.verdict]
-        )
+        unknown = "Not comparable" if answer.whole else "Not significant"
+        return {"same": "No difference", "cannot_tell": unknown}.get(answer.verdict, LABELS[answer.verdict])
     return f"{max(before, after) / min(before, after):.2f}x {'faster' if after < before else 'slower'}"
 
 
@@ -157,7 +156,7 @@ def share_head(answer: Comparison) -> str:
 
 
 def basis(answer: Comparison) -> str:
-    """Return what the interval is based on, and the smallest change that could have been detected."""
+    """Return what the interval is based on, and of a change the smallest one that could have been detected: else the sentence says it."""
     steps = [sum(len(c) for c in answer.steps[k]) for k in answer.steps]
     text = f"Over {steps[0]} steps before and {steps[1]} after; the interval covers {answer.basis}."
     if answer.whole:
@@ -166,8 +165,8 @@ def basis(answer: Comparison) -> str:
         if answer.low_ns is not None:
             doubt = f"the interval covers {answer.basis}"
         return f"{steps[0]} whole capture{plural} before and {steps[1]} after, as no steps were found; {doubt}."
-    if answer.detectable_ns is not None:
+    if answer.detectable_ns is not None and answer.verdict in ("faster", "slower"):
         text += f" The smallest change of the step that could have been seen: {units.duration(answer.detectable_ns)}."
     if answer.drift_ns:
-        text += f" Margin between processes: {units.duration(answer.drift_ns)}."
+        text += f" Two runs of one program may differ by {units.duration(answer.drift_ns)} a step."
     return text

@@ -102,6 +102,14 @@ def test_what_is_no_summary(capsys, monkeypatch, tmp_path: Path) -> None:
     assert call(capsys, monkeypatch, "compare", tmp_path / "no.json", tmp_path / "x.json")[0] == 3
 
 
+def test_who_asks_for_a_page_still_reads_the_answer(capsys, monkeypatch, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(summary(tmp_path, program(NET), name)))
+    words = (tmp_path / "b.json", tmp_path / "a.json", "--html")
+    code, out, _ = call(capsys, monkeypatch, "compare", *words, tmp_path / "c.html")
+    assert code == 0 and out.startswith("The same within") and "Verdict: same" in out
+
+
 HOSTILE = '<img src=x onerror=alert(1)>"\x1b[31m\u202e'
 
 

@@ -20,7 +20,7 @@ from nsysx.comparing.comparison_sentence import _idle_together, real_words
 from nsysx.comparing.difference_answer import Comparison, DifferencePart, part_words
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
-from nsysx.render import compare_charts, compare_page
+from nsysx.render import compare_charts, compare_page, compare_view
 from nsysx.render.compare_text import markdown, terminal
 from nsysx.render.compare_view import shown_parts
 from tests.comparing.programs import MS, US, captured, program, summary
@@ -134,7 +134,7 @@ def test_what_changes_the_step_by_less_than_one_percent_is_one_row(tmp_path: Pat
         for text in (answer.sentence, file.getvalue(), cards, "\n".join(waterfall), parts, every_part):
             assert ("m5" in text) is named and not re.search(r"m[78]\b", text), text
         for text in (file.getvalue(), "\n".join(waterfall), parts, every_part):
-            assert "other parts, each below 1\N{NO-BREAK SPACE}%" in text or "other parts, each below 1 %" in text
+            assert "others, each below 1\N{NO-BREAK SPACE}%" in text or "others, each below 1 %" in text
         shown, _, others_ns = shown_parts(answer, 8)
         assert sum(p.difference_ns for p in shown) + others_ns == answer.difference_ns
     small = compare(before, summary(tmp_path, program({**nets, "m3": MS + 150 * US, "m5": MS + 50 * US}), "small"))
@@ -187,6 +187,39 @@ def test_the_step_without_the_profiler_is_said_too(tmp_path: Path) -> None:
     assert "Without the profiler: 1.00 ms a step faster" in answer.sentence
     after["unprofiled"] = {**before["unprofiled"], "step_ns": 12 * MS, "low_ns": 12 * MS, "high_ns": 12 * MS}
     assert compare(before, after).verdict == "cannot_tell"
+
+
+def test_steps_without_the_profiler_that_tell_more_say_what_their_interval_leaves_out(tmp_path: Path) -> None:
+    """And the smallest change that could have been seen is said once: by the sentence, or by what stands below."""
+    before, after = (
+        summary(tmp_path, program(NET, host=host, noise=5 * US, seed=host), name)
+        for host, name in ((9 * MS, "b"), (6 * MS, "a"))
+    )
+    for values, step in ((before, 9 * MS), (after, 6 * MS)):
+        values["unprofiled"] = asdict(
+            Unprofiled(step, step - 9000, step + 9000, "in_process", 9, 10 * MS, 1, 0, 9, 0.9, 8 * MS, MS, {}, {})
+        )
+    answer = compare(before, after)
+    assert (answer.verdict, answer.real and answer.real.verdict) == ("cannot_tell", "faster")
+    assert "; an interval of these runs alone); 9.00 ms before" in answer.sentence
+    assert "would have been seen" in answer.sentence and "could have been seen" not in compare_view.basis(answer)
+    assert compare_view.worth(answer) == "Not significant"
+
+
+def test_two_programs_of_other_modules_are_called_so(tmp_path: Path) -> None:
+    one = summary(tmp_path, program(NET), "one")
+    two = summary(tmp_path, program({f"x{path}": ns for path, ns in NET.items()}, cls="Conv2d"), "two")
+    [check] = [x for x in compare(one, two).comparability if x.check == "modules"]
+    assert check.status == "differs" and check.detail.startswith("Other modules: those on both sides take 0 %")
+    assert not any(x.check == "modules" for x in compare(one, one).comparability)
+
+
+def test_reports_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("old/r.sqlite", "new/r.sqlite", "new/other.sqlite")]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        program(NET).write(path)
+    assert [c.label for c in side_inputs.captures(paths, workers=1)] == ["old/r.sqlite", "new/r.sqlite", "other.sqlite"]
 
 
 def test_ranks_of_one_job_are_one_capture(tmp_path: Path) -> None:
