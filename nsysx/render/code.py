@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from typing import NamedTuple
@@ -19,10 +20,11 @@ def whole_lines(paste: str, width: int) -> list[str]:
     return [line for row in paste.splitlines() if row.strip() for line in _commented(row, width)]
 
 
-def first_lines(paste: str, width: int, most: int) -> list[str]:
-    """Return the first lines of code in so many lines; where it has more, the last one says how many rows of it are not there.
+def first_lines(paste: str, width: int, most: int, elsewhere: str = "--full") -> list[str]:
+    """Return the first lines of code in so many lines; where it has more, the last one says how many are ``elsewhere``.
 
     A comment may hold what the code depends on: where its row has no room for it, it follows in lines of its own if all of them fit.
+    What is shown in part is at least two rows, and does not end with the head of a block: such a piece says nothing.
     """
     whole = whole_lines(paste, width)
     if len(whole) <= most:
@@ -30,17 +32,13 @@ def first_lines(paste: str, width: int, most: int) -> list[str]:
     rows = _rows(paste, width)
     if not most or sum(map(len, rows)) <= most:
         return lines(paste, width, len(rows) if most else 0)
-    shown, left = list[str](), len(rows)
-    for row in rows:
-        if len(shown) + len(row) >= most:
-            break
-        shown, left = [*shown, *row], left - 1
-    return [
-        *shown,
-        f"# {units.several(left, 'more line')}: --full"
-        if shown
-        else f"# {units.several(left, 'line')} of code: --full",
-    ]
+    fitting = sum(total < most for total in itertools.accumulate(map(len, rows)))
+    while fitting and rows[fitting - 1][-1].endswith(":"):
+        fitting -= 1
+    if fitting < 2:
+        return [f"# {units.several(len(rows), 'line')} of code: {elsewhere}"]
+    shown = [line for row in rows[:fitting] for line in row]
+    return [*shown, f"# {units.several(len(rows) - fitting, 'more line')}: {elsewhere}"]
 
 
 class PageRow(NamedTuple):

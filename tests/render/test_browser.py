@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.render import html_page
+from nsysx.comparing import comparison, side
+from nsysx.render import compare_page, html_page
+from tests.comparing import programs
 from tests.render import factory
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -284,6 +286,40 @@ def test_no_picture_is_cut_off_on_paper(browser, pages, name):
     assert found
     assert max(found) <= 0
     assert not twice, "what is clicked has a picture, and that is what is printed"
+
+
+def test_no_heading_stands_alone_on_paper(browser, pages):
+    visit(browser, pages["full"], width=703)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        shown = js(
+            browser,
+            "return [...document.querySelectorAll('.more>details')].filter(d => d.getClientRects().length).map(d => d.className)",
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert shown and "screen" not in shown, "what is for the screen alone leaves no heading"
+
+
+def test_a_comparison_has_its_wide_pictures_and_whole_cards_on_paper(browser, tmp_path):
+    sides = [
+        side.side(
+            name, [programs.captured(programs.summary(tmp_path, programs.program({"a": ns, "b": 2_000_000}), name))]
+        )
+        for name, ns in (("before", 3_000_000), ("after", 3_100_000))
+    ]
+    page = tmp_path / "compared.html"
+    page.write_text(compare_page.render(comparison.compare(*sides)), encoding="utf-8")
+    visit(browser, page, width=703)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        narrow = "return [...document.querySelectorAll('picture img')].filter(i => i.currentSrc !== i.src).length"
+        over = "return [...document.querySelectorAll('.card *')].filter(e => e.scrollWidth > e.parentElement.clientWidth).length"
+        assert js(browser, narrow) == 0, "those of a phone are half as wide as the paper"
+        js(browser, "document.querySelector('.big').textContent = 'No measurable difference'")
+        assert js(browser, over) == 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 @pytest.mark.skipif(not AXE and not REQUIRED, reason="NSYSX_AXE names no axe.min.js")

@@ -273,10 +273,16 @@ def test_code_that_has_no_room_says_how_much_of_it_is_left() -> None:
         "    another_one)",
         "# 2 more lines: --full",
     ]
-    assert code_of.first_lines("\n".join(rows), 24, 3) == [rows[0], "# 3 more lines: --full"]  # no call without its end
+    assert code_of.first_lines("\n".join(rows), 24, 3) == ["# 4 lines of code: --full"]  # one line alone tells nothing
     assert code_of.first_lines("\n".join(rows), 24, 1) == ["# 4 lines of code: --full"]
     assert code_of.first_lines(rows[0], 40, 3) == [rows[0]] and code_of.first_lines("", 40, 3) == []
     assert code_of.first_lines("\n".join(rows), 40, 0) == []
+
+
+def test_code_shown_in_part_does_not_end_with_the_head_of_a_block() -> None:
+    rows = ["sent = []", "kept = []", "for batch in batches:", "    kept.append(step(batch))", "done()"]
+    assert code_of.first_lines("\n".join(rows), 40, 4, "below") == [*rows[:2], "# 3 more lines: below"]
+    assert code_of.first_lines("\n".join(rows[1:]), 40, 3) == ["# 4 lines of code: --full"]
 
 
 def test_the_full_report_prints_the_code_that_the_first_screen_leaves_out() -> None:
