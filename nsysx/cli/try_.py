@@ -232,7 +232,8 @@ def words_of(result: TryResult) -> str:
     from nsysx.trying import trial_sentences
 
     best = result.best
-    verdict = trial_sentences.verdict_line(best.outcome, best.change) if best else ""
+    measured = best is not None and (best.pairs or best.outcome != "cannot_tell")
+    verdict = trial_sentences.verdict_line(best.outcome, best.change if measured else "") if best else ""
     return "\n".join(harmless(line) for line in (*trial_sentences.text(result).splitlines(), verdict))
 
 

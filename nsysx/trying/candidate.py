@@ -14,6 +14,7 @@ from nsysx.trying.trial_results import compare_results
 from nsysx.trying.trial_run import TrialRun, peak_memory_of
 from nsysx.trying.trial_steps import noise_of
 from nsysx.trying.verdicts import basis_of_few, gain, gain_of_blocks
+from nsysx.units import several
 
 
 @dataclass
@@ -76,6 +77,6 @@ class Candidate:
             trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
         if trial.verdict == "cannot_tell":
             units = "blocks of steps" if self.blocks else "runs"
-            trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
+            trial.reason = f"{several(len(steps), 'pair')} of {units} {'does' if len(steps) == 1 else 'do'} not decide"
         else:
             trial.reason = basis_of_few(len(steps)) if self.few else ""

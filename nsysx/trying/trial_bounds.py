@@ -66,6 +66,8 @@ KEPT_LOG_BYTES = 200_000
 BLOCKS_OF_STEPS = 5
 
 # ---- trial_sentences --------------------------------------------------------------------------------------------
+#: Names of changes that were not tried for lack of time; of more it is said how many there are.
+MOST_UNTRIED = 8
 #: Steps are told to differ if their 90th percentile is this many times the 10th.
 UNLIKE_STEPS_TIMES = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.

@@ -9,6 +9,7 @@ from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import Baseline, ChangeTrial, TryResult
 from nsysx.trying.trial_bounds import (
     GROWN_DIFFERENCE_TIMES,
+    MOST_UNTRIED,
     NOTABLE_START_NS,
     UNLIKE_STEPS_TIMES,
     WHOLE_PERCENT,
@@ -62,7 +63,8 @@ def text(result: TryResult) -> str:
     lines += [sentence(trial, result.baseline) for trial in begun]
     if left := [trial.change for trial in trials if _untried(trial)]:
         why = " for lack of time" if result.stopped.startswith("the budget was used up") else ""
-        lines.append(f"not tried{why}: {', '.join(left)}")
+        more = f" and {len(left) - MOST_UNTRIED} more" if len(left) > MOST_UNTRIED else ""
+        lines.append(f"not tried{why}: {', '.join(left[:MOST_UNTRIED])}{more}")
     if result.stopped:
         lines.append(f"stopped early: {result.stopped}")
     if result.together is not None:

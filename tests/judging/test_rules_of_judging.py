@@ -264,7 +264,7 @@ def test_ranges_that_arrived_are_held_against_those_that_were_pushed(
 
 def test_a_report_that_is_read_in_parts_or_cut_holds_fewer() -> None:
     assert "in the parts that were read" in counted(3, pushed(1000), sampled=object()).detail
-    assert "most lie in that of the first window" in counted(3, pushed(1000), elsewhere=True).detail
+    assert "others lie in that of the first window" in counted(3, pushed(1000), elsewhere=True).detail
 
 
 @pytest.mark.parametrize(

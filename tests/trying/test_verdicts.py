@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nsysx.advice import UNDECIDED, Action, Also, Alternative
+from nsysx.cli.try_ import words_of
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding
 from nsysx.reading import tried
@@ -272,6 +273,14 @@ def test_changes_that_were_not_tried_are_one_line() -> None:
     trials = [ChangeTrial(name, "", reason="it was not tried: the budget was used up") for name in ("tf32", "compile")]
     said = text(TryResult(["python"], trials=[ChangeTrial("fused", "", verdict="fails", reason="x"), *trials]))
     assert said.count("not tried") == 1 and "not tried: tf32, compile" in said
+    assert words_of(TryResult(["x"], trials=trials)).endswith("\nVerdict: cannot tell"), (
+        "of no change, as none was tried"
+    )
+    many = [ChangeTrial(f"change{i}", "") for i in range(12)]
+    assert "not tried: change0, " in text(TryResult(["x"], trials=many))
+    assert text(TryResult(["x"], trials=many)).count("change") < 12 and "change7 and 4 more" in text(
+        TryResult(["x"], trials=many)
+    )
 
 
 def test_blocks_of_a_record_are_paired_and_what_broke_off_is_left_out() -> None:
