@@ -289,6 +289,8 @@ def test_a_run_names_what_it_wrote_as_a_shell_takes_it(tmp_path: Path, capsys: p
     wrote, then, _ = capsys.readouterr().err.splitlines()
     assert wrote == "nsysx: wrote r.sqlite  'a b.json'"
     assert then == f"nsysx: next: nsysx report {tmp_path / 'r.sqlite'}"
+    run._say_result(result, told=True, answered=True)
+    assert capsys.readouterr().err.splitlines()[1] == f"{then} --full", "the first screen follows anyway"
 
 
 def test_a_run_ends_with_the_answer_as_report_prints_it(

@@ -50,7 +50,7 @@ def run(
         return
     result = capture.run(command, options)
     told, summary = _report_run(result) if result.sqlite and options.report else (True, None)
-    _say_result(result, told=told)
+    _say_result(result, told=told, answered=summary is not None)
     if summary is not None:
         _say_answer(summary, result)
         if options.tries:
@@ -132,8 +132,11 @@ def _try(command: list[str], summary: Summary, result: RunResult) -> None:
         result.ended_by = signal.SIGINT
 
 
-def _say_result(result: RunResult, *, told: bool) -> None:
-    """Print the notes, the problems, the files written and, if the report can be read (``told``), the next command."""
+def _say_result(result: RunResult, *, told: bool, answered: bool = False) -> None:
+    """Print the notes, the problems, the files written and, if the report can be read (``told``), the next command.
+
+    ``answered``: what the report says first is printed below.
+    """
     from nsysx.recording.capture import say
 
     for note in result.notes:
@@ -144,5 +147,5 @@ def _say_result(result: RunResult, *, told: bool) -> None:
         say("wrote " + "  ".join(shlex.quote(str(path)) for path in result.written))
     if result.sqlite and told:
         sqlite = shlex.quote(str(result.sqlite))
-        say(f"next: nsysx report {sqlite}")
+        say(f"next: nsysx report {sqlite}{' --full' if answered else ''}")
         say(f"      nsysx report {sqlite} --markdown -")
