@@ -217,13 +217,14 @@ def _parts(compared: JobCompared, r: int, parts: Stretches) -> list[dict[str, An
 
 
 def _of_all(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the sums of the rows of all ranks, in the order in which their parts first appear."""
+    """Return the sums of the rows of all ranks, those of the part that takes most first: few of them are seen at first."""
     sums: dict[tuple[Any, ...], int] = {}
+    of_parts: dict[str, int] = {}
     for row in rows:
         key = tuple(row[name] for name in _ROW_KEY)
         sums[key] = sums.get(key, 0) + row["time_ns"]
-    order = {part: i for i, part in enumerate(dict.fromkeys(row["part"] for row in rows))}
-    listed = sorted(sums.items(), key=lambda e: (order[e[0][0]], -e[1]))
+        of_parts[row["part"]] = of_parts.get(row["part"], 0) + row["time_ns"]
+    listed = sorted(sums.items(), key=lambda e: (-of_parts[e[0][0]], e[0][0], -e[1]))
     return [dict(zip(_ROW_KEY, key, strict=True)) | {"time_ns": ns} for key, ns in listed]
 
 

@@ -42,6 +42,9 @@ def conserves(of: Summary) -> None:
         if row["exposed_wait_ns"] is not None:
             for column in ("wait_ns", "transfer_ns", "unmatched_ns"):
                 assert sum(p[column] for p in here) == row[f"exposed_{column}"]
+    whole = [p for p in parts if p["rank"] is None]
+    of_parts = {p["part"]: sum(q["time_ns"] for q in whole if q["part"] == p["part"]) for p in whole}
+    assert list(of_parts) == sorted(of_parts, key=lambda part: (-of_parts[part], part)), "few rows are seen at first"
     by_step = {r["rank"]: r for r in of.rows("rank_waits")}
     for row in ranks:
         if row["rank"] in by_step:
