@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nsysx.findings import nsx131_line_work
+from nsysx.findings import _line_work
 from nsysx.findings._work_remedies import KINDS, kinds_of
 from nsysx.model import Finding
 from tests.findings import said_of
@@ -104,10 +104,8 @@ def test_a_chain_that_converts_may_move_no_more_than_its_conversion(
 )
 def test_a_function_is_compiled_by_its_own_name(function: str, paste: str, said: str) -> None:
     kind = next(k for k in KINDS if k.remedy == "compile-function")
-    group = nsx131_line_work._Group(
-        "train.py", function, lines=[30], texts=["y = a * b"], kernels=pl.DataFrame(), kind=kind
-    )
-    fix = nsx131_line_work._fix_of(group)
+    group = _line_work._Group("train.py", function, lines=[30], texts=["y = a * b"], kernels=pl.DataFrame(), kind=kind)
+    fix = _line_work._fix_of(group)
     assert (fix.paste, said in fix.text) == (paste, True)
 
 

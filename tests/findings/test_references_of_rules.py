@@ -23,6 +23,7 @@ from nsysx.findings import (
     _grown_inputs,
     _held,
     _instead,
+    _line_work,
     _lines,
     _links,
     _meetings,
@@ -33,7 +34,6 @@ from nsysx.findings import (
     nsx109_slow_steps,
     nsx112_fusion,
     nsx115_wrong_timing,
-    nsx131_line_work,
     nsx132_models_in_turn,
 )
 from nsysx.findings._finding_bounds import (
@@ -477,7 +477,7 @@ def test_the_line_with_most_of_the_time() -> None:
 def test_lines_that_lie_close_together_are_one_block() -> None:
     for source in rounds():
         numbers = sorted(source.sample(range(60), source.randrange(9)))
-        blocks = nsx131_line_work._blocks(numbers)
+        blocks = _line_work._blocks(numbers)
         assert [n for b in blocks for n in b] == numbers
         for a, b in itertools.pairwise(numbers):
             together = any(a in block and b in block for block in blocks)
@@ -499,7 +499,7 @@ def test_kernels_that_move_memory_of_lines_that_are_known(monkeypatch: pytest.Mo
         )
         ops = of.frame()
         inside = [source.random() < 0.5 for _ in range(ops.height)]
-        monkeypatch.setattr(nsx131_line_work, "of_networks", lambda *_, inside=inside: np.array(inside, np.bool_))
+        monkeypatch.setattr(_line_work, "of_networks", lambda *_, inside=inside: np.array(inside, np.bool_))
         calls = pl.DataFrame({"kind": [Call.GRAPH_LAUNCH, Call.LAUNCH]}, schema={"kind": pl.Categorical})
         case: Any = SimpleNamespace(ops=ops, profile=profile(attributed=SimpleNamespace(api_calls=calls)))
         told = [
@@ -518,7 +518,7 @@ def test_kernels_that_move_memory_of_lines_that_are_known(monkeypatch: pytest.Mo
             and not r["name"].startswith("triton_poi_fused")
             and code.op[r["op"]] >= 0
         ]
-        found = nsx131_line_work._moving(case, code)  # type: ignore[arg-type]
+        found = _line_work._moving(case, code)  # type: ignore[arg-type]
         assert [tuple(r[k] for k in ("op", "ns", "family", "line", "inside", "graph")) for r in rows(found)] == told
 
 
