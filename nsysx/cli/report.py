@@ -139,6 +139,16 @@ class ReportOutputs:
             outputs.check_folder(folder)
         return [*targets, *self.folders]
 
+    def _json(self, summary: Summary) -> str:
+        """Return the JSON of the Summary, or of the chosen sections."""
+        from nsysx.render import json_text
+
+        if not self.section:
+            return json_text.render(summary)
+        from nsysx.render import sections
+
+        return json_text.text_of(sections.to_json(summary, self.section))
+
     def texts(
         self, summary: Summary, files: Sequence[Path], *, top: int, redact: bool, drawing: DrawingProcess | None
     ) -> dict[str, str]:
@@ -149,10 +159,7 @@ class ReportOutputs:
 
             texts[str(self.html)] = html_page.render(summary, redact=redact, drawing=drawing)
         if self.json is not None:
-            from nsysx.render import json_text, sections
-
-            chosen = json_text.text_of(sections.to_json(summary, self.section)) if self.section else None
-            texts[self.json] = chosen or json_text.render(summary)
+            texts[self.json] = self._json(summary)
         if self.markdown is not None:
             from nsysx.render import markdown as markdown_page
 

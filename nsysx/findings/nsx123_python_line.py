@@ -40,7 +40,6 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
-from nsysx.findings import _built_kernels, _line_remedies, _looped_parameters, _noted, _other_threads, _recorded_graphs
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._found import Found
@@ -154,6 +153,27 @@ def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
 _NONE = "no line of Python lets the GPU idle for 1 % of the step"
 
 
+def _of_xray(case: Case) -> list[Finding]:
+    """Return the findings about lines that an X-ray noted, and about what makes them slow."""
+    # A dozen files, which no other report needs.
+    from nsysx.findings import (
+        _built_kernels,
+        _line_remedies,
+        _looped_parameters,
+        _noted,
+        _other_threads,
+        _recorded_graphs,
+    )
+
+    others = _other_threads.findings_of(case, RULE)
+    lines = _looped_parameters.but_told(case, _noted.found(case, RULE))
+    if others:  # why a line of which nothing else is known is slow
+        lines = [f for f in lines if f.remedies not in [fix.ways for fix in _line_remedies.NOT_KNOWN]]
+    told = any(_built_kernels.SAME.intersection(f.remedies) for f in lines)
+    built = [] if told else _built_kernels.findings_of(case, RULE)
+    return [*others, *built, *_recorded_graphs.findings_of(case, RULE), *lines]
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding for each of the costliest lines that cost 1 % of the step or more."""
     if case.profile.code() is None and (reason := case.missing(host_lines.KEY)):
@@ -161,19 +181,7 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     if case.profile.code() is not None:
-        others, lines = (
-            _other_threads.findings_of(case, RULE),
-            _looped_parameters.but_told(case, _noted.found(case, RULE)),
-        )
-        if others:  # why a line of which nothing else is known is slow
-            lines = [f for f in lines if f.remedies not in [fix.ways for fix in _line_remedies.NOT_KNOWN]]
-        built = (
-            []
-            if any(_built_kernels.SAME.intersection(f.remedies) for f in lines)
-            else _built_kernels.findings_of(case, RULE)
-        )
-        graphs = _recorded_graphs.findings_of(case, RULE)
-        return [*others, *built, *graphs, *lines] or case.clear(RULE, _NONE)
+        return _of_xray(case) or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < FEWEST_LINE_SAMPLES:
         return case.clear(

@@ -11,6 +11,7 @@ import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording.recording_bounds import (
@@ -23,7 +24,9 @@ from nsysx.recording.recording_bounds import (
     LINK_SAMPLES_APART,
     SYS_ADMIN_BIT,
 )
-from nsysx.recording.run_options import RunOptions
+
+if TYPE_CHECKING:  # a report reads the counters of a run, and has no options of one
+    from nsysx.recording.run_options import RunOptions
 
 #: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
 COUNTERS = (

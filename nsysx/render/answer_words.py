@@ -26,8 +26,6 @@ from nsysx.render.render_bounds import (
 )
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.saving import NOTABLE
-from nsysx.trying import chosen_changes
-from nsysx.trying.trial_sentences import measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,8 @@ def _next_command(summary: Summary, typed: str, command: str, folder: str) -> st
     inside = f"cd {folder} && " if folder else ""
     if asked:
         return inside + asked.replace(" -- CMD", f" -- {command}")
+    from nsysx.trying import chosen_changes
+
     if chosen_changes.can_try_advice(answer, summary.findings or (), changes.changes_by_name()):
         return f"{inside}nsysx try {typed or clean(facts.report_name(summary), 80)} -- {command}"
     again = f"{inside}{settles.removesuffix(' -- CMD') or 'nsysx run'} -- {command}"
@@ -201,6 +201,10 @@ _VERDICTS = ("faster", "slower", "fails", "changes_results", "same", "cannot_tel
 
 def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
     """Return a sentence for each change that was tried, those that the finding ``code`` advises first."""
+    ended = [trial for trial in summary.tried if trial.verdict == "fails" or trial.then_ns is not None]
+    if not ended:
+        return ()
+    from nsysx.trying.trial_sentences import measured
 
     def order(trial: Tried) -> tuple[bool, int, float]:
         return code not in trial.codes, _VERDICTS.index(trial.verdict), (trial.then_ns or 1) / (trial.now_ns or 1)
@@ -209,7 +213,6 @@ def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
         file, colon, line = trial.place.rpartition(":")
         return measured(replace(trial, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
 
-    ended = [trial for trial in summary.tried if trial.verdict == "fails" or trial.then_ns is not None]
     return tuple(texts(measured_sentence(trial), 300) for trial in sorted(ended, key=order))
 
 

@@ -224,9 +224,14 @@ def _mergeable(last: ChainItem, item: ChainItem) -> bool:
 
 
 def _merged(last: ChainItem, item: ChainItem) -> ChainItem:
-    traced = (a + b for a, b in zip(last[-4:], item[-4:], strict=True))
-    gap, cost = last.gap + item.gap, last.cost + item.cost
-    return ChainItem(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), *traced)
+    return last._replace(
+        gap=last.gap + item.gap,
+        cost=last.cost + item.cost,
+        added_before=last.added_before + item.added_before,
+        added_inside=last.added_inside + item.added_inside,
+        most_before=last.most_before + item.most_before,
+        most_inside=last.most_inside + item.most_inside,
+    )
 
 
 #: Op, stream, start, end of a GPU op.
