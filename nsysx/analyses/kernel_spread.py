@@ -227,12 +227,12 @@ def _slower_of_two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]
     if slow.sum() < FEWEST_SPREAD_EXECUTIONS or fast.sum() < FEWEST_SPREAD_EXECUTIONS:
         return None
     a, b = float(np.median(duration[slow])), float(np.median(duration[fast]))
-    p = mann_whitney(duration[slow], duration[fast])
     if a <= b:
         return None
     detail = f"{words[0]} {units.duration(a)} ({int(slow.sum())}), {words[1]} {units.duration(b)} ({int(fast.sum())})"
     either = slow | fast
-    return explained(duration[either], slow[either].astype(np.int64)), p, detail
+    share = explained(duration[either], slow[either].astype(np.int64))
+    return share, mann_whitney(duration[slow], duration[fast]), detail
 
 
 def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:

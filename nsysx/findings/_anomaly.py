@@ -44,14 +44,19 @@ def tracebacks_ns(profile: Profile) -> float | None:
     return total / count
 
 
+def _flags_read(case: Case) -> pl.DataFrame:
+    """Return the copies to the host that are as small as a flag."""
+    return case.ops.filter(
+        (case.ops["name"] == "DtoH").fill_null(value=False) & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
+    )
+
+
 def _checks(case: Case) -> pl.DataFrame:
     """Return the reads of one flag that a comparison and a reduction have made: phase of the read, ns from the launch until it is read.
 
     The reduction may set memory before.
     """
-    copies = case.ops.filter(
-        (case.ops["name"] == "DtoH").fill_null(value=False) & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
-    )
+    copies = _flags_read(case)
     kinds = (*Call.LAUNCHES, Call.MEMSET, Call.COPY, Call.SYNC)
     calls = case.calls.filter(case.calls["kind"].is_in(kinds)).sort("thread", "start_ns")
     read = np.flatnonzero(lookup.among(copies["call"].drop_nulls().sort(), calls["call"]).to_numpy())
@@ -71,8 +76,11 @@ def checks_ns(case: Case) -> float:
 
 def seen(case: Case) -> str:
     """Return how many gradients are checked in each backward, "" for few: nothing but anomaly detection does so after each operator."""
+    fewest = FEWEST_ANOMALY_CHECKS * case.steps
+    if case.stepless or _flags_read(case).height < fewest:
+        return ""
     of_backward = int((_checks(case)["phase"] == "backward").sum())
-    if case.stepless or of_backward < FEWEST_ANOMALY_CHECKS * case.steps:
+    if of_backward < fewest:
         return ""
     return (
         f"in each backward {units.count(round(of_backward / case.steps))} gradients are compared and the answer is read by the host, as "

@@ -53,8 +53,7 @@ def _sent(case: Case) -> tuple[pl.DataFrame, Flags, list[int]]:
 def sent_again(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that lines send every rank a tensor which it has."""
     _, chosen, _ = _sent(case)
-    transfer = exposed_transfer_ns(case, chosen)
-    if not chosen.any() or not case.notable(transfer):
+    if not chosen.any() or not case.notable(transfer := exposed_transfer_ns(case, chosen)):
         return ""
     often = case.often(int(chosen.sum()), "message", "messages")
     return (

@@ -56,6 +56,8 @@ def _of_backtraces(profile: Profile, site: Row, calls: I64) -> dict[str, Any]:
 
     They stand at calls that wait, copy and allocate, and at no launch.
     """
+    if not profile.lines().height:
+        return {}
     of_calls = profile.steady_calls.select("call", "module", ns=pl.col("end_ns") - pl.col("start_ns"))
     chosen = lookup.among(pl.Series(np.sort(calls)), of_calls["call"])
     if not len(calls):
@@ -79,9 +81,10 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = OF_ONE_LINE_SHA
 
     Empty where one line launches the share ``of_one`` of them, or none is known.
     """
-    code, ops = profile.code(), profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
+    code = profile.code()
     if code is None:
         return {}
+    ops = profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
     stack, weight = _launched_by(code, ops)
     of_line, whole = lookup.totals(code.places_of(stack), weight, code.places.height), weight.sum()
     if not of_line.any() or of_line.max() >= of_one * whole:

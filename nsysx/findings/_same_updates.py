@@ -62,15 +62,15 @@ class _Matrices(NamedTuple):
 
 def updates_of(profile: Profile) -> Updates | None:
     """Return the updates with products that the shown process makes in the steady steps, None without any."""
-    ops = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null()).sort("call_start_ns", "start_ns")
-    phase, name = ops["phase"].cast(pl.String).fill_null(""), ops["name"]
-    communicates = (ops["cls"] == DeviceActivity.COMM.value).to_numpy()
-    of_optimizer = (phase == "optimizer").to_numpy() & ~communicates
-    family = (ops["family"].cast(pl.String) == "gemm").fill_null(value=False).to_numpy()
-    solves = np.asarray(of_optimizer & lookup.matching(name, SOLVERS), np.bool_)
-    products = np.asarray(solves | (of_optimizer & family & ~lookup.matching(name, _OF_VECTORS)), np.bool_)
-    if not products.any():
+    in_any_order = profile.steady_ops.filter(profile.steady_ops["call_start_ns"].is_not_null())
+    if not _products(in_any_order)[0].any():
         return None
+    ops = in_any_order.sort("call_start_ns", "start_ns")
+    products, solves, of_optimizer = _products(ops)
+    phase, communicates = (
+        ops["phase"].cast(pl.String).fill_null(""),
+        (ops["cls"] == DeviceActivity.COMM.value).to_numpy(),
+    )
     stretch = np.cumsum(np.append(True, of_optimizer[1:] != of_optimizer[:-1])) - 1
     first, last = np.full(stretch[-1] + 1, len(stretch)), np.full(stretch[-1] + 1, -1)
     rows = np.flatnonzero(products)
@@ -90,6 +90,16 @@ def updates_of(profile: Profile) -> Updates | None:
         bool(solves.any()),
         _sends_much(profile, ops.filter(pl.Series(communicates & ~passes & behind, dtype=pl.Boolean))),
     )
+
+
+def _products(ops: pl.DataFrame) -> tuple[Flags, Flags, Flags]:
+    """Return which GPU ops are products of an optimizer or its solver, which of them are a solver's, and which are an optimizer's."""
+    of_optimizer = (lookup.coded(ops["phase"], {"optimizer": 0}) == 0) & (
+        ops["cls"] != DeviceActivity.COMM.value
+    ).to_numpy()
+    solves = of_optimizer & lookup.matching(ops["name"], SOLVERS)
+    multiplies = (lookup.coded(ops["family"], {"gemm": 0}) == 0) & ~lookup.matching(ops["name"], _OF_VECTORS)
+    return solves | (of_optimizer & multiplies), solves, of_optimizer
 
 
 def _last(chosen: Flags, row: I64) -> I64:

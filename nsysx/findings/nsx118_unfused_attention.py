@@ -118,7 +118,7 @@ def _of_something_else(case: Case) -> Flags:
 def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:
     """Return the kernels (op, ns) between neighboring products with a softmax in between, and how many such places there are."""
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
-    softmax = lookup.matching(case.ops["name"], _SOFTMAX)
+    softmax = lookup.matching(case.ops["name"], _SOFTMAX) & ~lookup.matching(case.ops["name"], _OF_LOSS)
     if not softmax.any():
         return ops.clear(), 0
     rows = np.flatnonzero((case.ops["op_kind"] == "kernel").fill_null(False).to_numpy())
@@ -126,7 +126,7 @@ def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:
     by_stream = np.lexsort((stream, device))
     rows, stream = rows[by_stream], stream[by_stream]
     product = lookup.coded(case.ops["family"], {"gemm": 0})[rows] == 0
-    softmax = (softmax & ~lookup.matching(case.ops["name"], _OF_LOSS) & ~_of_something_else(case))[rows]
+    softmax = (softmax & ~_of_something_else(case))[rows]
     row, softmax_rows = np.flatnonzero(product), np.flatnonzero(softmax)
     next_product = np.searchsorted(row, softmax_rows)
     inner = (next_product > 0) & (next_product < len(row))
