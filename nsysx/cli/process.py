@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import shutil
 import signal
@@ -41,8 +40,6 @@ def program() -> NoReturn:
     atexit.register(leave)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored for a job that a shell started with "&"
         signal.signal(signal.SIGINT, _interrupted)
-    # A process that ends after one answer has no garbage worth collecting, and looking would cost a twentieth of the start.
-    gc.disable()
     try:
         main()
     except SystemExit as end:
