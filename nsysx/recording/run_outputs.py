@@ -107,12 +107,16 @@ def free_outputs(folder: Path, name: str) -> Outputs:
 
 
 def wanted_outputs(command: Sequence[str], options: RunOptions) -> Outputs:
-    """Return the files to write: ``-o NAME``, or free names after the command in ``-o FOLDER`` or here. Raises NsysxError."""
+    """Return the files to write: ``-o NAME``, or names after the command in ``-o FOLDER`` or here, free ones without ``--force``.
+
+    Raises NsysxError.
+    """
     output = options.output
     if output is not None and output.exists() and not (output.is_dir() or output.is_file()):
         raise failed(
             f"-o {output}: is a device or a pipe, not a name for files", "output-name", "Name the results: -o NAME"
         )
     if output is None or output.is_dir():
-        return free_outputs(output or Path(), default_name(command))
+        folder, name = output or Path(), default_name(command)
+        return Outputs.named(folder / name) if options.force else free_outputs(folder, name)
     return Outputs.named(output)

@@ -395,6 +395,18 @@ def test_the_default_name_never_collides(here: Path) -> None:
     assert run_outputs.free_outputs(here, "train").report.name == "train-3.nsys-rep"
 
 
+@pytest.mark.parametrize("folder", [None, "there"])
+def test_what_is_to_be_overwritten_keeps_the_default_name(here: Path, folder: str | None) -> None:
+    output = here / folder if folder else None
+    (output or here).mkdir(exist_ok=True)
+    ((output or here) / "train.sqlite").touch()
+    names = [
+        run_outputs.wanted_outputs(["python", "train.py"], RunOptions(output=output, force=force)).sqlite.name
+        for force in (False, True)
+    ]
+    assert names == ["train-2.sqlite", "train.sqlite"]
+
+
 # --- finding nsys -------------------------------------------------------------------------------------------------------
 
 
