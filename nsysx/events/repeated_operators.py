@@ -1,8 +1,8 @@
 """Operators that compute in the call of one module what they have computed in the call of another of its class: from the same tensors.
 
 A tensor that an operator made is the same as long as it bears the operator's number: what writes into it gives it another, but not to its
-views. Python's numbers are not recorded. So only operators count that hardly have any, or whose result's size tells them, run by the same
-line as the same one of the call: a loop over radii runs a line once for each, and does so in each call.
+views. Python's numbers are not recorded. So only operators count that hardly have any, whose result's size tells them, or whose line writes
+them out, run by the same line as the same one of the call: a loop over radii runs a line once for each, and does so in each call.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ _OF_TENSORS: Mapping[str, tuple[int, ...]] = {
     }.items()
     for name in names.split()
 }
+#: The same of those whose line may write their numbers out; without a tensor they make what their result's size and these tell.
+_OF_NUMBERS: Mapping[str, tuple[int, ...]] = {
+    "aten::tril": (0,), "aten::triu": (0,), "aten::masked_fill": (0, 1), "aten::zeros": (), "aten::ones": (), "aten::arange": (),
+}  # fmt: skip
 #: The same of those that are given a list of tensors, and a dimension.
 _OF_LISTS = frozenset({"aten::cat", "aten::stack"})
 #: Operators whose result is all that they are given, in a shape that its size tells, as a view or a copy.
@@ -65,15 +69,19 @@ class _NamedResult(NamedTuple):
     again: bool = False
 
 
-def repeated_operators(flow: OperatorFlow, kernels: Kernels, lines: Sequence[int]) -> list[list[RepeatedOperator]]:
+def repeated_operators(
+    flow: OperatorFlow, kernels: Kernels, lines: Sequence[int], written_out: Sequence[bool] = ()
+) -> list[list[RepeatedOperator]]:
     """Return the operators that are run again for another call of a module, in groups that are made of each other.
 
-    ``lines``: of each of the flow's outermost operators the line of the program, -1 for one that is left out. A group of nothing but
-    conversions is left out, too.
+    ``lines``: of each of the flow's outermost operators the line of the program, -1 for one that is left out; ``written_out``: whether that
+    writes out the numbers of what it calls. A group of nothing but conversions is left out, too, and one of nothing but what is made of no
+    tensor.
     """
     values = _Values(flow, kernels)
-    for (row, end), line in zip(flow.outermost_spans, lines, strict=True):
-        values.add(row, end, line)
+    told = written_out or [False] * len(lines)
+    for (row, end), line, numbers in zip(flow.outermost_spans, lines, told, strict=True):
+        values.add(row, end, line, written_out=numbers)
     return values.groups()
 
 
@@ -97,11 +105,15 @@ class _Values:
         for index, call in enumerate(flow.calls):  # outer ones before inner ones
             self._call[call.first : call.last] = index
 
-    def add(self, row: int, end: int, line: int) -> None:
+    def add(self, row: int, end: int, line: int, *, written_out: bool) -> None:
         """Read an outermost operator and those in it, [``row``, ``end``)."""
         flow = self._flow
         launched = frozenset[str]().union(*(self._kernels.get(inner, ()) for inner in range(row, end)))
-        given, key, call = self._arguments(row), self._computed(row, launched), int(self._call[row])
+        given, key, call = (
+            self._arguments(row),
+            self._computed(row, launched, written_out=written_out),
+            int(self._call[row]),
+        )
         if given and given[0].number >= 0 and not launched and _HANDS_ON.match(flow.names[row]):
             self._handed_on[_NamedResult(flow.number[row], 0)] = given[0]
         elif key is not None and line >= 0 and call >= 0:
@@ -122,7 +134,11 @@ class _Values:
             if len(rows) > 1 and not any(self._written[self._root(flow.number[row])] for row in rows):
                 by_group[self._group[value]].append(RepeatedOperator(rows[0], rows[1:]))
         return [
-            group for group in by_group.values() if not all(_HANDS_ON.match(flow.names[each.first]) for each in group)
+            group
+            for group in by_group.values()
+            if not all(
+                _HANDS_ON.match(flow.names[row]) or not _OF_NUMBERS.get(flow.names[row], (0,)) for row, _ in group
+            )
         ]
 
     def _arguments(self, row: int) -> list[_NamedResult]:
@@ -136,7 +152,7 @@ class _Values:
             for each in given
         ]
 
-    def _computed(self, row: int, launched: frozenset[str]) -> object:
+    def _computed(self, row: int, launched: frozenset[str], *, written_out: bool) -> object:
         """Return what an operator computes from what, None where this is not known."""
         flow, sizes = self._flow, self._sizes[row]
         name, made, result = flow.names[row], flow.made[row], self._size_of.get(flow.number[row])
@@ -145,7 +161,9 @@ class _Values:
             tensors = (0,)
         elif not launched:
             return None
-        if not tensors or len(made) != len(sizes) or result is None:
+        by_numbers = written_out and name in _OF_NUMBERS
+        tensors = _OF_NUMBERS[name] if by_numbers else tensors
+        if not (tensors or by_numbers) or len(made) != len(sizes) or result is None:
             return None
         if any(each >= len(sizes) or not sizes[each] for each in tensors):
             return None  # a number of Python

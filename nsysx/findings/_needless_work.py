@@ -12,12 +12,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
-from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.converted_again import Conversion, Kernels, converted_again
 from nsysx.events.flow_behind_another import flow_with_collectives
 from nsysx.events.frozen_operators import frozen_operators
-from nsysx.events.gathered_products import gathered_products
 from nsysx.events.layers import layer_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.operator_of_calls import OperatorOfCalls, calls_of_flow_with_collectives, operator_of_calls
@@ -29,15 +27,19 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import host_code_shared, in_short, launching_operators, place_of_group, place_of_operator
 from nsysx.findings._found import Found
 from nsysx.findings._gradient_penalties import lazy_penalties
+from nsysx.findings._handed_on import handed_on
 from nsysx.findings._layer_masks import masks_of_layers
+from nsysx.findings._numbers_of_lines import numbers_beside_tensors_written_out
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._one_output import findings_of as of_one_output
+from nsysx.findings._pairs_of_all_ranks import pairs_of_all_ranks
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
 from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
 from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._unread_tails import tails_of_networks
-from nsysx.findings._work_bounds import UNSEEN_LAUNCHES_SHARE, WEIGHT_OPERATORS_NAMED
+from nsysx.findings._unseen_launches import launched_unseen
+from nsysx.findings._work_bounds import WEIGHT_OPERATORS_NAMED
 from nsysx.findings._zeroed_results import zeroed_results
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -77,12 +79,13 @@ def findings_of(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines) -> 
     if of_calls is None or case.program.compiled:
         return case.cannot_tell(rule, _UNSEEN)
     needless, fixed = list[tuple[_Needless, OperatorFlow, OperatorOfCalls]](), list(_fixed(case, code))
-    unseen = _unseen(case, flow, of_calls)
-    if not unseen:
-        gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
-        # First, as its score may be one that is computed again.
+    unseen = launched_unseen(case, flow, of_calls)
+    gradients = OperatorOfCalls(np.full(len(of_calls.forward), -1), of_calls.backward)
+    if not unseen:  # First, as its score may be one that is computed again.
         for penalty, kept, shared in lazy_penalties(case.profile, flow, code):
             needless.append((_Needless(*penalty, kept=kept), flow, gradients if shared else of_calls))
+    # What collectives read matters to those rules alone that ask whether anything does.
+    if not (unseen and launched_unseen(case, flow, of_calls, but_collectives=True)):
         kernels = _kernels(case, of_calls)
         of_line = (
             *(_Needless(*each) for each in called_again(case.profile, flow, code)),
@@ -91,8 +94,10 @@ def findings_of(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines) -> 
             *_in_passes(case, flow, code),
             *_in_each_call(case, flow, code, kernels),
             *_converted(case, flow, code, kernels),
+            *(_Needless(*each, kept=kept) for each, kept in pairs_of_all_ranks(case, flow, code)),
         )
-        needless += [(each, flow, of_calls) for each in (*of_line, *_on_every_rank(case, flow, code))]
+        needless += [(each, flow, of_calls) for each in of_line]
+    if not unseen:
         again = (_Needless(*each, kept=kept) for each, kept in repeated_backwards(case.profile, flow, code))
         needless += [(each, flow, gradients) for each in again]
     needless += fixed
@@ -119,19 +124,6 @@ def findings_of(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines) -> 
     if unseen and not findings:
         return case.cannot_tell(rule, _UNSEEN)
     return findings or case.clear(rule, f"no work that can be left out takes {units.bound(REPORTED_SHARE)} of the step")
-
-
-def _unseen(case: Case, flow: OperatorFlow, of_calls: OperatorOfCalls) -> bool:
-    """Return whether GPU work belongs to no operator of the program's thread, or is another thread's: what it reads is not seen."""
-    attributed = case.profile.attributed
-    call = case.ops["call"].drop_nulls().to_numpy()
-    if not len(call):
-        return True
-    thread = attributed.api_calls["thread"].to_numpy()[call]
-    theirs = [flow.thread, *(key for key, role in attributed.roles.items() if role == thread_roles.AUTOGRAD)]
-    copies = case.ops.filter(case.ops["call"].is_not_null())["op_kind"].cast(pl.String).to_numpy() != "kernel"
-    unseen = (thread == flow.thread) & (of_calls.forward[call] < 0) & (of_calls.backward[call] < 0) & ~copies
-    return bool((unseen | ~np.isin(thread, theirs)).sum() > UNSEEN_LAUNCHES_SHARE * len(call))
 
 
 def _found(
@@ -222,7 +214,13 @@ def _in_each_call(case: Case, flow: OperatorFlow, code: CodeLines, kernels: Kern
     forward = layer_of(phases).at(flow.thread, start_ns) < 0  # checkpoints compute again on purpose
     line_rows = np.where(forward, code.places_of(code.at(flow.thread, start_ns)), -1)
     lines: dict[tuple[object, object], tuple[Row, list[RepeatedOperator]]] = {}
-    for group in repeated_operators(flow, kernels, line_rows.tolist()):
+    source = texts(case.profile)
+    innermost = np.append(code.place, -1)[code.at(flow.thread, start_ns)]
+    written_out = [
+        numbers_beside_tensors_written_out(text_of(source, *code.places.row(each)[:2]) or "?") if each >= 0 else False
+        for each in innermost.tolist()
+    ]
+    for group in repeated_operators(flow, kernels, line_rows.tolist(), written_out):
         where = place_of_group(code, flow, [row for each in group for row in (each.first, *each.again)], kernels)
         lines.setdefault((where.get("file"), where.get("line")), (where, []))[1].extend(group)
     for where, theirs in lines.values():
@@ -230,7 +228,7 @@ def _in_each_call(case: Case, flow: OperatorFlow, code: CodeLines, kernels: Kern
         title = f"{in_short(where) or 'The step'} computes the same {often} times"
         why = "Modules of one class run the same operators on the same tensors, and nothing has written into these in between."
         rows = [row for each in theirs for row in each.again]
-        yield _Needless(rows, title, why, Fix.by_name("result-handed-on"), where)
+        yield _Needless(rows, title, why, handed_on(case.profile, code, flow, rows), where)
 
 
 def _converted(case: Case, flow: OperatorFlow, code: CodeLines, names: Kernels) -> Iterator[_Needless]:
@@ -257,25 +255,6 @@ def _converted(case: Case, flow: OperatorFlow, code: CodeLines, names: Kernels) 
         title = f"{in_short(where) or 'The step'} converts again what {_before(code, flow, where, first)} has converted"
         why = f"{units.several(len(again), 'conversion')} of tensors that nothing has written into since they were converted."
         yield _Needless([each.row for each in again], title, why, Fix.by_name("converted-once"), where)
-
-
-def _on_every_rank(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterator[_Needless]:
-    """Yield the products of gathered rows with gathered columns, of which every rank makes all."""
-    whole = gathered_products(case.profile)
-    if whole is None:
-        return
-    where = place_of_operator(code, flow, flow.start_ns[[whole.products[0]]])
-    ranks = "both ranks compute" if whole.ranks == 2 else f"all {whole.ranks} ranks compute"
-    size = " x ".join(map(str, whole.size))
-    title = f"{in_short(where) or 'The step'}: {ranks} the same {size} matrix of what was gathered"
-    why = (
-        f"{units.several(len(whole.products), 'product')} of gathered rows with gathered columns, and what is summed of them by row, "
-        "come out the same on each rank."
-        + (" The loss goes both ways: a rank needs its own rows and its own columns." if whole.both_ways else "")
-    )
-    yield _Needless(
-        whole.rows, title, why, Fix.by_name("own-rows"), where, kept={row: whole.kept(row) for row in whole.rows}
-    )
 
 
 def _before(code: CodeLines, flow: OperatorFlow, where: Row, first: Sequence[Conversion]) -> str:
@@ -306,7 +285,7 @@ def _calling(code: CodeLines, flow: OperatorFlow, start_ns: int) -> Row:
 def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlow, OperatorOfCalls]]:
     """Yield what each step makes in the same way from nothing that a step changes, by line; nothing of it has a gradient."""
     flow, of_calls = flow_with_collectives(case.profile), calls_of_flow_with_collectives(case.profile)
-    if flow is None or of_calls is None or _unseen(case, flow, of_calls):
+    if flow is None or of_calls is None or launched_unseen(case, flow, of_calls):
         return
     forward = OperatorOfCalls(of_calls.forward, np.full(len(of_calls.backward), -1))
     for same in same_in_each_step(case, flow, code, forward):
@@ -320,7 +299,7 @@ def _logged(case: Case, code: CodeLines, *, unseen: bool) -> Iterator[tuple[_Nee
     flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
     if unseen:
         flow, of_calls = flow_with_collectives(case.profile), calls_of_flow_with_collectives(case.profile)
-    if flow is None or of_calls is None or (unseen and _unseen(case, flow, of_calls)):
+    if flow is None or of_calls is None or (unseen and launched_unseen(case, flow, of_calls)):
         return
     for each in (*logged_statistics(case, flow, code), *tails_of_networks(case, flow, code)):
         yield _Needless(*each), flow, of_calls

@@ -23,6 +23,9 @@ _CHOOSES = re.compile(r"\b(for|while|next|enumerate|\w*(loader|sampler)\w*|selec
 _DIVIDES = re.compile(r"^(unbind|chunk|split\w*|tensor_split)$")
 _DIVIDED = re.compile(r"^\s*[\w.]+(\s*,\s*\*?[\w.]+)+\s*=[^=]|\.(unbind|chunk|split|tensor_split)\(")
 _SUBSCRIPTED = re.compile(r"[\w)\]]$")
+#: Calls of torch with a number beside tensors, and its place or name among their arguments; those that count up to a number.
+_TAKES_NUMBER = {"tril": (1, "diagonal"), "triu": (1, "diagonal"), "masked_fill": (2, "value")}
+_COUNTS_UP = "arange"
 _LIMITS = ("inf", "min", "max", "tiny", "eps", "pi")
 
 
@@ -35,6 +38,31 @@ def numbers_written_out(text: str, function: Sequence[str] = ()) -> bool:
     """Return whether the number that a line writes everywhere stands in it, or is counted up in its ``function``: the same in each step."""
     numbers = list(_numbers_of(text))
     return bool(numbers) and all(_is_written_out(each) or _is_counted_up(each, function) for each in numbers)
+
+
+def numbers_beside_tensors_written_out(text: str) -> bool:
+    """Return whether a line writes out the numbers of all its calls that cut a triangle or fill by a mask, and counts from 0 on by one: the
+    same in each call then. False where it is a part of a statement.
+    """
+    try:
+        tree = ast.parse(text.strip())
+    except SyntaxError:
+        return False
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name == _COUNTS_UP and (
+            len(call.args) != 1 or any(each.arg in ("start", "step", "end") for each in call.keywords)
+        ):
+            return False
+        if name not in _TAKES_NUMBER:
+            continue
+        argument, keyword = _TAKES_NUMBER[name]
+        of_torch = not isinstance(call.func, ast.Attribute) or getattr(call.func.value, "id", "") == "torch"
+        argument -= not of_torch
+        numbers = [*call.args[argument : argument + 1], *(each.value for each in call.keywords if each.arg == keyword)]
+        if not all(map(_is_written_out, numbers)):
+            return False
+    return True
 
 
 def _numbers_of(text: str) -> Iterator[ast.expr]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.events.gathered_products import GatheredProducts
+from nsysx.findings._pairs_of_all_ranks import own_rows_of
 from nsysx.model import Finding
 from tests.findings.lined import Lined
 from tests.findings.test_smaller_operators import operator
@@ -113,8 +114,9 @@ def step(program: Lined, number: int, *, kind: str) -> None:
     program.sync()
 
 
-def finding(folder: Path, kind: str) -> Finding | None:
-    program = Lined({LINE: "loss = F.cross_entropy(everyone @ everyone.T, target)"})
+def finding(folder: Path, kind: str, before: str = "") -> Finding | None:
+    """``before``: what stands in a line of the function of the product."""
+    program = Lined({LINE: "loss = F.cross_entropy(everyone @ everyone.T, target)", **({12: before} if before else {})})
     found = program.run(lambda program, number: step(program, number, kind=kind)).found(folder, "NSX137")
     return next((f for f in found if [way.name for way in f.remedies] == ["own-rows"]), None)
 
@@ -162,3 +164,27 @@ def test_what_is_needed_or_a_rank_s_own(tmp_path: Path, kind: str) -> None:
 def test_two_products_of_own_rows_and_columns_are_no_more_than_the_whole(ranks: int, share: float) -> None:
     products = GatheredProducts((1, 2), (1,), (256, 256), ranks, frozenset({1}))
     assert (products.kept(1), products.kept(2)) == (share, 1 / ranks)
+
+
+def test_the_option_of_a_loss_that_its_function_asks_for(tmp_path: Path) -> None:
+    found = finding(tmp_path, "base", "if self.local_loss:")
+    assert found is not None and found.fix.startswith("Set local_loss of ")
+    assert found.paste.startswith("local_loss=True, gather_with_grad=True")
+
+
+@pytest.mark.parametrize(
+    ("lines", "both_ways", "paste"),
+    [
+        (
+            ("    all_image, all_text = gather_features(image, text, rank)", "    per_image = scale * all_image @ all_text.T"),
+            True,
+            ["per_image = scale * image @ all_text.T", "# in place of per_image turned: scale * text @ all_image.T", "# targets"],
+        ),
+        (("everyone = torch.cat(all_gather(z), 0)", "logits = everyone @ everyone.T / t"), True, ["logits = z @ everyone.T / t", "# t"]),
+        (("everyone = self.everyone", "logits = everyone @ everyone.T"), False, []),
+        (("a, b = gather(self.a, self.b)", "logits = a @ b.T"), False, []),
+    ],
+)  # fmt: skip
+def test_own_rows_in_the_names_of_the_line(lines: tuple[str, str], both_ways: bool, paste: list[str]) -> None:
+    written = own_rows_of(lines[1], lines, both_ways=both_ways).splitlines()
+    assert len(written) == len(paste) and all(map(str.startswith, written, paste))
