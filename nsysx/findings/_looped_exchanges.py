@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
+from nsysx.findings._messages_in_one import by_owners, in_one_message
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames.intervals import I64
@@ -32,10 +34,6 @@ from nsysx.replay.edits import RemoveCalls, RemoveHost
 
 _EXCHANGES = re.compile(
     r"\b(all_to_all\w*|all_gather\w*|broadcast|reduce_scatter\w*|all_reduce)\s*\((?!.*\b(grad|param|weight)s?\b)"
-)
-#: Broadcasts of which each has a rank of its own that sends: by the number of the tensor, a list of owners, an attribute of it.
-_OF_OWNERS = re.compile(
-    r"\bbroadcast\w*\((?:[^(),]|\([^()]*\))+,\s*(?:src\s*=\s*)?[^,()=]*(?:%|\[|\bowner|\.own|\.rank\b|\.src\b)"
 )
 #: Kinds of kernels whose result an exchange behind them may need.
 _COMPUTES = ("gemm", "attention", "convolution", "norm")
@@ -73,8 +71,9 @@ def _loop(profile: Profile) -> _ExchangeLoop | None:
         n: int((exchanges & (place_of_op == n)).sum()) for n in np.unique(place_of_op[exchanges]).tolist() if n >= 0
     }
     for n in sorted(often, key=lambda n: -often[n]):
-        text = lines.text_of(source, *code.places.row(n)[:2]) or ""
-        if often[n] < LOOP_LAUNCHES * steps or not (_EXCHANGES.search(text) or by_owners(text)):
+        site = code.places.row(n)[:2]
+        exchanging = _EXCHANGES.search(lines.text_of(source, *site) or "") or by_owners(profile, *site)
+        if often[n] < LOOP_LAUNCHES * steps or not exchanging:
             continue
         rows = np.flatnonzero(exchanges & (place_of_op == n))
         runs = _runs(forward, rows)
@@ -142,24 +141,20 @@ def behind_first_round(count: int, steps: int, times: float | None = None) -> Fl
     return np.arange(count) % each >= first
 
 
-def by_owners(text: str) -> bool:
-    """Return whether a line broadcasts what each rank has made of its own part: the ranks send in turn."""
-    return _OF_OWNERS.search(text) is not None
-
-
 def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy for what the line exchanges."""
     loop, code = case.profile.once(_loop), case.profile.code()
-    text = "" if loop is None or code is None else _text_of(case.profile, code, loop.place)
+    if loop is None or code is None:
+        return title, remedy
     # Single numbers are no tensors to pack.
-    advised = None if loop is None else values_at_once(case.profile, loop.place)
+    advised = values_at_once(case.profile, loop.place)
     if advised is not None:
         return "Values of all ranks are reduced one by one", advised.ways[0]
-    return (
-        ("What each rank updates is broadcast one by one", way("updates-gathered"))
-        if by_owners(text)
-        else (title, remedy)
-    )
+    site = code.places.row(loop.place)[:2]
+    paste = in_one_message(case.profile, *site)
+    if by_owners(case.profile, *site):
+        title, remedy = "What each rank updates is broadcast one by one", way("updates-gathered")
+    return title, replace(remedy, paste=paste) if paste else remedy
 
 
 def _text_of(profile: Profile, code: CodeLines, line_row: int) -> str:
@@ -204,5 +199,7 @@ def place_of_loop(case: Case) -> Row:
     if loop is None or code is None:
         return {}
     made = values_at_once(case.profile, loop.place)  # there the line of the values is told
-    file, line, _ = code.places.row(loop.caller if made is None else loop.place)
+    # A loop that stands in the function of the line is told with it, one of other functions with what calls these.
+    inside = made is not None or in_one_message(case.profile, *code.places.row(loop.place)[:2])
+    file, line, _ = code.places.row(loop.place if inside else loop.caller)
     return {"file": file, "line": line}

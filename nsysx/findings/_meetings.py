@@ -40,7 +40,8 @@ from nsysx.findings._finding_bounds import (
     OWN_REMEDY_SHARE,
 )
 from nsysx.findings._links import SLOW_WAYS, slow_way, slowest
-from nsysx.findings._looped_exchanges import behind_first_round, by_owners
+from nsysx.findings._looped_exchanges import behind_first_round
+from nsysx.findings._messages_in_one import by_owners, in_one_message
 from nsysx.findings._once import edits_without
 from nsysx.findings._own_hooks import own_compression
 from nsysx.findings._rank_rows import rank_rows
@@ -196,10 +197,12 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         ops = frozenset(comm.filter(pl.Series(line_of_op == most))["op"].to_list())
         exposed_ns = exposed_share(case, ops) * case.taken_by((StepPart.COMM,))
         worth = case.bound(exposed_ns, f"all that is exposed of this line's is gone ({worth.confidence})")
-    owned = by_owners(text)
+    owned = by_owners(case.profile, file, line)
     if owned or (fix is not None and fix.ways and fix.ways[0].name == "weights-sent-once" and not _trained_alike(case)):
         # One rank trains, or each its part, and the others need what it made: they can have all of it in one message.
         fix = Fix.by_name("updates-gathered" if owned else "weights-in-one") if often >= LOOP_LAUNCHES else None
+        paste = in_one_message(case.profile, file, line)
+        fix = fix.but(paste=paste) if fix is not None and paste else fix
         worth = case.worth(*edits_without(_behind_first(case, code.made_at(case.calls, [most])), case.ops))
     if fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from nsysx.findings import _messages_in_one
 from tests.findings import said_of
 from tests.findings.lined import FILE, Lined
 
@@ -168,6 +171,58 @@ def test_what_each_rank_updates_is_gathered_at_once(text: str, remedy: str, tmp_
     assert remedy in names and ("weights-sent-once" in names) == (remedy == "weights-sent-once")
     if remedy == "updates-gathered":
         assert names == {remedy}
+
+
+@pytest.mark.parametrize(
+    ("head", "text", "paste"),
+    [
+        (
+            "for p, rank in self.owner.items():",
+            "dist.broadcast(p, src=rank, group=self.group)",
+            [
+                "for sender in sorted({rank for p, rank in self.owner.items()}):",
+                "    theirs = [p.detach() for p, rank in self.owner.items() if rank == sender]",
+                "    flat = torch._utils._flatten_dense_tensors(theirs)",
+                "    dist.broadcast(flat, src=sender, group=self.group)",
+                "    torch._foreach_copy_(theirs, torch._utils._unflatten_dense_tensors(flat, theirs))",
+            ],
+        ),
+        (
+            "for i, p in enumerate(params):",
+            "works.append(dist.broadcast(p.data, i % world, async_op=True))",
+            [
+                "for sender in sorted({i % world for i, p in enumerate(params)}):",
+                "    theirs = [p.data for i, p in enumerate(params) if i % world == sender]",
+                "    flat",
+                "    dist.broadcast(flat, sender)",
+                "    torch._foreach_copy_(",
+            ],
+        ),
+        ("for p in params:", "dist.broadcast(p.data, src=owner[p])", ["for sender in sorted({owner[p] for p in params}):"]),
+        ("while params:", "dist.broadcast(params.pop(), src=ranks.pop())", []),
+    ],
+)  # fmt: skip
+def test_a_loop_of_owners_in_its_own_names(head: str, text: str, paste: list[str], tmp_path: Path) -> None:
+    program = Lined({**SOURCE, 49: head, 50: f"    {text}"}).run(lambda program, _: updated(program))
+    told = [f for f in program.found(tmp_path, "NSX127") if f.evidence[0]["setting"] == "exchanges in a loop"]
+    if not paste:
+        assert all("theirs = [" not in f.paste for f in told)
+        return
+    (found,) = told
+    assert found.title == "What each rank updates is broadcast one by one" and found.where["line"] == 50
+    assert all(map(str.startswith, found.paste.splitlines(), paste))
+
+
+def test_what_one_rank_sends_in_a_loop_is_no_owners() -> None:
+    program = Lined({**SOURCE, 49: "for p, scale in pairs:", 50: "    dist.broadcast(p, src=root)"})
+    texts = {FILE: program.source}
+    with patch.object(_messages_in_one, "texts", lambda _: texts):
+        profile: Any = None
+        assert not _messages_in_one.by_owners(profile, FILE, 50)
+        assert (
+            _messages_in_one.in_one_message(profile, FILE, 50).splitlines()[0]
+            == "theirs = [p.detach() for p, scale in pairs]"
+        )
 
 
 def by_head(program: Lined, layers: int = 6, heads: int = 8) -> None:
