@@ -36,8 +36,11 @@ def branches_behind(flow: OperatorFlow, profile: Profile) -> list[BranchBehind]:
     by_layer = dict[int, list[FlowMessage]]()
     for message in messages:
         around = [n for n, call in enumerate(flow.calls) if call.start_ns <= message.start_ns < call.end_ns]
-        if around and _EXCHANGES.search(message.name):
-            by_layer.setdefault(around[-1], []).append(message)
+        if not around or not _EXCHANGES.search(message.name):
+            continue
+        theirs = by_layer.setdefault(around[-1], [])
+        if not theirs or message.start_ns >= theirs[-1].end_ns:  # what runs in a functional one is the same exchange
+            theirs.append(message)
     branches = list[BranchBehind]()
     for number, exchanges in by_layer.items():
         layer = flow.calls[number]

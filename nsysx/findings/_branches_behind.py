@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from nsysx.findings._costly_jobs import hidden_beside
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._flow_work import work_with_gradients
 from nsysx.findings._once import Takes
+from nsysx.findings._pieces_in_text import parsed
 from nsysx.frames import lookup
 from nsysx.model import Row
 
@@ -102,6 +104,18 @@ def place_of_call(case: Case) -> Row:
     return {} if code is None or flow is None or not branches else _line_of_call(code, flow, branches[0])
 
 
+def _beside_exchanges(case: Case) -> bool:
+    """Return whether the line that calls the first branch calls what exchanges, too."""
+    code, flow, branches = case.profile.code(), flow_of(case.profile), case.profile.once(_branches)
+    if code is None or flow is None or not branches:
+        return False
+    called, *sent = code.at(
+        flow.thread, np.array([branches[0].branch.start_ns, *branches[0].sent_ns], np.int64)
+    ).tolist()
+    chain = code.own_chain(called)
+    return bool(chain) and all(chain[0] in code.own_chain(each) for each in sent)
+
+
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy with the line that calls the branch."""
     where, branches = place_of_call(case), case.profile.once(_branches)
@@ -109,12 +123,15 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
         return title, remedy
     name = branches[0].attribute
     text = lines.text_of(lines.texts(case.profile), where["file"], where["line"]) if where else None
-    paste = moved_ahead(text or "", name)
+    paste = moved_ahead(text or "", name, exchanges=_beside_exchanges(case))
     return title.replace("A branch", name), replace(remedy, paste=paste) if paste else remedy
 
 
-def moved_ahead(text: str, name: str) -> str:
-    """Return the call of a branch in a line on a stream of its own, ahead of the exchanges, "" where the line does not show it whole."""
+def moved_ahead(text: str, name: str, *, exchanges: bool = False) -> str:
+    """Return the call of a branch in a line on a stream of its own, ahead of the exchanges, "" where the line does not show it whole.
+
+    ``exchanges``: the line calls what exchanges, too, which then has to come before what waits for the branch.
+    """
     call = re.search(rf"[\w.]*\b{re.escape(name)}\(([^()]|\([^()]*\))*\)", text)
     if call is None:
         return ""
@@ -122,8 +139,24 @@ def moved_ahead(text: str, name: str) -> str:
     rest = f"{text[: call.start()]}{branch}{text[call.end() :]}".strip()
     last = "" if re.fullmatch(rf"[\w.]+\s*=\s*{branch}", rest) else f"\n{rest}"
     branch = rest.partition("=")[0].strip() if not last else branch
+    between = "# exchange, experts and exchange as they are, then:"
+    if exchanges:
+        exchanging = _other_call(rest, branch)
+        if not exchanging:
+            return ""
+        between, last = f"routed = {exchanging}", f"\n{rest.replace(exchanging, 'routed', 1)}"
     return (
         "side.wait_stream(torch.cuda.current_stream())  # ahead of the first exchange; side = torch.cuda.Stream(), made once\n"
         f"with torch.cuda.stream(side):\n    {branch} = {call[0]}\n"
-        f"# exchange, experts and exchange as they are, then:\ntorch.cuda.current_stream().wait_stream(side){last}"
+        f"{between}\ntorch.cuda.current_stream().wait_stream(side){last}"
     )
+
+
+def _other_call(text: str, branch: str) -> str:
+    """Return the only outermost call of a line that is not given ``branch``, as it is written there; "" where there are several, or none."""
+    tree = parsed(text)
+    calls = [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    others = [call for call in calls if not any(getattr(node, "id", "") == branch for node in ast.walk(call))]
+    inner = {id(node) for call in others for node in ast.walk(call) if node is not call}
+    outer = [call for call in others if id(call) not in inner]
+    return (ast.get_source_segment(text, outer[0]) or "") if len(outer) == 1 else ""

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from nsysx.findings import _branches_behind
 from nsysx.model import Finding
@@ -66,8 +67,38 @@ class Layer(nn.Module):
         return out + self.shared(x)  # type: ignore[no-any-return]
 
 
+class Routed(nn.Module):
+    """Experts whose exchanges are functional collectives, which wait where what they bring is read."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.router, self.experts = form, nn.Linear(WIDTH, 8), Expert()
+
+    def transfer(self, rows: Tensor) -> Tensor:
+        parts = [len(rows) // RANKS] * RANKS
+        return all_to_all_single_autograd(rows, parts, parts, dist.group.WORLD)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, number = self.router(x).topk(2)
+        order = number.flatten().argsort()
+        y = self.transfer(self.experts(self.transfer(x.repeat_interleave(2, 0)[order])))
+        return torch.zeros_like(x).index_add(0, order // 2, y)
+
+
+class WithShared(Routed):
+    def __init__(self, form: str) -> None:
+        super().__init__(form)
+        self.shared = Expert()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "of what the base makes":
+            return x + self.shared(super().forward(x))  # type: ignore[no-any-return]
+        return super().forward(x) + self.shared(x)  # type: ignore[no-any-return]
+
+
 def told(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
-    net = Residual(Layer(form) for _ in range(3))
+    of_base = form in ("beside its base", "of what the base makes")
+    net = Residual(WithShared(form) if of_base else Layer(form) for _ in range(3))
 
     def step() -> None:
         net(from_host(torch.randn(64, WIDTH))).square().mean().backward()
@@ -93,7 +124,20 @@ def test_a_shared_expert_behind_the_exchanges(tmp_path: Path, monkeypatch: pytes
     assert found.saving.most_ns == pytest.approx(360_000, rel=0.05)
 
 
-@pytest.mark.parametrize("form", ["ahead", "of what came", "of the norm of both"])
+def test_a_shared_expert_in_the_line_that_calls_the_routed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = told("beside its base", tmp_path, monkeypatch)
+    assert found is not None and "Beside 6 exchanges" in found.detail
+    assert found.paste.splitlines()[2:] == [
+        "    shared_out = self.shared(x)",
+        "routed = super().forward(x)",
+        "torch.cuda.current_stream().wait_stream(side)",
+        "return routed + shared_out  # type: ignore[no-any-return]",
+    ]
+
+
+@pytest.mark.parametrize("form", ["ahead", "of what came", "of the norm of both", "of what the base makes"])
 def test_branches_that_need_what_comes_or_are_there_before(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,3 +156,22 @@ def test_the_call_in_the_line(text: str, first: str, last: str) -> None:
     paste = _branches_behind.moved_ahead(text, name).splitlines()
     assert paste[2] == first and paste[-1] == last
     assert not _branches_behind.moved_ahead("return y + branch(x)", name)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("x = x + self.routed(x) + self.shared(x)", ["routed = self.routed(x)", "x = x + routed + shared_out"]),
+        (
+            "return self.norm(self.shared(x) + self.routed(x))",
+            ["routed = self.routed(x)", "return self.norm(shared_out + routed)"],
+        ),
+        (
+            "return self.combine(self.routed(x)) + self.drop(x) + self.shared(x)",
+            [],
+        ),  # which call exchanges is not known
+    ],
+)
+def test_the_exchanges_in_the_line(text: str, lines: list[str]) -> None:
+    paste = _branches_behind.moved_ahead(text, "shared", exchanges=True).splitlines()
+    assert [line for line in paste if "routed" in line] == lines
