@@ -153,7 +153,7 @@ def moved_ahead(text: str, name: str, *, exchanges: bool = False) -> str:
 
 
 def _other_call(text: str, branch: str) -> str:
-    """Return the only outermost call of a line that is not given ``branch``, as it is written there; "" where there are several, or none."""
+    """Return the only outermost call of a line that is not given ``branch``, as it is written; "" where there are several, or none."""
     tree = parsed(text)
     calls = [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     others = [call for call in calls if not any(getattr(node, "id", "") == branch for node in ast.walk(call))]

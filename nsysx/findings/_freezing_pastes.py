@@ -145,4 +145,4 @@ def _lines(profile: Profile) -> Iterator[str]:
     """Yield the lines of the program that the probe noted, without those of packages."""
     for file, lines in texts(profile).items():
         if "-packages/" not in file and isinstance(lines, dict):
-            yield from (text for text in lines.values() if isinstance(text, str))
+            yield from (text.strip() for text in lines.values() if isinstance(text, str))

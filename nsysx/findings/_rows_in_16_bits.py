@@ -89,8 +89,32 @@ def cast_line(case: Case, first: WidenedMessage, settings: RecordedSettings | No
             break
     # A function of autograd is given numbers of one type: they are cast where it is called.
     called = [each for each in inside if _CALLS_FUNCTION.search(each[1])]
+    if not first.behind and inside and inside[0] in called and not _CONVERSION.search(inside[0][1]):
+        return _without_cast_inputs(case, *inside[0])
     where, text = (called or inside or [({}, "")])[-1 if called else 0]
     return CastLine(where, cast_in(text, _type_of(settings)) if first.behind else without_conversion(text))
+
+
+def _without_cast_inputs(case: Case, where: Row, text: str) -> CastLine:
+    """Return the decorator without its ``cast_inputs``, by which a function of autograd converts what it is given in a line, ``text``, that
+    converts nothing itself; else that line.
+    """
+    name = (_CALLS_FUNCTION.search(text) or [""])[0].removesuffix(".apply(")
+    decorators = [
+        ({"file": file, "line": int(line)}, str(each).strip())
+        for noted in (lines.texts_of_ranks(case.profile), lines.texts(case.profile))
+        for file, of_file in noted.items()
+        for line, each in of_file.items()
+        if str(line).isdigit() and _CASTS_INPUTS.search(str(each))
+    ]
+    theirs = [each for number, each in enumerate(decorators) if each not in decorators[:number]]
+    tree = parsed(theirs[0][1].lstrip("@")) if len(theirs) == 1 else None
+    call = tree.body[0].value if tree is not None and isinstance(tree.body[0], ast.Expr) else None
+    why = f"  # of {name or 'the function'}.forward: an exchange does no arithmetic"
+    if not isinstance(call, ast.Call):
+        return CastLine(where, f"@custom_fwd(device_type='cuda'){why}, and needs no cast_inputs")
+    call.keywords = [each for each in call.keywords if each.arg != "cast_inputs"]
+    return CastLine(theirs[0][0], f"@{ast.unparse(call)}{why}")
 
 
 def in_its_words(
@@ -102,7 +126,8 @@ def in_its_words(
     return replace(remedy, paste=line.paste or general or remedy.paste.replace(_USUAL, kind))
 
 
-_CALLS_FUNCTION = re.compile(r"\.apply\(")
+_CALLS_FUNCTION = re.compile(r"\w*\.apply\(")
+_CASTS_INPUTS = re.compile(r"^\s*@.*\bcast_inputs\s*=")
 _USUAL = "torch.bfloat16"
 #: Methods and functions that pick rows, and those that exchange them: which argument of a function of torch is what they pick, or send.
 _PICKS = ("index_select", "gather", "take_along_dim", "repeat_interleave", "permute")

@@ -8,9 +8,10 @@ import pytest
 
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _bucket_options, _rows_in_16_bits
+from nsysx.inject.nsysx_probe import sources
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined, all_is_transfer
-from tests.findings.test_smaller_operators import operator
+from tests.findings.test_smaller_operators import GEMM, operator
 from tests.findings.test_widened_messages import NARROW, NORM, OWN, WIDEN, converted
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
@@ -146,3 +147,56 @@ def test_options_that_are_set_already_are_no_advice(cap_mb: int, view: bool, lef
     wrapper = {"kind": "DDP", "bucket_cap_bytes": cap_mb << 20, "gradient_as_bucket_view": view}
     assert _bucket_options.changing_options(DDP, RecordedSettings({"wrappers": [wrapper]})) == left
     assert _bucket_options.changing_options(DDP, None) == DDP
+
+
+def called_with_casts(program: Lined, number: int) -> None:
+    """A function of autograd converts what it is given (20 us), exchanges it (200 us), and a product (100 us) reads what came."""
+    at = 1000 * number + 10
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        operator(program, "linear", at, [-1, -1], f"{OWN}, [128, 128]", 300, GEMM)
+    with program.line(PICKING):
+        converted(program, at + 1, at, WIDEN)
+        with program.line(SENDING, "exchange"):
+            came = exchanged(program, at + 20, at + 1)
+    with program.line(40):
+        operator(program, "linear", at + 30, [came, -1], f"{OWN}, [128, 128]", 100, GEMM)
+    program.sync()
+
+
+@pytest.mark.parametrize(
+    ("call", "decorator", "line", "paste"),
+    [
+        (
+            "rows = Exchange.apply(y, group)",
+            "@custom_fwd(cast_inputs=torch.float32, device_type=KIND)",
+            12,
+            "@custom_fwd(device_type=KIND)  # of Exchange.forward: an exchange does no arithmetic",
+        ),
+        (
+            "rows = Exchange.apply(y, group)",
+            "",
+            PICKING,
+            "@custom_fwd(device_type='cuda')  # of Exchange.forward: an exchange does no arithmetic, and needs no cast_inputs",
+        ),
+        ("rows = Exchange.apply(y.float(), group)", "", PICKING, "rows = Exchange.apply(y, group)  # converted behind the exchange"),
+    ],
+)  # fmt: skip
+def test_what_a_decorator_converts(
+    call: str, decorator: str, line: int, paste: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_is_transfer(monkeypatch)
+    program = Lined({20: "y = net(x)", PICKING: call, SENDING: SOURCE[SENDING], 40: "return self.experts(rows)"})
+    program.run(called_with_casts)
+    program.probe["of_ranks"] = {FILE: {"12": decorator}} if decorator else {}
+    told = [f for f in program.found(tmp_path, "NSX127") if f.evidence[0]["setting"] == "float32 messages"]
+    assert [(f.where["line"], f.paste) for f in told] == [(line, paste)]
+
+
+def test_decorators_that_convert_are_noted() -> None:
+    texts = [
+        "    @custom_fwd(cast_inputs=torch.float32)",
+        "@custom_fwd",
+        "# @custom_fwd(cast_inputs=torch.half)",
+        "f(cast_inputs=1)",
+    ]
+    assert [bool(sources._CASTS.search(text)) for text in texts] == [True, False, False, False]

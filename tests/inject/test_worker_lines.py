@@ -71,7 +71,7 @@ def counted(tmp_path: Path) -> None:
     assert batch["calls"] == [[program, 5, "decode", 16]], "of 16 tiles a worker of two keeps every other one"
     assert {(line, runs) for file, line, _, runs, _ in batch["lines"]} == {(6, 16), (7, 16)}
     assert sum(ns for *_, ns in batch["lines"]) <= batch["wall_ns"]
-    assert record["source"][program]["6"] == "x = torch.full((4,), float(n))"
+    assert record["source"][program]["6"] == "    x = torch.full((4,), float(n))", "with its indent"
 
 
 COMPOSED = f"""{WITHOUT_DYNAMO}import sys, torch

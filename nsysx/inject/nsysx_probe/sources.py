@@ -32,6 +32,8 @@ _PLAN = re.compile(r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bR
 _SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(#.*)?$")
 #: What gathers whole tensors of the parts of all ranks: an average of weights may be made so before the steps.
 _GATHERS = re.compile(r"^(?!\s*#).*\.full_tensor\(")
+#: What has a function of autograd convert whatever it is given.
+_CASTS = re.compile(r"^\s*@.*\bcast_inputs\s*=")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -42,9 +44,11 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, or shard or gather them."""
+    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, shard or gather them, or convert
+    what a function is given.
+    """
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
-    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS)))
+    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS)))
 
 
 class Sources:
@@ -133,8 +137,8 @@ class Sources:
     def texts(self) -> dict[str, dict[str, str]]:
         """Return the text of each line that had a range or is asked for, by file and number; those of the user's own files come first.
 
-        What goes on over further lines is told in one, and comments are not. A file that was changed after the program began, or cannot
-        be read, has none.
+        What goes on over further lines is told in one, with the indent of the first, and comments are not. A file that was changed after
+        the program began, or cannot be read, has none.
         """
         if not self._keeps_text:
             return {}
@@ -149,7 +153,11 @@ class Sources:
             if texts:
                 whole = in_one_line(texts, numbers)
                 told = {n: whole.get(n) or texts[n - 1].strip() for n in numbers if n <= len(texts)}
-                texts_of[path] = {str(n): without_comment(text[:MOST_SOURCE_LETTERS]) for n, text in told.items()}
+                texts_of[path] = {
+                    # Which loop a line stands in is told by its indent.
+                    str(n): _indent(texts[n - 1]) + without_comment(text[:MOST_SOURCE_LETTERS])
+                    for n, text in told.items()
+                }
                 left -= len(numbers)
         self._read = count, texts_of
         return texts_of
@@ -213,6 +221,10 @@ class Sources:
                 return _lines_of(file.read())
         except (OSError, ValueError):
             return list(cached[2]) if cached is not None and len(cached) == 4 else []
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())] if text.strip() else ""
 
 
 def is_made_by_run(path: str) -> bool:
