@@ -27,6 +27,10 @@ _CUTS, _ZEROS = (
     re.compile(r"^aten::(slice|narrow|select|index|index_select)$"),
     re.compile(r"^aten::(new_)?zeros(_like)?$"),
 )
+#: What chooses rows by what the step computes: no rank knows the others' choice before it sends.
+_CHOOSES = re.compile(
+    r"^aten::(arg)?(sort|max|min)$|^aten::(topk|cumsum|one_hot|nonzero|where|multinomial|bincount|searchsorted|gather)$"
+)
 _PADS, _WRITES = "aten::constant_pad_nd", re.compile(r"^aten::(copy_|index_put_|_index_put_impl_)$")
 
 
@@ -85,13 +89,27 @@ class _CutSearch:
             (row,) = rows
             name = self._flow.names[row]
             if _CUTS.match(name):
-                cut = self._cut(row)
+                cut = None if self._chosen(row) else self._cut(row)
                 return None if cut is None or not cut.shares else (cut.needed(transformed=transformed), cut.rows)
             if not _MOVES.match(name) and not _TRANSFORMS.match(name):
                 return None
             transformed |= _TRANSFORMS.match(name) is not None
             rows = self._readers.get(self._flow.number[row], set())
         return None
+
+    def _chosen(self, row: int) -> bool:
+        """Return whether the step computes which rows an operator takes, or writes into."""
+        waiting, seen = [number for number in self._flow.made[row][1:] if number >= 0], set[int]()
+        while waiting:
+            number = waiting.pop()
+            maker = self._flow.row_of.get(number)
+            if maker is None or number in seen:
+                continue
+            seen.add(number)
+            if _CHOOSES.match(self._flow.names[maker]):
+                return True
+            waiting += [each for each in self._flow.made[maker] if each >= 0]
+        return False
 
     def _cut(self, row: int) -> _LeftOfCut | None:
         """Return what is left by an operator and by those behind it that cut the same again."""

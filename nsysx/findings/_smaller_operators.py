@@ -23,6 +23,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.padded_experts import padded_experts
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._capacity_lines import with_less_room
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._cut_rows import cut_first, last_kept, last_pick
 from nsysx.findings._finding_bounds import REPORTED_SHARE
@@ -245,7 +246,8 @@ def _padded_experts(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
         f"{in_short(made) or 'Experts'}: {padded.experts} experts compute {units.count(padded.experts * padded.rows)} rows, and "
         f"{units.count(padded.tokens)} are sent to them"
     )
-    yield _Smaller(title, Fix.by_name("smaller-capacity"), (ScaleOps(ops, kept, less_work=True),), made)
+    fix, where = with_less_room(Fix.by_name("smaller-capacity"), texts(case.profile), made.get("file"), kept)
+    yield _Smaller(title, fix, (ScaleOps(ops, kept, less_work=True),), where or made)
 
 
 def _few_of_permutation(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:

@@ -89,6 +89,13 @@ def test_modes_that_are_cut_behind_an_exchange_need_not_be_sent(padded: bool, tm
     assert finding.saving_ns_per_step == pytest.approx(0.75 * (1 + padded) * 10_000, rel=0.05)
 
 
-@pytest.mark.parametrize("transform", [cut_before, all_read, one_cut])
+def picked_behind(x: Tensor, index: Tensor) -> Tensor:
+    """Rows that come back from experts with more room than tokens: which of them are read, each step's router says."""
+    came = exchanged(x[..., : 2 * WIDE])
+    chosen = torch.rand(RANKS * ROWS).argsort()[:KEPT]
+    return came[:, chosen][:, :, :KEPT]
+
+
+@pytest.mark.parametrize("transform", [cut_before, all_read, one_cut, picked_behind])
 def test_exchanges_of_what_is_needed_are_silent(transform: Callable[[Tensor, Tensor], Tensor], tmp_path: Path) -> None:
     assert told(transform, tmp_path) is None

@@ -73,3 +73,26 @@ def test_tokens_are_sent_once_more_for_each_pick_of_what_the_ones_before_left(
 )
 def test_other_products_of_several_are_left_alone(kind: str, times: float, tmp_path: Path) -> None:
     assert not padded(tmp_path, kind, times)
+
+
+@pytest.mark.parametrize(
+    ("text", "paste"),
+    [
+        (
+            "capacity = int(self.capacity_factor * len(x) / self.experts)",
+            "capacity = int(0.31 * self.capacity_factor * len(x) / self.experts)  # or set capacity_factor to 0.31 times what it is",
+        ),
+        (
+            "return math.ceil(tokens * args.eval_capacity_fraction)",
+            "return math.ceil(tokens * 0.31 * args.eval_capacity_fraction)  # or set eval_capacity_fraction to 0.31 times what it is",
+        ),
+        ("groups = math.ceil(tokens / capacity)", ""),
+        ("return int(tokens // self.capacity)", ""),
+        ("capacity = max(4, tokens)", ""),
+    ],
+)
+def test_the_line_that_makes_the_room(text: str, paste: str, tmp_path: Path) -> None:
+    program = Lined({**SOURCE, 7: text}).run(lambda program, number: step(program, number, kind="sent", times=4))
+    (found,) = (f for f in program.found(tmp_path, "NSX131") if "smaller-capacity" in [way.name for way in f.remedies])
+    assert found.where["line"] == (7 if paste else BUFFER)
+    assert (found.paste == paste) == bool(paste)
