@@ -20,7 +20,7 @@ _SENDS = ("broadcast", "all_reduce")
 _DETACHED = re.compile(r"(\.data|\.grad|\.detach\(\))$")
 
 
-def by_owners(profile: Profile, file: object, line: object) -> bool:
+def by_owners(profile: Profile, file: str | None, line: int | None) -> bool:
     """Return whether a line broadcasts what each rank has made of its own part: the ranks send in turn."""
     text = text_of(texts(profile), file, line) or ""
     if _OF_OWNERS.search(text):
@@ -30,7 +30,7 @@ def by_owners(profile: Profile, file: object, line: object) -> bool:
     return sender is not None and head is not None and _varies(sender, head)
 
 
-def in_one_message(profile: Profile, file: object, line: object) -> str:
+def in_one_message(profile: Profile, file: str | None, line: int | None) -> str:
     """Return the lines in place of a loop ``for`` whose body is such a line, one message for each rank that sends; "" for another."""
     call, head = _call_in(text_of(texts(profile), file, line) or ""), _head_around(profile, file, line)
     if call is None or head is None:
@@ -56,10 +56,10 @@ def in_one_message(profile: Profile, file: object, line: object) -> str:
     return "\n".join([f"for sender in sorted({{{ast.unparse(sender)} {turns}}}):", *(f"    {each}" for each in lines)])
 
 
-def _head_around(profile: Profile, file: object, line: object) -> ast.For | None:
+def _head_around(profile: Profile, file: str | None, line: int | None) -> ast.For | None:
     """Return the loop around a line if that is all that it does, as torch's parser reads its head; None otherwise."""
     source = texts(profile).get(str(file))
-    loop = loop_around(source, line) if source is not None and isinstance(line, int) else None
+    loop = loop_around(source, line) if source is not None and line is not None else None
     tree = None if loop is None or len(loop.body) != 1 else parsed(loop.header.strip())
     head = tree.body[0] if tree is not None and tree.body else None
     return head if isinstance(head, ast.For) else None

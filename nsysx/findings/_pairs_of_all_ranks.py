@@ -86,8 +86,8 @@ def _gathered_from(text: str) -> Iterator[tuple[str, str]]:
         tree = ast.parse(text.strip())
     except SyntaxError:
         return
-    (made, *others) = tree.body or [None]
-    if others or not isinstance(made, ast.Assign) or len(made.targets) != 1 or "gather" not in text:
+    made = tree.body[0] if len(tree.body) == 1 else None
+    if not isinstance(made, ast.Assign) or len(made.targets) != 1 or "gather" not in text:
         return
     target = made.targets[0]
     names = [

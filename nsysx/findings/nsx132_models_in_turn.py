@@ -41,6 +41,7 @@ from nsysx.events.event_bounds import UNSEEN_READERS_SHARE
 from nsysx.events.layers import bare
 from nsysx.events.needs_of_calls import depth, looks_up, signature
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
+from nsysx.findings._calls_in_one import in_one_call
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import TINY_KERNEL_NS
 from nsysx.findings._found import Found
@@ -140,7 +141,7 @@ def check(case: Case) -> list[Finding]:
         what = f"{best.cls} is called {best.times} times in turn"
     each = f", each with {units.several(exchanges, 'exchange')}" if exchanges else ""
     title = f"{what}{each}; the GPU idles {units.duration(cost)} for launches"
-    fix = _fix(best, exchanges)
+    fix = _in_names(case, best, _fix(best, exchanges))
     return [Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, takes=takes).as_finding(case)]
 
 
@@ -202,6 +203,16 @@ def _fix(turns: _Turns, exchanges: int) -> Fix:
         return Fix.by_name("packed-exchange", text=text)
     remedies = {**dict.fromkeys(_TABLES, "one-table"), **dict.fromkeys(_LAYERS, "layers-at-once")}
     return Fix.by_name(remedies.get(turns.cls, "stacked-models"))
+
+
+def _in_names(case: Case, turns: _Turns, fix: Fix) -> Fix:
+    """Return the advice about calls of one network with the line that makes those as one that need nothing of each other."""
+    code, together = case.profile.code(), turns.times // max(turns.deep, 1)
+    if code is None or turns.several or not turns.calls or together * turns.deep != turns.times:
+        return fix
+    first = sorted(turns.calls, key=lambda call: call.start_ns)[:together]
+    paste = in_one_call(case.profile, code, first)
+    return fix.but(paste=paste) if paste else fix
 
 
 def _models(case: Case) -> list[_Turns]:
