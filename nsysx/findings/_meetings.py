@@ -33,6 +33,7 @@ from nsysx.findings import (
     _waited_early,
 )
 from nsysx.findings._case import Case, Fix, Saving, way
+from nsysx.findings._drawn_blocks import drawn_ahead
 from nsysx.findings._exposed_transfer import communication, exposed_share
 from nsysx.findings._finding_bounds import (
     LOOP_LAUNCHES,
@@ -322,7 +323,12 @@ def _of_levels(case: Case) -> CommunicationCause | None:
 def _in_line(case: Case) -> CommunicationCause | None:
     """Return the exchanges of layers that could run beside the work around them, if that saves what is worth a word."""
     title = "Layers wait for what they exchange before work that needs nothing of it"
-    return _of_exchanges(case, _layer_exchanges.exchanged_in_line(case), "exchanged-ahead", title)
+    cause = _of_exchanges(case, _layer_exchanges.exchanged_in_line(case), "exchanged-ahead", title)
+    code = case.profile.code()
+    blocks = None if cause is None or code is None else drawn_ahead(case.profile, code, cause.where)
+    if cause is None or blocks is None:
+        return cause
+    return cause._replace(fix=cause.fix.but(paste=blocks.paste), where=blocks.where)
 
 
 def _picked(case: Case) -> CommunicationCause | None:
