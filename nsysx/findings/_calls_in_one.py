@@ -102,9 +102,9 @@ def _joined(calls: Sequence[ast.Call]) -> str:
         or None in [w.arg for w in first.keywords]
     ):
         return ""
-    given = [_together([each.args[place] for each in calls]) for place in range(len(first.args))]
-    for place, word in enumerate(first.keywords):
-        given.append(f"{word.arg}={_together([each.keywords[place].value for each in calls])}")
+    given = [_together([each.args[number] for each in calls]) for number in range(len(first.args))]
+    for number, word in enumerate(first.keywords):
+        given.append(f"{word.arg}={_together([each.keywords[number].value for each in calls])}")
     return f"{ast.unparse(first.func)}({', '.join(given)})"
 
 

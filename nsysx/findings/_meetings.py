@@ -27,6 +27,7 @@ from nsysx.findings import (
     _roles_in_turn,
     _rows_of_all,
     _sent_objects,
+    _summed_late,
     _synchronized_norms,
     _tables_of_ranks,
     _untrained_gathers,
@@ -179,6 +180,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if fix is not None and _line_causes.of_no_parameters(case, most, text, fix):
         fix = None
     if _rows_of_all.sums_of_part(case) == most:  # ranks that each update a part need not be sent the sum of the others'
+        fix = None
+    if _summed_late.line_of(case.profile) == most:  # reduced once, behind the last micro-batch, they need no buckets
         fix = None
     if (
         fix is not None

@@ -7,6 +7,7 @@ hook of it. A sum over ranks of sums over micro-batches is the same in either or
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -149,13 +150,47 @@ def place_of_line(case: Case) -> Row:
     return {} if reduced is None or code is None else code.where(reduced.line_row)
 
 
+def line_of(profile: Profile) -> int | None:
+    """Return the line (row of the places) that reduces so, None without one."""
+    reduced = profile.once(_find)
+    return None if reduced is None else reduced.line_row
+
+
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy, with the call of the line."""
-    reduced = case.profile.once(_find)
+    reduced, code = case.profile.once(_find), case.profile.code()
     call = None if reduced is None else _CALL.search(reduced.text)
-    if call is None or not _KEPT.search(call["given"]):
+    if reduced is None or call is None or code is None:
         return title, remedy
+    if not _KEPT.search(call["given"]):
+        file, line, _ = code.places.row(reduced.line_row)
+        paste = added_up(texts(case.profile).get(str(file), {}), line or 0)
+        return title, replace(remedy, paste=paste) if paste else remedy
     update = remedy.paste.splitlines()[-1]
     return title, replace(
         remedy, paste=f"{call[0]}  # once, behind the last micro-batch: not in the loop, nor in a hook\n{update}"
+    )
+
+
+def added_up(of_file: Mapping[str, object], line: int) -> str:
+    """Return the lines for a gradient that gets a name, is reduced in a line, and is then added to a sum that is kept; "" for others."""
+    before, text, behind = (str(of_file.get(str(line + each), "")).strip() for each in (-1, 0, 1))
+    call = _CALL.search(text)
+    given = "" if call is None else re.escape(call["given"])
+    made = re.match(rf"{given}\s*=\s*(?P<value>[^=].*)$", before)
+    added = re.match(rf"(?P<sum>[\w.]+)(\s*\+=\s*{given}|\.add_\({given}\))$", behind)
+    if call is None or made is None or added is None:
+        return ""
+    reads = [
+        (int(number), str(other).strip())
+        for number, other in of_file.items()
+        if number.isdigit()
+        and int(number) != line + 1
+        and re.search(rf"=.*(?<![\w.]){re.escape(added['sum'])}\b", str(other))
+    ]
+    ahead = f": ahead of line {reads[0][0]} ({reads[0][1]})" if len(reads) == 1 else ""
+    once = call[0].replace(f"({call['given']}", f"({added['sum']}", 1)
+    return (
+        f"{added['sum']} += {made['value']}  # in place of lines {line - 1} to {line + 1}\n"
+        f"{once}  # once, behind the last micro-batch{ahead}"
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.findings._summed_late import added_up
 from nsysx.model import Finding
 from tests.findings.lined import FILE
 from tests.findings.test_reduced_twice import Job
@@ -76,3 +77,19 @@ def test_gradients_of_each_micro_batch(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["once", "of activations", "losses", "updated each time", "unlike", "wrapped"])
 def test_reductions_that_each_micro_batch_needs(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind)
+
+
+def test_a_gradient_with_a_name_that_is_added_to_a_sum() -> None:
+    lines = {
+        "43": "        grad = self.weight.grad.float()",
+        "44": "        dist.all_reduce(grad, group=self.group)",
+        "45": "        self.main_grad += grad",
+        "48": "        self.weight.grad = self.main_grad.to(self.weight.dtype)",
+    }
+    assert added_up(lines, 44).splitlines() == [
+        "self.main_grad += self.weight.grad.float()  # in place of lines 43 to 45",
+        "dist.all_reduce(self.main_grad, group=self.group)  # once, behind the last micro-batch: ahead of line 48 "
+        "(self.weight.grad = self.main_grad.to(self.weight.dtype))",
+    ]
+    assert added_up({**lines, "45": "total.add_(grad)"}, 44).splitlines()[1].endswith("behind the last micro-batch")
+    assert added_up({**lines, "45": "norm = grad.norm()"}, 44) == ""
