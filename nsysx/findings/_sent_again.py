@@ -220,6 +220,7 @@ def _kind(tensor: SentTensor) -> str:
     return next((kind for kind in ("gather", "scatter", "toall") if kind in name), "reduce").replace("toall", "to_all")
 
 
+_GATHERED_BY_PLAN = re.compile(r"\bColwiseParallel\(.*\binput_layouts\s*=\s*[(\[]*\s*Shard\b")
 #: The function with which DTensor makes other parts of a tensor.
 _OF_DTENSOR = "Redistribute"
 
@@ -274,7 +275,7 @@ def _prepared(case: Case, siblings: Mapping[str, Sequence[str]], split: int) -> 
             f"    desired_input_layouts=(Replicate(){others}))",
             " = ".join([*(f'plan["{block}.{child}"]' for child in children), "ColwiseParallel()"]),
         ]
-    return "\n".join((*paste, "parallelize_module(layer, mesh, plan)"))
+    return "\n".join((*paste, "parallelize_module(layer, mesh, plan)  # plan: that of each block"))
 
 
 def _inputs_of(block: str, text: str) -> int:
@@ -292,6 +293,23 @@ def of_again(case: Case) -> Takes:
     return Takes(case.profile.once(_gone).every if _tensors(case) else frozenset())
 
 
+def _place_in_plan(case: Case) -> Row:
+    """Return the first line of a plan that has the input of such a layer gathered for it alone, empty where its text is not known."""
+    tensors = _tensors(case)
+    if not tensors or tensors[0].members[0].function != _OF_DTENSOR:
+        return {}
+    layers = {name for children in _siblings(tensors).values() for name in children}
+    for noted in (lines.texts_of_ranks(case.profile), lines.texts(case.profile)):
+        for file, text_of_line in noted.items():
+            for line, text in text_of_line.items():
+                named = any(re.search(rf"[\"'.]{re.escape(name)}[\"']", str(text)) for name in layers)
+                if named and str(line).isdigit() and _GATHERED_BY_PLAN.search(str(text)):
+                    return {"file": file, "line": int(line)}
+    return {}
+
+
 def place_of_again(case: Case) -> Row:
-    """Return the line at which most of the readers of one tensor part."""
+    """Return the line of the plan that asks for it, else that at which most of the readers of one tensor part."""
+    if planned := _place_in_plan(case):
+        return planned
     return parting_line(case, [[(t.thread, sent.start_ns) for sent in t.members] for t in _tensors(case)])

@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.findings import _sent_again
 from nsysx.findings._case import Saving
+from nsysx.inject.nsysx_probe import sources
 from nsysx.model import Finding
 from tests.findings.lined import FILE
 from tests.findings.test_added_reductions import BYTES, FIRST, SECOND, Both
@@ -135,8 +136,10 @@ def step(program: Both, number: int, kind: str) -> None:
     program.sync()
 
 
-def finding(folder: Path, kind: str) -> Finding | None:
+def finding(folder: Path, kind: str, plan: str = "") -> Finding | None:
+    """``plan``: what stands in a line of the program that is no line of a step."""
     program = Both()
+    program.probe["of_ranks"] = {FILE: {"60": plan}} if plan else {}
     program.run(lambda program, number: step(program, number, kind))  # type: ignore[arg-type]
     found = program.found(folder, "NSX127")
     return next((f for f in found if f.evidence[0]["setting"] == "sent again"), None)
@@ -169,6 +172,20 @@ def test_the_plan_of_a_dtensor_names_its_layers_and_how_it_is_split(tmp_path: Pa
     assert 'plan["attn"] = PrepareModuleInput(input_layouts=(Shard(1),),' in found.paste
     assert 'plan["attn.wq"] = plan["attn.wk"] = plan["attn.wv"] = ColwiseParallel()' in found.paste
     compile(found.paste, "paste", "exec")
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        ('**{f"attn.{n}": ColwiseParallel(input_layouts=Shard(1)) for n in ("wq", "wk", "wv")},', True),
+        ('"attn.wq": ColwiseParallel(),', False),
+        ('"ffn.w1": ColwiseParallel(input_layouts=Shard(1)),', False),
+    ],
+)
+def test_the_line_of_the_plan_that_asks_for_it(plan: str, line: bool, tmp_path: Path) -> None:
+    found = finding(tmp_path, "DTensor", plan)
+    assert found is not None and (found.where.get("line") == 60) == line
+    assert bool(sources._PLAN.search(plan)) == ("Shard" in plan)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
-#: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks.
-_PLAN = re.compile(r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\))")
+#: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks, or its input gathered for it alone.
+_PLAN = re.compile(
+    r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\)|"
+    r"\bColwiseParallel\(.*\binput_layouts\s*=\s*[(\[]*\s*Shard\b)"
+)
 #: What shards a network, with its options.
 _SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(#.*)?$")
 #: What gathers whole tensors of the parts of all ranks: an average of weights may be made so before the steps.
