@@ -56,6 +56,8 @@ class CostlyLine(NamedTuple):
         name = self.fix.ways[0].name
         if self.fix == _line_remedies.CALLBACKS:  # of one trainer, wherever they are called
             return (name,)
+        if name == "scan-at-once" and self.fix.paste:  # of a helper's rounds and the function that it is given
+            return self.row["file"], self.fix.paste, name
         if self.cause is not None and self.cause.looped:
             # Loops of one class walk the same structure.
             return self.row["file"], self.cause.looped.rpartition(".")[0] or self.cause.looped, name
@@ -70,6 +72,15 @@ class CostlyLine(NamedTuple):
 Kinds = Mapping[tuple[object, ...], Sequence[CostlyLine]]
 #: What is said about a line that reads a value.
 _READS = Fix.by_name("keep-on-gpu")
+
+
+def lines_beside(group: Sequence[CostlyLine]) -> list[CostlyLine]:
+    """Return the lines beside the first one of a group that no loop of it calls, each once: functions in a line have ranges of their own."""
+    places: dict[tuple[str | None, int | None], CostlyLine] = {}
+    for line in group:
+        if not line.rounds or not places:
+            places.setdefault((line.row["file"], line.row["line"]), line)
+    return list(places.values())[1:]
 
 
 def with_reads_between(

@@ -29,7 +29,7 @@ from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._checked_rounds import is_check
-from nsysx.findings._costly_lines import Beside, CostlyLine, with_reads_between
+from nsysx.findings._costly_lines import Beside, CostlyLine, lines_beside, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._decoded_text import decoded_again
 from nsysx.findings._dispatched import dispatched_batches
@@ -204,8 +204,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
     quote = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
     called, more = in_rounds(group), ""
-    if beside := len(group) - 1 - len(called):
-        more = f" and {units.several(beside, 'line')} beside it"
+    if beside := lines_beside(group):
+        more = f" and {units.several(len(beside), 'line')} beside it"
     if called:
         more += f" and {units.several(len(called), 'line')} that it calls"
     hold = "hold" if more else "holds"
@@ -214,8 +214,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     cut = _line_remedies.quoted(text) != text
     noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
     if beside:
-        others = (str(line.row["line"]) for line in group[1:] if not line.rounds and case.notable(line.cost))
-        noted += f" The same holds for line {' and '.join(others) or group[1].row['line']}."
+        others = (str(line.row["line"]) for line in beside if case.notable(line.cost))
+        noted += f" The same holds for line {' and '.join(others) or beside[0].row['line']}."
     noted += calling(called)
     launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     waiting = f" and waits {waits:.0f} times" if waits >= 1 else ""

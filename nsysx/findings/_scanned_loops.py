@@ -19,20 +19,10 @@ from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
 from nsysx.findings._loop_texts import loop_around
 from nsysx.findings._pieces_in_text import function_of_call, names_in
 from nsysx.findings._read_in_rounds import fix_at
+from nsysx.findings._recurrences import OF_ELEMENTS, SCANNED, parts_of
+from nsysx.findings._scans_by_function import rounds_of_function
 
 _SCAN = Fix.by_name("scan-at-once")
-#: Functions and methods whose result for all elements is theirs for each.
-_OF_ELEMENTS = frozenset(
-    (
-        "float", "to", "double", "half", "bfloat16", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt", "square", "abs", "neg", "relu",
-        "clamp", "where", "pow", "detach", "type_as", "logical_not",
-    )
-)  # fmt: skip
-_SCANNED = (
-    "for reach in (2**i for i in range(len({b}).bit_length())):",
-    "    {b} = torch.cat([{b}[:reach], {b}[reach:] + {a}[reach:] * {b}[:-reach]])",
-    "    {a} = torch.cat([{a}[:reach], {a}[reach:] * {a}[:-reach]])",
-)
 
 
 def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: bool) -> Fix | None:
@@ -44,7 +34,7 @@ def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: boo
     of_file = source.get(str(row["file"] or "")) if looping else None
     loop = loop_around(of_file, row["line"] or 0) if isinstance(of_file, Mapping) else None
     if loop is None:
-        return fix
+        return _by_function(case, row, fix)
     read = fix_at(source, row["file"], row["line"])
     if read is not None:
         return read
@@ -54,6 +44,14 @@ def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: boo
     if paste and _alike(case):
         return _SCAN.but(paste=paste, condition=_CONDITION)
     return _SCAN if fix is None or fix in _OF_ANY_LOOP else fix
+
+
+def _by_function(case: Case, row: lines.CodeLineRow, fix: Fix | None) -> Fix | None:
+    """Return the advice to scan for the lines of a helper's loop and of the function of its rounds that it is given; else as it is."""
+    paste = rounds_of_function(row, case.typed_rows(lines.ROWS), texts(case.profile))
+    if paste is None or not (fix is None or fix in _OF_ANY_LOOP):
+        return fix
+    return _SCAN.but(paste=paste, condition=_CONDITION) if paste and _alike(case) else _SCAN
 
 
 #: What is said about a loop whatever it does.
@@ -111,7 +109,7 @@ class _RecurrentRounds:
             depends |= _names_given(each) if _read(each) & depends else set()
         if depends & (self.carried - {name}) or any(_read(each) & depends for each in self.statements[:position]):
             return None
-        parts = _parts(statement.value, name)
+        parts = parts_of(statement.value, name)
         if parts is None or parts[0] is None or not _of_rounds(self, parts):  # without a factor it is a sum
             return None
         return self._paste(statement, name, position, parts[0], parts[1])
@@ -146,7 +144,7 @@ class _RecurrentRounds:
             f"{b} = {ast.unparse(rest)}",
             f"{a} = {ast.unparse(factor)} + torch.zeros_like({b})  # {name} = {a} * {name} + {b}",
             f"{b} = torch.cat([{b}[:1] + {a}[:1] * {name}, {b}[1:]])  # with what {name} is before the first",
-            *(row.format(a=a, b=b) for row in _SCANNED),
+            *(row.format(a=a, b=b) for row in SCANNED),
             f"{name} = {b}",
             *stores,
         ]
@@ -202,7 +200,7 @@ class _RecurrentRounds:
         ranged = isinstance(self.loop.target, ast.Name) and function_of_call(self.loop.iter) in ("range", "reversed")
         inside = set[int]()
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and function_of_call(node) not in _OF_ELEMENTS:
+            if isinstance(node, ast.Call) and function_of_call(node) not in OF_ELEMENTS:
                 return False
             if isinstance(
                 node, (ast.IfExp, ast.Compare, ast.BoolOp, ast.NamedExpr, ast.ListComp, ast.GeneratorExp, ast.MatMult)
@@ -250,44 +248,6 @@ def _of_rounds(rounds: _RecurrentRounds, parts: tuple[ast.expr | None, ast.expr]
     """Return whether what is added is another one in each round: of a sequence, or made of one in the round."""
     made = {name for each in rounds.statements for name in _names_given(each)}
     return bool(names_in(parts[1]) & (made | rounds.numbers))
-
-
-def _parts(value: ast.expr, name: str) -> tuple[ast.expr | None, ast.expr] | None:
-    """Return what a name is multiplied with in an expression (None for 1) and what is added to that; None where it is not so."""
-    if name not in names_in(value):
-        return None
-    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)):
-        left, right = name in names_in(value.left), name in names_in(value.right)
-        if (left and right) or (right and isinstance(value.op, ast.Sub)):
-            return None
-        inner = _factor(value.left if left else value.right, name)
-        if inner is not None:
-            return inner[0], value.right if right is False and isinstance(value.op, ast.Add) else (
-                ast.UnaryOp(ast.USub(), value.right) if left else value.left
-            )
-        deeper = _parts(value.left if left else value.right, name)
-        if deeper is None:
-            return None
-        if left:
-            return deeper[0], ast.BinOp(deeper[1], value.op, value.right)
-        return deeper[0], ast.BinOp(value.left, ast.Add(), deeper[1])
-    return None
-
-
-def _factor(value: ast.expr, name: str) -> tuple[ast.expr | None] | None:
-    """Return what a name is multiplied with in a product, (None,) for the name alone; None where it is no factor."""
-    if isinstance(value, ast.Name) and value.id == name:
-        return (None,)
-    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult)):
-        return None
-    left, right = name in names_in(value.left), name in names_in(value.right)
-    if left == right:
-        return None
-    inner = _factor(value.left if left else value.right, name)
-    if inner is None:
-        return None
-    other = value.right if left else value.left
-    return (other if inner[0] is None else ast.BinOp(inner[0], ast.Mult(), other),)
 
 
 def _targets(statement: ast.stmt) -> list[str]:
