@@ -14,6 +14,7 @@ from nsysx.findings import (
     _leaf_activations,
     _nested_checkpoints,
     _new_workers,
+    _padded_transforms,
     _padding,
     _recomputed,
     _shared_gpu,
@@ -125,6 +126,8 @@ SETTINGS = (
         takes=_transform_lengths.taken,
         leads=True,
         anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
+        at=_padded_transforms.place,
+        worded=_padded_transforms.worded,
     ),
     Costly(
         "tables behind a cache",

@@ -75,7 +75,7 @@ _READS = Fix.by_name("keep-on-gpu")
 
 
 def lines_beside(group: Sequence[CostlyLine]) -> list[CostlyLine]:
-    """Return the lines beside the first one of a group that no loop of it calls, each once: functions in a line have ranges of their own."""
+    """Return the lines beside the first one of a group that no loop of it calls, each once: a line may have several functions."""
     places: dict[tuple[str | None, int | None], CostlyLine] = {}
     for line in group:
         if not line.rounds or not places:

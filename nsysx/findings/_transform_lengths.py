@@ -21,7 +21,8 @@ from nsysx.replay.engine import ScaleOps
 _BLUESTEIN = r"(?i)bluestein|chirp_signal"
 
 
-def _kernels(case: Case) -> pl.DataFrame:
+def kernels(case: Case) -> pl.DataFrame:
+    """Return the kernels of such transforms."""
     return case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _BLUESTEIN), dtype=pl.Boolean))
 
 
@@ -32,7 +33,7 @@ def odd(case: Case, settings: RecordedSettings) -> str:
 
 def seen(case: Case) -> str:
     """Return the same by the kernels and operators alone."""
-    ns = case.per_step(int(_kernels(case)["ns"].sum()))
+    ns = case.per_step(int(kernels(case)["ns"].sum()))
     if not case.notable(ns, REPORTED_SHARE):
         return ""
     told = f"cuFFT has no kernels for this length of transform and makes longer ones of it (Bluestein): {units.duration(ns)} {case.per}"
@@ -67,4 +68,4 @@ def shorter(case: Case, settings: RecordedSettings | None) -> Saving:
 
 def taken(case: Case) -> Takes:
     """Return the kernels of such transforms."""
-    return Takes(ops_of(_kernels(case)))
+    return Takes(ops_of(kernels(case)))

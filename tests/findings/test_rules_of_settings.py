@@ -216,7 +216,7 @@ def test_a_length_that_cufft_has_no_kernel_for_is_named(
         {"name": None, "shapes": None},
         {"name": "aten::_fft_r2c", "shapes": shapes},
     ]
-    monkeypatch.setattr(_transform_lengths, "_kernels", lambda _: pl.DataFrame({"ns": [ns * 100, 0]}))
+    monkeypatch.setattr(_transform_lengths, "kernels", lambda _: pl.DataFrame({"ns": [ns * 100, 0]}))
     here: Any = SimpleNamespace(
         per_step=lambda n: n, per="per step", typed_rows=lambda _: rows, notable=lambda n, share: n >= share * 100_000
     )
