@@ -10,6 +10,7 @@ from nsysx.findings import _costly_exchanges as exchanges
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings import _cut_outputs as cut_outputs
+from nsysx.findings import _entered_late
 from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
@@ -73,6 +74,7 @@ OF_RANKS = (
         seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
+        at=_entered_late.place,
         worded=passes.in_words,
     ),
     _in_ddp_backward(

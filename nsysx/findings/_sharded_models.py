@@ -13,6 +13,7 @@ from nsysx.events.frozen_base import frozen_base, parted_by_zero, sharded_networ
 from nsysx.events.gathers_of_micro_steps import gathers_of_micro_steps
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
+from nsysx.findings import _entered_late
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
@@ -185,7 +186,7 @@ def reduced_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[s
     """Return the advice with what the program's wrapper calls it."""
     settings = settings_of(case.profile)
     if settings is None or not settings.wrappers("fully_shard"):
-        return title, remedy
+        return title, _entered_late.in_its_words(case, remedy)
     text = "Reduce gradients in the last micro-step alone: set_requires_gradient_sync(False) before the others, and True before it"
     return title, replace(
         remedy,
