@@ -20,7 +20,7 @@ from nsysx.events.looped_updates import LoopedUpdates, looped_updates
 from nsysx.events.profile import Profile
 from nsysx.events.python_lines import place
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Fix, Saving, way
+from nsysx.findings._case import Case, Fix, Saving, calls_of, way
 from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._finding_bounds import LISTED_PART_SHARE, LISTED_SHARE, MOST_BODY_LINES, MOST_SHARE
 from nsysx.findings._line_remedies import quoted
@@ -146,6 +146,23 @@ def but_told(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     told = saving is not None and case.notable(saving.likely_ns or 0)
     where = place_of_loop(case) if told else {}
     return [f for f in findings if not where or any(f.where.get(key) != where[key] for key in where)]
+
+
+class LoopOfMost(NamedTuple):
+    """A loop that makes most of some launches: what to do about it, and the calls of it."""
+
+    fix: Fix
+    calls: frozenset[int]
+
+
+def loop_of_most(case: Case, calls: pl.DataFrame) -> LoopOfMost | None:
+    """Return the loop that updates tensors one by one and makes most of some calls, None without one."""
+    for loop in looped_updates(case.profile):
+        of_loop = case.profile.attributed.gpu_ops["call"].gather(sorted(loop.ops))
+        theirs = calls.filter(pl.col("call").is_in(of_loop.implode()))
+        if 2 * theirs.height > calls.height:
+            return LoopOfMost(Fix.by_name(written(listed_at(case.profile, loop), split=loop.split)), calls_of(theirs))
+    return None
 
 
 def in_its_words(case: Case, line_row: int, fix: Fix | None) -> Fix | None:

@@ -35,6 +35,7 @@ from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._finding_bounds import MANY_TINY_LAUNCHES, MOST_TINY_MODULES, TINY_KERNEL_NS
 from nsysx.findings._found import Found
 from nsysx.findings._held import held
+from nsysx.findings._looped_parameters import loop_of_most
 from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS, merged_groups
 from nsysx.findings._once import Takes
@@ -99,12 +100,15 @@ def check(case: Case) -> list[Finding]:
         cost = min(case.per_step(row["idle_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
+        there = _part(case.replayed).filter(lookup.same_values(row, key))
+        loop = (
+            loop_of_most(case, there) if row["phase"] == "optimizer" else None
+        )  # a hook, or an optimizer of the program
         fix, calls = (
-            _fix(case, row["phase"], row["part"]),
-            calls_of(_part(case.replayed).filter(lookup.same_values(row, key))),
+            (_fix(case, row["phase"], row["part"]), calls_of(there)) if loop is None else (loop.fix, loop.calls)
         )
         # One launch in place of them, or a few: no bound.
-        fuses = fix.needs == _FUSED.needs or fix.ways[0].name == _MERGED
+        fuses = loop is not None or fix.needs == _FUSED.needs or fix.ways[0].name == _MERGED
         graph = Graph(calls - held(case.profile))  # what other host code lies between stays
         worth = case.worth(Fuse(calls) if fuses else graph, cause=RULE.cause, bound=not fuses)
         if worth.likely_ns is not None and not case.notable(worth.likely_ns):

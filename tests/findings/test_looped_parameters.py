@@ -78,6 +78,21 @@ def step(program: Lined, number: int, kind: str) -> None:
             program.host(1)
 
 
+def hooked(program: Lined, number: int, kind: str) -> None:
+    """The same in a hook behind the optimizer's step."""
+    with program.range("optimizer AdamW"):
+        program.launch(20)
+        step(program, number, kind)
+
+
+@pytest.mark.parametrize("kind", ["", "plain", "norms"])
+def test_a_hook_of_the_optimizer_is_told_with_its_own_loop(tmp_path: Path, kind: str) -> None:
+    program = Lined(SOURCE, {"networks": [{"class": "Net", "package": "torch"}]}).run(lambda p, n: hooked(p, n, kind))
+    (finding,) = (f for f in program.found(tmp_path, "NSX113") if f.where["phase"] == "optimizer")
+    assert ("_foreach_lerp_(avgs, ps, 1 - self.decay)" in finding.paste) == (kind != "norms")
+    assert (".to_local() for p in" in finding.paste) == (not kind)
+
+
 def program_of(kind: str) -> Lined:
     return Lined(SOURCE, {"networks": [{"class": "Net", "package": "torch"}]}).run(lambda p, n: step(p, n, kind))
 
