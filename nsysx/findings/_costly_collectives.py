@@ -39,7 +39,7 @@ from nsysx.findings._layer_messages import of_layers
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.findings._sizes_received import RECEIVES, receiving_sizes
-from nsysx.findings._values_of_ranks import values_at_once
+from nsysx.findings._values_of_ranks import AT_ONCE, values_at_once
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -303,10 +303,11 @@ def in_words_of_line(case: Case, title: str, remedy: Alternative) -> tuple[str, 
         return "Sizes are sent before each message, and read on the host", way("sizes-agreed-once")
     if ahead := flag_ahead(made, [lines.text_of(source, *code.places.row(n)[:2]) or "" for n in meets.reads]):
         return "A flag of all ranks is asked for in each step, and waited for", ahead
-    if advised := values_at_once(case.profile, meets.collectives[0]):  # a norm that scales gradients: in each step
-        return "Values of all ranks are reduced one by one, and read, in each step", advised.ways[0]
-    fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
     metric = "What a metric is made of is gathered on every rank in each step"
+    if advised := values_at_once(case.profile, meets.collectives[0]):  # a norm that scales gradients: in each step
+        at_once = "Values of all ranks are reduced one by one, and read, in each step"
+        return at_once if advised.ways[0].name == AT_ONCE.name else metric, advised.ways[0]
+    fix = next((f for text in made if (f := _line_remedies.fix_of(_line_remedies.Seen(text), among))), None)
     return (title, remedy) if fix is None else (metric, fix.ways[0])
 
 

@@ -22,6 +22,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.rounds_in_sequence import in_sequence
 from nsysx.findings._case import Fix, way
 from nsysx.findings._finding_bounds import FEWEST_VALUES_OF_RANKS, MOST_SHARE, VALUE_OF_RANKS_BYTES
+from nsysx.findings._gathered_metrics import metric_of_line
 from nsysx.findings._line_remedies import of_training
 from nsysx.findings._norm_loops import ParameterLoop, parameters_around
 from nsysx.frames import lookup
@@ -51,7 +52,7 @@ def values_at_once(profile: Profile, line_row: int) -> Fix | None:
 
 
 def _advised(profile: Profile) -> Mapping[int, Fix]:
-    """Return what to do, by row of places: about lines at which ranks meet for values, and lines that take or read these."""
+    """Return what to do, by row of places: about lines at which ranks meet for values or a metric, and lines that take or read these."""
     code, steps = profile.code(), profile.scope.steps
     if code is None or not steps:
         return {}
@@ -62,6 +63,10 @@ def _advised(profile: Profile) -> Mapping[int, Fix]:
         theirs = ops.filter(pl.Series(place_of_op == line_row, dtype=pl.Boolean))
         text = lines.text_of(source, *code.places.row(line_row)[:2]) or ""
         of_layers = theirs["phase"].cast(pl.String).is_in(_OF_LAYERS).any()
+        metric = metric_of_line(profile, code, code.op[theirs["op"].to_numpy()], text)
+        if metric is not None and theirs.height >= steps:
+            advised[line_row] = metric
+            continue
         if theirs.height < FEWEST_VALUES_OF_RANKS * steps or of_layers or of_training(text):
             continue
         if _are_values(profile, theirs, text) and not _needs_one_another(profile, code, line_row):
