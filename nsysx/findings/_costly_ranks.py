@@ -15,6 +15,7 @@ from nsysx.findings import _gathered_lists as gathered_lists
 from nsysx.findings import _gathered_logits as gathered_logits
 from nsysx.findings import _looped_exchanges as looped
 from nsysx.findings import _one_queue as one_queue
+from nsysx.findings import _own_shards as own_shards
 from nsysx.findings import _passes_of_tasks as passes
 from nsysx.findings import _ranks_on_one_gpu as one_gpu
 from nsysx.findings import _reduced_twice as again
@@ -136,6 +137,7 @@ OF_RANKS = (
         "Parameters are gathered as float32 and then computed with in bfloat16",
         way("gathered-in-16-bits"),
         worth=shards.half_of_what_is_gathered,
+        worded=own_shards.with_policy,
     ),
     _in_fsdp(
         "reshard_after_forward",

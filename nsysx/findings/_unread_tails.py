@@ -19,6 +19,7 @@ from nsysx.findings._flow_work import NeedlessOperators, copied, in_short, place
 from nsysx.findings._unread_results import read_elsewhere
 from nsysx.findings._work_bounds import MOST_PASTED_LINES
 
+_ONCE = "  # once, behind loading"
 _CALLED = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\(")
 #: A line that keeps results for later, which no recorded step need read.
 _COLLECTS = re.compile(r"\.(append\w*|extend|update|put)\(")
@@ -85,7 +86,7 @@ def paste_of(name: str, last: str, behind: Sequence[str]) -> str | None:
     index = next((n for n, part in enumerate(parts) if part.isdecimal() and n), None)
     layers = ".".join(parts[:index]) if index is not None else ""
     if index is not None and any(_number(each, layers) > int(parts[index]) for each in behind):
-        lines.append(f"{name}.{layers} = {name}.{layers}[:{int(parts[index]) + 1}]  # once, behind loading")
+        lines.append(f"{name}.{layers} = {name}.{layers}[:{int(parts[index]) + 1}]{_ONCE}")
     outer = list[str]()
     for each in behind:
         is_cut = layers and each.startswith(f"{layers}.")
@@ -94,6 +95,8 @@ def paste_of(name: str, last: str, behind: Sequence[str]) -> str | None:
     lines += [
         f"{name}.{each} = torch.nn.Identity()" for each in outer if not any(p.isdecimal() for p in each.split("."))
     ]
+    if lines and not lines[0].endswith(_ONCE):
+        lines[0] += _ONCE
     return "\n".join(lines[:MOST_PASTED_LINES]) or None
 
 

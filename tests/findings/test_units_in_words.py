@@ -134,6 +134,7 @@ def test_where_a_unit_for_each_block_is_too_much_for_the_host_several_are_one(
             "fully_shard(block, mesh=grid, mp_policy=mp, reshard_after_forward=False)",
         ),
         ("fully_shard(net, reshard_after_forward=True)", "fully_shard(block, reshard_after_forward=False)"),
+        ("fully_shard(net, **kwargs)", "fully_shard(block, **{**kwargs, 'reshard_after_forward': False})"),
         ("fully_shard(", "fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=False)"),
     ],
 )
@@ -149,3 +150,28 @@ def test_what_is_pasted_has_the_options_of_the_programs_own_call(
     assert _own_shards.call_for_block(case, settings, "reshard_after_forward=False") == told
     assert _own_shards.reduced_as_bfloat16(case, settings, "") == policy.replace("float32", "bfloat16")
     assert sources._gives_shares(policy) and sources._gives_shares(text) == text.endswith(")")
+
+
+@pytest.mark.parametrize(
+    ("texts", "calls"),
+    [
+        (
+            ["for block in model.blocks:", "    fully_shard(block, **kwargs)", "return fully_shard(model, **kwargs)"],
+            [
+                "fully_shard(block, **{**kwargs, 'mp_policy': policy})",
+                "return fully_shard(model, **{**kwargs, 'mp_policy': policy})",
+            ],
+        ),
+        (
+            ["for layer in net.layers: fully_shard(layer, mesh=mesh)  # each", "net = fully_shard(net)"],
+            [
+                "for layer in net.layers:\n    fully_shard(layer, mesh=mesh, mp_policy=policy)",
+                "net = fully_shard(net, mp_policy=policy)",
+            ],
+        ),
+        (["fully_shard(block, mp_policy=mine)", "fully_shard(net)"], []),
+        (["fully_shard(block,", "model = wrap(model)"], []),
+    ],
+)
+def test_each_call_that_shards_gets_the_policy(texts: list[str], calls: list[str]) -> None:
+    assert _own_shards.calls_with_policy(dict(enumerate(texts))) == calls

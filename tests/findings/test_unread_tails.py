@@ -122,5 +122,5 @@ def test_the_paste_keeps_the_features() -> None:
 
 
 def test_no_list_of_layers_and_no_part_behind() -> None:
-    assert paste_of("net", "body", ["head"]) == "net.head = torch.nn.Identity()"
+    assert paste_of("net", "body", ["head"]) == "net.head = torch.nn.Identity()  # once, behind loading"
     assert paste_of("net", "layers.3", ["layers.2"]) is None
