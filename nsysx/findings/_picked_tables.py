@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,6 +20,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._copied_tables import is_written
+from nsysx.findings._picks_then_copies import REMEDY, Pick, picked_in_two_lines, whole_bytes
 from nsysx.findings._sharded_models import spare_bytes
 from nsysx.model import Row
 
@@ -30,24 +30,10 @@ _PICKED = re.compile(
     rf"(?P<table>{_NAME})(?:\[(?P<by>[A-Za-z_][\w.]*)\]|\.index_select\(0,\s*(?P<numbers>[A-Za-z_][\w.]*)\))\s*"
     r"\.(?:to\(\s*(?P<device>[^,()]+(?:\([^()]*\))?)[^()]*\)|cuda\([^()]*\))"
 )
-#: What is said about such a line.
-REMEDY = "table-on-gpu"
-#: The bytes that a number of a table can take.
-_SIZES_OF_NUMBERS = (1, 2, 4, 8)
 _PICKS = re.compile(r"^aten::(index|index_select)$")
 
 
-class _Pick(NamedTuple):
-    """A pick on the host, of a place: numbers of the table, its rows, and those that are picked."""
-
-    file: str
-    line: int
-    table: int
-    rows: int
-    picked: int
-
-
-def _picks(profile: Profile) -> list[_Pick]:
+def _picks(profile: Profile) -> list[Pick]:
     """Return the picks of a step that call nothing of CUDA."""
     flow, code = flow_of(profile), profile.code()
     if flow is None or code is None:
@@ -55,13 +41,13 @@ def _picks(profile: Profile) -> list[_Pick]:
     calls = profile.attributed.api_calls.filter(pl.col("thread") == flow.thread)["start_ns"].to_numpy()
     rows = [row for row in flow.outermost if _PICKS.match(flow.names[row])]
     calling = np.searchsorted(calls, flow.end_ns[rows]) > np.searchsorted(calls, flow.start_ns[rows])
-    picks = list[_Pick]()
+    picks = list[Pick]()
     for row, calls_cuda in zip(rows, calling.tolist(), strict=True):
         where, sizes = code.where_of(int(code.at(flow.thread, flow.start_ns[[row]])[0])), sizes_of(flow.size[row])
         numbers = next((size for size in sizes[1:] if size), ())
         if where and not calls_cuda and sizes and len(sizes[0]) > 1 and numbers:
             file, line = str(where["file"]), int(where["line"])
-            picks.append(_Pick(file, line, math.prod(sizes[0]), sizes[0][0], math.prod(numbers)))
+            picks.append(Pick(file, line, math.prod(sizes[0]), sizes[0][0], math.prod(numbers)))
     return picks
 
 
@@ -77,15 +63,16 @@ def picked_on_gpu(case: Case, row: Row | CodeLineRow, copied_bytes: int) -> Fix 
     text = _PICKED.search(text_of(source, str(file), line) or "")
     picks = [each for each in case.profile.once(_picks) if each[:2] == (file, line)]
     pick = max(picks, default=None)
-    if text is None or pick is None or pick.picked > pick.rows or is_written(source, text["table"]):
+    if text is None:
+        return picked_before(case, row)
+    if pick is None or pick.picked > pick.rows or is_written(source, text["table"]):
         return None
     # Steps pick unlike numbers of rows, and copies are known by their mean: a number of the table has the size that comes nearest.
     picked = sum(each.picked for each in picks) / len(picks)
     moved = picked * pick.table / pick.rows
     if not copied_bytes or not moved:
         return None
-    each = min(_SIZES_OF_NUMBERS, key=lambda size: abs(math.log(copied_bytes / moved / size)))
-    whole = each * pick.table
+    whole = whole_bytes(pick, copied_bytes / moved)
     if spare_bytes(settings, whole) is None:
         return None
     table, numbers, device = text["table"], text["by"] or text["numbers"], (text["device"] or "'cuda'").strip()
@@ -103,6 +90,13 @@ def picked_on_gpu(case: Case, row: Row | CodeLineRow, copied_bytes: int) -> Fix 
             f"{table} must stay as it is; each rank keeps one of its own.",
         )
     )
+
+
+def picked_before(case: Case, row: Row | CodeLineRow) -> Fix | None:
+    """Return the same for a line whose pick another line of the function copies, by the text of both."""
+    file, line = row.get("file"), row.get("line")
+    is_placed = isinstance(file, str) and isinstance(line, int)
+    return picked_in_two_lines(case, str(file), int(line or 0), case.profile.once(_picks)) if is_placed else None
 
 
 def _on_gpu(table: str) -> str:

@@ -213,8 +213,9 @@ def _of_places(case: Case, rows: Sequence[copy_sites.CopySiteRow], full: bool) -
 
 def _picked(case: Case, row: Row) -> Fix | None:
     """Return the advice about copies of rows that a line picks from a table on the host."""
-    to_gpu = row["direction"] == "HtoD" and row["obstacle"] == "pageable"
-    return _picked_tables.picked_on_gpu(case, row, (row["bytes"] or 0) // max(row["count"], 1)) if to_gpu else None
+    if row["direction"] != "HtoD":  # the numbers of the rows
+        return _picked_tables.picked_before(case, row)
+    return _picked_tables.picked_on_gpu(case, row, (row["bytes"] or 0) // max(row["count"], 1))
 
 
 def _of_weights(case: Case, row: Row) -> bool:

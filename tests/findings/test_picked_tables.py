@@ -92,3 +92,69 @@ def test_the_size_of_the_table_is_that_of_its_numbers(each: int, size: str, tmp_
     said = told(findings(tmp_path, TEXT, each=each))
     assert {"NSX105", "NSX123"} == set(said)
     assert all(size in finding.fix for finding in said.values())
+
+
+COPY, CALL = 17, 12
+
+
+def in_two_lines(program: Lined, number: int, *, on_gpu: bool = False) -> None:
+    """The same in a helper, into pinned memory, by numbers that are read back first."""
+    with program.line(CALL, "Data.__getitem__"):
+        program.host(2)
+        with program.line(PICK, "Data._take"):
+            program.copy(400, "DtoH", bytes=8 * PICKED)
+            begin = program.t
+            program.host(10_000)
+            if on_gpu:
+                program.launch(20, "index_kernel")
+            if program.noted is not None:
+                sizes = f"[{ROWS}, {WIDTH}], [], [{PICKED}], [{PICKED}, {WIDTH}]"
+                label = f"aten::index_select, op_id = {100 + number}, sizes = [{sizes}], input_op_ids = [(0,-1), (0,-1), ({90 + number},0)]"
+                program.main.add_range(label, begin, program.t)
+        with program.line(COPY, "Data._take"):
+            program.copy(3_000, "HtoD", bytes=2 * PICKED * WIDTH, pageable=False)
+    forward(program)
+    program.sync()
+
+
+HELPER = {
+    CALL: "return self._take(self.features, ids)",
+    PICK: "torch.index_select(column, 0, ids.cpu(), out=out)",
+    COPY: "return out.to(self.device, non_blocking=True)",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "paste"),
+    [
+        (HELPER, ["self.features = self.features.to(self.device)", "return column[ids]"]),
+        (
+            {**HELPER, PICK: "rows = self.table[ids]", COPY: "x = net(rows.cuda())"},
+            ["self.table = self.table.to('cuda')", "x = net(self.table[ids.to('cuda', non_blocking=True)])"],
+        ),
+    ],
+)
+def test_a_pick_that_another_line_copies(source: dict[int, str], paste: list[str], tmp_path: Path) -> None:
+    said = said_of(Lined(source, CARD).run(in_two_lines).write(tmp_path))
+    here = [
+        f
+        for f in said
+        if f.verdict == "found" and f.where.get("line") in (PICK, COPY) and f.code in ("NSX105", "NSX123")
+    ]
+    assert {f.code for f in here} == {"NSX105", "NSX123"}
+    for each in here:
+        assert [way.name for way in each.remedies] == ["table-on-gpu"] and "488.3 MiB" in each.fix, each.title
+        assert [line.partition("  #")[0] for line in each.paste.splitlines()] == paste
+
+
+@pytest.mark.parametrize(
+    ("source", "on_gpu"),
+    [
+        (HELPER, True),
+        ({**HELPER, COPY: "return other.to(self.device)"}, False),
+        ({**HELPER, 14: "column[seen] = x"}, False),
+    ],
+)
+def test_other_picks_in_two_lines(source: dict[int, str], on_gpu: bool, tmp_path: Path) -> None:
+    program = Lined(source, CARD).run(lambda program, number: in_two_lines(program, number, on_gpu=on_gpu))
+    assert not told([f for f in said_of(program.write(tmp_path)) if f.verdict == "found"])
