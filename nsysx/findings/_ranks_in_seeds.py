@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from copy import deepcopy
 
 from nsysx.analyses.lines import orders_of_ranks, text_of, texts, texts_of_ranks
@@ -42,7 +43,7 @@ def in_one_order(profile: Profile, order: Row) -> Fix:
     """Return what makes ranks go through batches in one order: the line of the seed without the rank, else in general."""
     where = order["file"], order["line"]
     if draws_sizes(profile, order):  # the same generator may draw the samples, which stay each rank's own
-        return Fix.by_name(_LIKE_ORDER, paste=_SIZES_ALIKE)
+        return Fix.by_name(_LIKE_ORDER, paste=_drawn_alike(profile, order) or _SIZES_ALIKE)
     noted = (o.get("text") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == where)
     text = next((each for each in noted if isinstance(each, str)), "")
     line = without_rank(text or text_of(texts(profile), *where) or text_of(texts_of_ranks(profile), *where) or "")
@@ -51,6 +52,33 @@ def in_one_order(profile: Profile, order: Row) -> Fix:
     return Fix.by_name(
         _LIKE_ORDER, paste=line, condition=f"{_IN_ONE_ORDER}{'' if _is_used_at_once(line) else _DRAWS_MORE}"
     )
+
+
+def _drawn_alike(profile: Profile, order: Row) -> str | None:
+    """Return the program's lines with a generator of its own for sizes, None where they do not draw from that of Python's ``random``."""
+    where = order["file"], order["line"]
+    draws = {o["order"]: o.get("text") for o in orders_of_ranks(profile) if (o.get("file"), o["seed"]) == where}
+    if len(draws) != 1:
+        return None
+    ((line, text),) = draws.items()
+    drawn = text_of(texts(profile), where[0], line) or ""
+    return drawn_alike(str(text or text_of(texts_of_ranks(profile), *where) or ""), drawn)
+
+
+def drawn_alike(seeding: str, drawing: str) -> str | None:
+    """Return a line that draws a size, and the generator that it draws from, seeded as now without the rank; None for other lines."""
+    try:
+        (seeds,), (draws,) = ast.parse(seeding.strip()).body, ast.parse(drawing.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    call = seeds.value if isinstance(seeds, ast.Expr) else None
+    of_self = "self." if "self." in f"{seeding}{drawing}" else ""
+    named = f"{of_self}sizes = random.Random"
+    seed = without_rank(f"{named}({ast.unparse(call.args[0])})") if isinstance(call, ast.Call) and call.args else None
+    drawn = re.sub(r"\brandom\.(?=(choices?|randint|randrange)\()", f"{of_self}sizes.", ast.unparse(draws))
+    if seed is None or drawn == ast.unparse(draws) or "np.random" in drawing:
+        return None
+    return f"{seed}  # once, the same on all ranks; kept where sizes are drawn\n{drawn}"
 
 
 def _is_used_at_once(line: str) -> bool:

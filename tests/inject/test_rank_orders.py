@@ -84,6 +84,14 @@ DRAWN = {
             h, w = SHAPES[torch.randint(len(SHAPES), (1,), generator=gen).item()]  # order
             step(images(h, w))
     """,
+    "by a helper that seeds every library": """
+        class Trainer:
+            def __init__(self, rank):
+                init_seeds(hyp["seed"] + 1 + rank)  # seed
+            def preprocess(self, imgs):
+                sz = random.randrange(320, 960 + gs) // gs * gs  # order
+                return F.interpolate(imgs, size=(sz, sz))
+    """,
 }
 BY_NOBODY = {
     "a size that all ranks draw alike": """
@@ -202,6 +210,17 @@ BY_NOBODY = {
     "nested too deep": "order = rank.shuffle(seed" + " + (1" * 5_000 + ")" * 5_001,
     "of many terms": "order = rank.shuffle(seed" + " + 1" * 1_500 + ")",
     "no program": "order = rank.shuffle(seed",
+    "a helper that seeds every library alike": """
+        init_seeds(hyp["seed"] + 1)
+        def train(rank):
+            sz = random.randrange(320, 960)
+            step(rank, sz)
+    """,
+    "a helper for workers": """
+        def work(rank):
+            seed_worker(rank)
+            sz = random.randrange(320, 960)
+    """,
 }
 
 

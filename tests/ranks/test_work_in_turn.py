@@ -15,7 +15,7 @@ from nsysx.answer import certainty
 from nsysx.catalogue import StepPart
 from nsysx.findings import _divided_comm, _padding, _shares_of_ranks
 from nsysx.findings._case import Case
-from nsysx.findings._ranks_in_seeds import without_rank
+from nsysx.findings._ranks_in_seeds import drawn_alike, without_rank
 from nsysx.model import Check, Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.ranks import work_in_turn
@@ -124,6 +124,26 @@ def test_what_ranks_are_apart_in_few_unlike_steps_is_known_less_well(monkeypatch
 )
 def test_the_line_of_a_seed_is_told_without_the_rank(text: str, line: str | None) -> None:
     assert without_rank(text) == line
+
+
+KEPT = "  # once, the same on all ranks; kept where sizes are drawn"
+
+
+@pytest.mark.parametrize(
+    ("seeding", "drawing", "lines"),
+    [
+        ("init_seeds(hyp['seed'] + 1 + rank)", "sz = random.randrange(a, b) // gs * gs",
+         [f"sizes = random.Random(hyp['seed'] + 1){KEPT}", "sz = sizes.randrange(a, b) // gs * gs"]),
+        ("random.seed(self.seed + self.rank)", "size = random.choice(self.all)",
+         [f"self.sizes = random.Random(self.seed){KEPT}", "size = self.sizes.choice(self.all)"]),
+        ("random.seed(rank)", "size = random.choice(sizes)", None),
+        ("np.random.seed(s + rank)", "size = np.random.randint(3)", None),
+        ("gen.manual_seed(s + rank)", "size = torch.randint(3, (1,), generator=gen)", None),
+    ],
+)  # fmt: skip
+def test_sizes_are_drawn_alike_in_the_program_s_own_lines(seeding: str, drawing: str, lines: list[str] | None) -> None:
+    made = drawn_alike(seeding, drawing)
+    assert (made and made.splitlines()) == lines
 
 
 ORDER = {"file": "/job/train.py", "seed": 74, "order": 78, "runs": True}

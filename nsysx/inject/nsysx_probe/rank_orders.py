@@ -24,8 +24,10 @@ _ORDERS = {"shuffle", "permutation", "permuted", "randperm"}
 #: Calls that draw one of several, and names of what a batch has one of: its size in pixels or tokens.
 _DRAWS = {"choice", "choices", "randint", "randrange", "integers"}
 _SIZE = re.compile(
-    r"(?i)(^|_)(sides?|sizes?|res|resolutions?|len|lens|lengths?|seq_?len|buckets?|height|width|h|w|shape|frames?|tokens?)$"
+    r"(?i)(^|_)(sides?|sizes?|res|resolutions?|len|lens|lengths?|seq_?len|buckets?|height|width|h|w|shape|frames?|tokens?|(img_?)?sz)$"
 )
+#: Functions of a program that seed all of these libraries: ``init_seeds(seed + rank)``, ``seed_everything(seed + rank)``.
+_SEEDS_ALL = re.compile(r"(?i)^((set|init|fix)\w*_?seeds?\w*|seed_(everything|all)\w*)$")
 #: What all of a library's generators are seeded with, by the name of the library.
 _LIBRARIES = {"random", "np", "numpy", "torch"}
 #: They are called for each sample, or for each batch.
@@ -90,6 +92,9 @@ class _Text:
                 key = _key(node.func.value, scope)
                 if key:
                     self.seeded.setdefault(key, node.lineno)
+            elif isinstance(node, ast.Call) and _SEEDS_ALL.match(_called(node)) and any(map(_names_rank, node.args)):
+                for library in ("random", "np", "numpy", "torch"):
+                    self.seeded.setdefault(library, node.lineno)
 
     def _seeds(self, call: ast.Call, scope: _Scope) -> bool:
         """Return whether a call seeds a generator with the rank."""
