@@ -18,7 +18,7 @@ from nsysx.findings._case import Case, Fix
 from nsysx.findings._costly_jobs import on_all_ranks
 from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._held import idle_ns
-from nsysx.findings._picked_tables import REMEDY
+from nsysx.findings._picks_then_copies import REMEDY
 from nsysx.findings._rank_rows import rank_rows
 from nsysx.judging.late_hosts import LateHost, Site, late_host
 from nsysx.judging.rank_verdict import late_hosts
