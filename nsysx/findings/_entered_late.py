@@ -19,7 +19,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case
-from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed
+from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed, with_names_replaced
 from nsysx.model import Row
 
 _ENTERS, _BACKWARD = re.compile(r"\.no_sync\(\)"), re.compile(r"\.backward\(")
@@ -116,7 +116,7 @@ def pasted(late: Entered, text: Mapping[int, str]) -> str | None:
         put = _keywords(text.get(late.backward, ""))
         elsewhere = {"self"} if late.function.rpartition(".")[0] != late.caller.rpartition(".")[0] else set[str]()
         unknown = sorted(names_in(context) - (_MODULES - elsewhere) - put.keys())
-        context = _with(context, put)
+        context = with_names_replaced(context, put)
     remark = f"  # {', '.join(unknown)}: as at line {late.line}" if unknown else ""
     return "\n".join((f"with {ast.unparse(context)}:{remark}", *(f"    {each}" for each in body)))
 
@@ -151,12 +151,3 @@ def _keywords(text: str) -> dict[str, ast.expr]:
     tree = parsed(text.strip())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
     return {each.arg: each.value for call in calls for each in call.keywords if each.arg is not None}
-
-
-def _with(node: ast.expr, put: Mapping[str, ast.expr]) -> ast.expr:
-    class Puts(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.expr:
-            return put.get(name.id, name)
-
-    made: ast.expr = Puts().visit(node)
-    return made

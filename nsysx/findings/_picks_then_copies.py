@@ -81,7 +81,9 @@ def _fix(
     if settings is None or spare_bytes(settings, whole) is None:
         return None
     table, device = asked["table"], (copied["device"] or "'cuda'").strip()
-    given = _given(lines.texts(case.profile).get(pick.file, {}), str(copy["function"])) if "." not in table else []
+    given = (
+        _handed_over(lines.texts(case.profile).get(pick.file, {}), str(copy["function"])) if "." not in table else []
+    )
     kept = "\n".join(f"{each} = {each}.to({device})  # once, where it is made" for each in given or [table])
     by = asked["by"] if asked["read"] else f"{asked['by']}.to({device}, non_blocking=True)"
     text = str(copy["text"] or "").partition("  #")[0].strip().replace(copied[0], f"{table}[{by}]")
@@ -96,7 +98,7 @@ def _fix(
     )
 
 
-def _given(texts: Mapping[str, str], function: str) -> list[str]:
+def _handed_over(texts: Mapping[str, str], function: str) -> list[str]:
     """Return what lines hand to a function first, as far as these are attributes: the tables that a helper is given."""
     called = re.compile(rf"\b{re.escape(function.rpartition('.')[2])}\(\s*(self\.[\w.]+)")
     return list(dict.fromkeys(each for text in texts.values() for each in called.findall(text)))

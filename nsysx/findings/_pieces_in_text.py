@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import NamedTuple
 
 from nsysx.events.taken_apart import AGAIN
@@ -99,6 +100,20 @@ def function_of_call(node: ast.expr) -> str:
     """Return the name of the function or method that an expression calls, "" for no call, or where what it calls has no name."""
     func = node.func if isinstance(node, ast.Call) else None
     return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+
+
+class _PutsForNames(ast.NodeTransformer):
+    def __init__(self, put: Mapping[str, ast.expr]) -> None:
+        self._put = put
+
+    def visit_Name(self, name: ast.Name) -> ast.expr:
+        return self._put.get(name.id, name)
+
+
+def with_names_replaced(node: ast.expr, put: Mapping[str, ast.expr]) -> ast.expr:
+    """Return a copy of an expression with other expressions in place of names."""
+    replaced: ast.expr = _PutsForNames(put).visit(deepcopy(node))
+    return replaced
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nsysx.analyses import lines
 from nsysx.findings._loop_texts import loop_around
-from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed
+from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed, with_names_replaced
 from nsysx.findings._recurrences import OF_ELEMENTS, SCANNED, parts_of
 
 #: Lines behind the rounds that bring the results into the order of time.
@@ -28,7 +28,7 @@ class GivenFunction(NamedTuple):
     function: ast.Lambda
 
 
-class Rounds(NamedTuple):
+class HelperRounds(NamedTuple):
     """The lines of a helper's function that ran: those before the results are handed on, as texts with their indents."""
 
     header: str
@@ -55,7 +55,7 @@ def rounds_of_function(
             for file, line in map(_line, rounds):
                 of_file = source.get(file or "", {})
                 if (loop := loop_around(of_file, line or 0)) is not None:
-                    return scanned_call(given, Rounds(loop.header, loop.body, _behind(of_file, line or 0)))
+                    return scanned_call(given, HelperRounds(loop.header, loop.body, _behind(of_file, line or 0)))
     return None
 
 
@@ -104,7 +104,7 @@ def is_recurrence(given: GivenFunction) -> bool:
     return parts is not None and parts[0] is not None and bool(names_in(parts[1]) & set(names[1:]))
 
 
-def scanned_call(given: GivenFunction, rounds: Rounds) -> str:
+def scanned_call(given: GivenFunction, rounds: HelperRounds) -> str:
     """Return code in place of a line that runs a linear recurrence by a helper's rounds, "" where it is not known."""
     first, *elements = (each.arg for each in given.function.args.args)
     parts = parts_of(given.function.body, first)
@@ -115,8 +115,8 @@ def scanned_call(given: GivenFunction, rounds: Rounds) -> str:
         return ""
     if turned is None or not _plain(given.function.body) or not _plain(start[0], *listed.elts):
         return ""
-    put = {name: ast.unparse(whole) for name, whole in zip(elements, listed.elts, strict=True)}
-    factor, rest = (_with(each, put) for each in parts if each is not None)
+    put = dict(zip(elements, listed.elts, strict=True))
+    factor, rest = (ast.unparse(with_names_replaced(each, put)) for each in parts if each is not None)
     every = names_in(given.statement)
     a, b = ("a", "b") if every.isdisjoint("ab") else ("scale_of_all", "sum_of_all")
     flip = ".flip(0)" if turned else ""
@@ -135,16 +135,6 @@ def scanned_call(given: GivenFunction, rounds: Rounds) -> str:
 
 def _called(code: str, method: str) -> str:
     return f"({code}){method}" if method and not code.isidentifier() else f"{code}{method}"
-
-
-def _with(node: ast.expr, put: dict[str, str]) -> str:
-    """Return an expression with other expressions in place of names."""
-
-    class Puts(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.expr:
-            return ast.parse(put[name.id], mode="eval").body if name.id in put else name
-
-    return ast.unparse(Puts().visit(ast.parse(ast.unparse(node), mode="eval")))
 
 
 def _plain(*nodes: ast.expr) -> bool:
@@ -167,7 +157,7 @@ def _plain(*nodes: ast.expr) -> bool:
     return True
 
 
-def _turned(call: ast.Call, rounds: Rounds) -> bool | None:
+def _turned(call: ast.Call, rounds: HelperRounds) -> bool | None:
     """Return whether the helper goes from the last element to the first and turns the results back; None: not known."""
     head = parsed(rounds.header.strip())
     loop = head.body[0] if head is not None else None

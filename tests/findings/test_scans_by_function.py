@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nsysx.findings._scans_by_function import Rounds, carries_on, given_function, is_recurrence, scanned_call
+from nsysx.findings._scans_by_function import HelperRounds, carries_on, given_function, is_recurrence, scanned_call
 from tests.findings import Program
 from tests.findings.recorded_programs import recorded
 
@@ -56,7 +56,7 @@ def made_by(code: str, scan: Callable[..., Tensor] | None) -> Tensor:
 def test_the_code_makes_the_same(text: str, header: str, behind: list[str]) -> None:
     given = given_function(text)
     assert given is not None
-    code = scanned_call(given, Rounds(header, BODY, behind))
+    code = scanned_call(given, HelperRounds(header, BODY, behind))
     assert torch.allclose(made_by(text, helper(header, behind)), made_by(code, None), atol=1e-5)
 
 
@@ -76,7 +76,9 @@ def test_other_functions_are_no_recurrence(text: str) -> None:
 
 def test_what_needs_all_elements_has_no_code() -> None:
     given = given_function("out = scan(lambda s, x: x.exp() - d.mean() + s * lam, (r,), h)")
-    assert given is not None and is_recurrence(given) and scanned_call(given, Rounds(FORWARD, BODY, [STACKED])) == ""
+    assert (
+        given is not None and is_recurrence(given) and scanned_call(given, HelperRounds(FORWARD, BODY, [STACKED])) == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_what_needs_all_elements_has_no_code() -> None:
 )
 def test_other_helpers_have_no_code(header: str, body: list[str], behind: list[str]) -> None:
     given = given_function("out = scan(lambda s, x: lam * s + x, (r,), h, reverse=True)")
-    assert given is not None and scanned_call(given, Rounds(header, body, behind)) == ""
+    assert given is not None and scanned_call(given, HelperRounds(header, body, behind)) == ""
 
 
 def test_lines_that_carry_a_value_on() -> None:

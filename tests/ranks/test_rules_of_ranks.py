@@ -67,7 +67,7 @@ def part(rank_: int, name: str, ns: int, waits_for: int | None = None) -> Row:
     return {**dict.fromkeys(job_ledger._ROW_KEY), "part": name, "waits_for": waits_for, "time_ns": ns}
 
 
-def test_sums_over_all_ranks_stand_in_the_order_of_their_parts() -> None:
+def test_sums_over_all_ranks_begin_with_the_part_that_takes_most() -> None:
     rows = [
         part(0, "computes", 5),
         part(0, "waits", 1, 1),
@@ -77,7 +77,7 @@ def test_sums_over_all_ranks_stand_in_the_order_of_their_parts() -> None:
         part(1, "waits", 2, 1),
     ]
     told = [(r["part"], r["waits_for"], r["time_ns"]) for r in job_ledger._of_all(rows)]
-    assert told == [("computes", None, 11), ("waits", 0, 4), ("waits", 1, 3), ("idles", None, 9)]
+    assert told == [("computes", None, 11), ("idles", None, 9), ("waits", 0, 4), ("waits", 1, 3)]
 
 
 def test_of_many_ranks_those_that_wait_least_and_longest_have_rows() -> None:

@@ -530,7 +530,7 @@ def test_doctor_with_a_working_nsys(nsys: str, tmp_path: Path) -> None:
     environment = ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     words = [sys.executable, "-m", "nsysx", "doctor", "--nsys", nsys]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     for line in ("ok    nsys: 20", "ok    nsys records:", "ok    nsys exports:", "ok    nvtx: the export contains"):
         assert line in done.stdout
     assert done.stdout.splitlines()[-1].removesuffix(", but there is no GPU to record") == "nsysx run will work here"
