@@ -11,7 +11,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import ModuleCall
 from nsysx.events.profile import Profile
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import parsed, with_names_replaced
 
 
 def in_one_call(profile: Profile, code: CodeLines, calls: Sequence[ModuleCall]) -> str:
@@ -57,7 +57,7 @@ def _values(value: ast.expr, function: Sequence[str]) -> list[ast.expr]:
     if isinstance(value, ast.ListComp | ast.GeneratorExp) and len(value.generators) == 1:
         (each,) = value.generators
         if isinstance(each.target, ast.Name) and isinstance(each.iter, ast.Tuple | ast.List) and not each.ifs:
-            return [_with(value.elt, each.target.id, given) for given in each.iter.elts]
+            return [with_names_replaced(value.elt, {each.target.id: given}) for given in each.iter.elts]
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "map" and len(value.args) == 2:
         called, given = value.args
         partial = _partial(ast.unparse(called), function)
@@ -67,18 +67,6 @@ def _values(value: ast.expr, function: Sequence[str]) -> list[ast.expr]:
         rounds = given.elts if isinstance(given, ast.Tuple | ast.List) else []
         return [ast.Call(func, [*args, each], keywords) for each in rounds]
     return []
-
-
-def _with(expression: ast.expr, name: str, given: ast.expr) -> ast.expr:
-    """Return an expression with another one in place of a name."""
-
-    class Replaced(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return given if node.id == name else node
-
-    tree = ast.parse(ast.unparse(expression), mode="eval")
-    changed: ast.expr = Replaced().visit(tree).body
-    return changed
 
 
 def _partial(name: str, function: Sequence[str]) -> ast.Call | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsysx.analyses.lines import texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.model import Row
 
 _YIELDS = re.compile(r"^\s*yield\s+(\w+)\s*$")
@@ -84,7 +84,7 @@ def _begun(text: str, block: str) -> str:
     if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Tuple):
         return ""
     names = [each.id for each in made.targets[0].elts if isinstance(each, ast.Name)]
-    given = {node.id for node in ast.walk(made.value) if isinstance(node, ast.Name)}
+    given = names_in(made.value)
     if block not in names or block not in given or _RECEIVED in given:
         return ""
     return f"{', '.join(_RECEIVED if name == block else name for name in names)} = {ast.unparse(made.value)}"

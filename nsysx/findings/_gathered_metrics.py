@@ -8,7 +8,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Fix, way
 from nsysx.findings._finding_bounds import MOST_SHARE
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import only_statement
 from nsysx.frames.intervals import I64
 
 NAME = "counted-apart"
@@ -31,8 +31,7 @@ def metric_of_line(profile: Profile, code: CodeLines, stacks: I64, text: str) ->
 
 def _pasted(text: str) -> str | None:
     """Return the line for steps that show the metric, and for all others; None for a line that calls none by itself."""
-    tree = parsed(text.partition("  #")[0].strip())
-    statement = tree.body[0] if tree is not None and len(tree.body) == 1 else None
+    statement = only_statement(text.partition("  #")[0])
     call = statement.value if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)) else None
     if statement is None or not isinstance(call, ast.Call) or not isinstance(call.func, (ast.Name, ast.Attribute)):
         return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
 from nsysx.findings._loop_texts import loop_around
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import names_in, parsed
 
 #: Broadcasts of which each has a rank of its own that sends: by the number of the tensor, a list of owners, an attribute of it.
 _OF_OWNERS = re.compile(
@@ -87,8 +87,7 @@ def _sender_of(call: ast.Call) -> ast.expr | None:
 
 def _varies(expression: ast.expr, head: ast.For) -> bool:
     """Return whether an expression has another value in each round."""
-    rounds = {node.id for node in ast.walk(head.target) if isinstance(node, ast.Name)}
-    return any(isinstance(node, ast.Name) and node.id in rounds for node in ast.walk(expression))
+    return not names_in(head.target).isdisjoint(names_in(expression))
 
 
 def _sent_at_once(call: ast.Call, sender: str) -> str:

@@ -36,15 +36,12 @@ def call_for_block(case: Case, settings: RecordedSettings, option: str = "", blo
 
     ``block``: what the program calls the block, or a list of some that are one unit.
     """
-    call = _CALL.search(_texts(case, settings).get(settings.place("FSDP").get("line", 0), ""))
-    handed_on = _HANDED_ON.search(_texts(case, settings).get(settings.place("FSDP").get("line", 0), ""))
+    text = _texts(case, settings).get(settings.place("FSDP").get("line", 0), "")
+    call, handed_on = _CALL.search(text), _HANDED_ON.search(text)
     if handed_on is not None:  # options from elsewhere, this one perhaps among them
         name, _, value = option.partition("=")
-        return (
-            f"fully_shard({block}, **{{**{handed_on[1]}, {name!r}: {value}}})"
-            if option
-            else f"fully_shard({block}, **{handed_on[1]})"
-        )
+        options = f"{{**{handed_on[1]}, {name!r}: {value}}}" if option else handed_on[1]
+        return f"fully_shard({block}, **{options})"
     if call is not None:
         options = _RESHARDS.sub("", call[1]) if option else call[1]
         return f"fully_shard({block}{options}{f', {option}' if option else ''})"

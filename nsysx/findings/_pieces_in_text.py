@@ -55,6 +55,12 @@ def parsed(text: str) -> ast.Module | None:
     return None
 
 
+def only_statement(text: str) -> ast.stmt | None:
+    """Return the statement that a line is, None where it is none, or several."""
+    tree = parsed(text.strip())
+    return tree.body[0] if tree is not None and len(tree.body) == 1 else None
+
+
 def _name_of(node: ast.expr) -> str:
     """Return an expression that is a name, or an attribute of one; "" for another one."""
     plain = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _name_of(node.value))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nsysx.analyses import lines
 from nsysx.findings._loop_texts import loop_around
-from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed, with_names_replaced
+from nsysx.findings._pieces_in_text import function_of_call, names_in, only_statement, with_names_replaced
 from nsysx.findings._recurrences import OF_ELEMENTS, SCANNED, parts_of
 
 #: Lines behind the rounds that bring the results into the order of time.
@@ -75,20 +75,19 @@ def _behind(of_file: Mapping[str, str], line: int) -> list[str]:
 
 def given_function(text: str) -> GivenFunction | None:
     """Return the call of a line that hands on a lambda of a value and of what a round adds to it, None for another line."""
-    tree = parsed(text.strip())
-    if tree is None or len(tree.body) != 1:
+    statement = only_statement(text)
+    if statement is None:
         return None
-    for node in ast.walk(tree):
+    for node in ast.walk(statement):
         given = [each for each in node.args if isinstance(each, ast.Lambda)] if isinstance(node, ast.Call) else []
         if isinstance(node, ast.Call) and len(given) == 1 and len(given[0].args.args) > 1:
-            return GivenFunction(tree.body[0], node, given[0])
+            return GivenFunction(statement, node, given[0])
     return None
 
 
 def carries_on(text: str) -> str | None:
     """Return the name that a helper's line gives its value in each round by a function of its last one, None for another line."""
-    tree = parsed(text.strip())
-    line = tree.body[0] if tree is not None and len(tree.body) == 1 else None
+    line = only_statement(text)
     if not isinstance(line, ast.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0], ast.Name):
         return None
     call, name = line.value, line.targets[0].id
@@ -159,8 +158,7 @@ def _plain(*nodes: ast.expr) -> bool:
 
 def _turned(call: ast.Call, rounds: HelperRounds) -> bool | None:
     """Return whether the helper goes from the last element to the first and turns the results back; None: not known."""
-    head = parsed(rounds.header.strip())
-    loop = head.body[0] if head is not None else None
+    loop = only_statement(rounds.header)
     name = next((each for text in rounds.body if (each := carries_on(text)) is not None), None)
     if (
         not isinstance(loop, ast.For)

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from torch.profiler import record_function
 
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import is_view
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
+from tests.findings import Program
 from tests.findings.lined import FILE, Lined
 from tests.ranks.test_rank_table import KERNELS, noted
 
@@ -76,6 +78,17 @@ class _Recorded(Lined):
         yield
         if self.noted is not None:
             self.main.line(f"{FILE}:{number} {function}", begin, self.t)
+
+
+def launched_slowly(monkeypatch: pytest.MonkeyPatch, most_us: float) -> None:
+    """Have kernels of programs take so long at most, and the host 8 us more for each: it sets the pace."""
+    launch = Program.launch
+
+    def slow(program: Program, us: float, *args: Any, **kind: Any) -> None:
+        program.host(8)
+        launch(program, min(us, most_us), *args, **kind)
+
+    monkeypatch.setattr(Program, "launch", slow)
 
 
 def from_host(tensor: Any) -> Any:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from nsysx.findings._fix import Fix
 from nsysx.findings._read_in_rounds import at_once
-from tests.findings import Program
-from tests.findings.recorded_programs import recorded
+from tests.findings.recorded_programs import launched_slowly, recorded
 
 ROWS = torch.randn(16, 40, 24)
 NET = nn.Sequential(*[nn.Linear(24, 24) for _ in range(12)])
@@ -55,13 +54,7 @@ def trusted(x: Tensor) -> Tensor:
 def test_all_rounds_at_once(
     made: Callable[[Tensor], Tensor], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Program.launch
-
-    def slow(program: Program, us: float, *args: Any, **kind: Any) -> None:
-        program.host(8)
-        launch(program, min(us, 3), *args, **kind)
-
-    monkeypatch.setattr(Program, "launch", slow)
+    launched_slowly(monkeypatch, most_us=3)
 
     def step() -> None:
         with torch.no_grad():

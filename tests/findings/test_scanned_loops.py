@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nsysx.findings._scanned_loops import scanned
-from tests.findings import Program
-from tests.findings.recorded_programs import recorded
+from tests.findings.recorded_programs import launched_slowly, recorded
 
 STEPS, ROWS = 37, 5
 TURNED = "for t in reversed(range(steps)):"
@@ -132,13 +131,7 @@ def relaxed() -> Tensor:
 def test_a_loop_over_time_is_told_once_with_all_its_lines(
     made: Callable[[], Tensor], scan: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Program.launch
-
-    def slow(program: Program, us: float, *args: Any, **kind: Any) -> None:
-        program.host(8)
-        launch(program, min(us, 2), *args, **kind)
-
-    monkeypatch.setattr(Program, "launch", slow)
+    launched_slowly(monkeypatch, most_us=2)
 
     def step() -> None:
         with torch.no_grad():

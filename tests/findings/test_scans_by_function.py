@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nsysx.findings._scans_by_function import HelperRounds, carries_on, given_function, is_recurrence, scanned_call
-from tests.findings import Program
-from tests.findings.recorded_programs import recorded
+from tests.findings.recorded_programs import launched_slowly, recorded
 
 STEPS = 37
 BODY = ["    last = fn(last, *(x[i] for x in inputs))", "    outputs.append(last)"]
@@ -128,13 +127,7 @@ def squashed() -> Tensor:
 def test_the_call_and_the_lines_of_the_helper_are_told_once(
     made: Callable[[], Tensor], scan: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Program.launch
-
-    def slow(program: Program, us: float, *args: Any, **kind: Any) -> None:
-        program.host(8)
-        launch(program, min(us, 2), *args, **kind)
-
-    monkeypatch.setattr(Program, "launch", slow)
+    launched_slowly(monkeypatch, most_us=2)
 
     def step() -> None:
         with torch.no_grad():
