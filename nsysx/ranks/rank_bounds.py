@@ -127,6 +127,10 @@ CLOCKS_AGREE_NS = 1_000_000
 #: Ranks that a sentence names. Chosen.
 NAMED_RANKS = 8
 
+# ---- rank_table -------------------------------------------------------------------------------------------------
+#: Ranks whose rows stand in their order; of more, those that the others wait for most come first.
+MOST_RANKS_IN_ORDER = 8
+
 # ---- rank_waits -------------------------------------------------------------------------------------------------
 #: Steps that are listed one by one; of more, neighbors are listed together.
 MOST_LISTED_STEPS = 60

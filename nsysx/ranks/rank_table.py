@@ -6,6 +6,7 @@ A collective ends on all its ranks at once and begins on each when that rank arr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
@@ -15,7 +16,7 @@ from nsysx.ranks import behind_columns, job_compared, straggler
 from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks.collective_costs import CollectiveCosts, Stretches
 from nsysx.ranks.job_compared import JobCompared
-from nsysx.ranks.rank_bounds import STRAGGLER_SHARE
+from nsysx.ranks.rank_bounds import MOST_RANKS_IN_ORDER, STRAGGLER_SHARE
 from nsysx.ranks.rank_record import LEDGER, Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -265,17 +266,10 @@ SHOWN = TableSpec(
         "rank window_ns straggler compute_ns exposed_wait_ns exposed_transfer_ns idle_ns delay_ns last_share "
         "late_because bytes bus_bytes_per_s gpu steps"
     ),
-    hide=(
-        "process",
-        "step_ns",
-        "idle_causes",
-        "clock_correction_ns",
-        "most_clock_mhz",
-        "by_collective",
-        "late_by_work",
-    ),
-    keep="delay_ns",
+    hide=names("process step_ns idle_causes clock_correction_ns most_clock_mhz by_collective late_by_work"),
 )
+#: Of many ranks the first rows are those that the others wait for most: a page shows few rows before a button, paper no others.
+SHOWN_MANY = replace(SHOWN, intro=f"{SHOWN.intro} The ranks that are waited for most come first.", order=("delay_ns",))
 
 
 def on_host_ns(row: Row | RankRow) -> int:
@@ -386,7 +380,8 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "clock_correction_ns": aligned.correction[r] if matched else None,
             }
         )
-    return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)
+    shown = SHOWN if len(ranks) <= MOST_RANKS_IN_ORDER else SHOWN_MANY
+    return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=shown)
 
 
 def sentence(rows: Sequence[Row]) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.judging import rank_waiting
 from nsysx.model import Summary
+from nsysx.render import grids
 from tests.ranks.test_job_ledger import conserves
 from tests.ranks.test_rank_table import reports
 
@@ -45,6 +46,13 @@ def test_the_late_one_of_many_ranks_is_named(summary: Summary) -> None:
         parts = ("compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns")
         assert sum(row[p] for p in parts) == row["window_ns"]
         assert row["rank"] == LATE or row["waits_for"][0]["rank"] == LATE
+
+
+def test_the_late_one_of_many_ranks_has_the_first_row_on_screen_and_paper(summary: Summary) -> None:
+    table = summary.tables["ranks"]
+    shown = grids.grid(table, top=8, redact=False, width=40)
+    assert shown.rows is not None and shown.rows[0][0].text == str(LATE)
+    assert [row["rank"] for row in table.rows or ()] == list(range(RANKS)), "files hold them in order"
 
 
 def test_few_of_many_ranks_are_pictured_and_the_late_one_is_among_them(summary: Summary) -> None:
