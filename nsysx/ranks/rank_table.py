@@ -260,7 +260,7 @@ SHOWN = TableSpec(
     group="rank-tables",
     intro=(
         "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, and "
-        "the others follow."
+        "the others follow. A stage of a pipeline waits for messages, and some of that is its schedule's own bubble."
     ),
     first=names(
         "rank window_ns straggler compute_ns exposed_wait_ns exposed_transfer_ns idle_ns delay_ns last_share "
