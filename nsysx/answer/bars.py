@@ -250,10 +250,18 @@ def _kernel_bar(summary: Summary) -> Bar | None:
 
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
-    rows = [r for r in summary.typed_rows(data_loader.ROWS) if r["steady"] and r["step_ns"]]
+    """Return single steady steps: how long the GPU waits for the batch of each, and the rest of the step.
+
+    The first ones where each of them waits; else a usual step and those that wait longest, which is what the average is made of.
+    """
+    steady = [r for r in summary.typed_rows(data_loader.ROWS) if r["steady"] and r["step_ns"]]
+    rows = steady[:MOST_BATCH_BARS]
+    if not all(r["gpu_idle_ns"] for r in rows):
+        usual = sorted(steady, key=lambda r: r["step_ns"])[len(steady) // 2]
+        longest = sorted((r for r in steady if r is not usual), key=lambda r: -(r["gpu_idle_ns"] or 0))
+        rows = sorted([usual, *longest[: MOST_BATCH_BARS - 1]], key=lambda r: r["index"])
     bars = []
-    for row in rows[:MOST_BATCH_BARS]:
+    for row in rows:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (
             BarPart("waiting for input data", wait, Paint.DATA, True),

@@ -68,6 +68,23 @@ def test_bars_of_batches_hold_what_the_gpu_waits_for_each(recorded: Samples) -> 
         assert sum(p.ns for p in bar.parts) == bar.total_ns == rows[bar.label]["step_ns"]
 
 
+def test_where_few_steps_wait_a_usual_one_and_those_that_wait_longest_are_drawn(recorded: Samples) -> None:
+    """The first three of a loader that runs dry now and then do not wait, and would say the contrary of the answer."""
+    summary = recorded.summary("masked_slow_loader")
+    table = summary.tables[data_loader.KEY]
+    steady = [r for r in table.rows or () if r["steady"]]
+    waits = {steady[-1]["index"]: 90_000_000, steady[-3]["index"]: 70_000_000}
+    rows = tuple(
+        {**r, "gpu_idle_ns": waits.get(r["index"], 0), "step_ns": 30_000_000 + waits.get(r["index"], r["index"])}
+        for r in steady
+    )
+    drawn = bars._loader_bars(replace(summary, tables={**summary.tables, data_loader.KEY: replace(table, rows=rows)}))
+    usual = [bar for bar in drawn if bar.label not in {f"step {index}" for index in waits}]
+    assert len(drawn) == 3 and len(usual) == 1 and usual[0].total_ns < 31_000_000
+    numbers = [int(bar.label.removeprefix("step ")) for bar in drawn]
+    assert numbers == sorted(numbers) and set(waits) < set(numbers)
+
+
 def test_without_a_step_that_frees_or_one_that_does_not_no_two_are_compared(recorded: Samples) -> None:
     freeing, even = recorded.summary("varlen"), recorded.summary("tiny_stack")
     assert [bar.label for bar in bars._flush_bars(freeing)][:1] == ["a usual step"]
