@@ -206,7 +206,7 @@ def capture_of(
         texts = (str(text) for _, text, _ in messages)
         never = nsys_messages.absent(texts, traced, set_up=_sets_cuda_up(frames["thread_name"]))
     diagnostics = tuple(
-        {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
+        {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": " ".join(str(text).split())}
         for severity, text, _ in messages
         if _message_matters(severity, str(text))
     )
