@@ -137,6 +137,24 @@ def test_products_without_a_known_number_leave_the_mfu_open(tmp_path: Path) -> N
     assert step["why_not"] == "operations are counted for only 75 % of the time of kernels that multiply"
 
 
+def test_a_sparse_product_is_not_counted_by_the_sizes_that_its_zeros_fill(tmp_path: Path) -> None:
+    """A graph of 750,000 nodes would compute 58,000 TFLOP/s; torch calls its product by the name of a dense one."""
+
+    def more(program: Program, number: int) -> None:
+        body(program, number)
+        assert isinstance(program, Torch)
+        sizes = "[[750000, 128], [750000, 750000], [750000, 128], [], []]"
+        with program.range("net:Net"), program.op("aten::addmm", sizes):
+            program.launch(2500, "void cusparse::csrmm_alg2_kernel<float>()")
+
+    found = summary(Torch().steps(more), tmp_path)
+    sparse = next(r for r in table(found, "operators") if r["module"] == "net" and r["name"] == "aten::addmm")
+    assert (sparse["flops"], sparse["tflops"]) == (None, None)
+    assert sparse["why_not"] == "how full its sparse factor is was not recorded"
+    step = next(r for r in table(found, "flops") if r["by"] == "step")
+    assert step["tflops"] == pytest.approx(5e9 / 300e-6 / 1e12), "products that are counted, as without it"
+
+
 def test_a_recomputed_forward_counts_for_the_gpu_and_not_for_the_model(tmp_path: Path) -> None:
     def again(program: Program, number: int) -> None:
         assert isinstance(program, Torch)

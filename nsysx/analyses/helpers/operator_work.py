@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS, MOST_RATE_PER_S
 from nsysx.catalogue import Call
-from nsysx.events import kernel_math, work_operators
+from nsysx.events import kernel_libraries, kernel_math, work_operators
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.work_operators import WorkOperators
 from nsysx.frames import lookup
@@ -28,6 +28,10 @@ ATTENTION = r"_scaled_dot_product|_flash_att|_efficient_attention|_flash_attn"
 
 #: Kernel names that tell which gradient of a convolution they compute; layout conversions belong to either.
 _GRADIENTS = {"input": "dgrad", "weight": "wgrad", "layout": "[nN](chw|hwc)To"}
+
+#: Why there is no number for a sparse product, whose sizes count the zeros that it leaves out.
+SPARSE_FACTOR = "how full its sparse factor is was not recorded"
+_SPARSE_LIBRARY = "cuSPARSE"
 
 #: The columns that say what was executed, and where.
 PLACE = ("name", "shapes", "caller", "module", "phase")
@@ -136,6 +140,12 @@ def executions(profile: Profile) -> pl.DataFrame:
     by_kernels = pl.when(pl.col("gradients") > 0).then(pl.col("gradients") * pl.col("gradient_flops"))
     held = held.with_columns(
         flops=pl.coalesce("flops", by_kernels), counts=pl.struct("row", "launch").is_first_distinct()
+    )
+    library = kernel_libraries.library_of(held["kernel"].cast(pl.Categorical))
+    sparse = pl.col("flops").is_not_null() & (library == _SPARSE_LIBRARY).fill_null(False)
+    held = held.with_columns(
+        flops=pl.when(~sparse).then("flops"),
+        why_not=pl.when(sparse).then(pl.lit(SPARSE_FACTOR)).otherwise("why_not"),
     )
     held = held.with_columns(
         why_not=pl.when(pl.col("flops").is_null()).then("why_not"), flops=pl.col("flops") * pl.col("counts")
