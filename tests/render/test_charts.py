@@ -170,6 +170,12 @@ def test_one_long_warm_up_step_is_cut_and_labeled(full):
     assert "2.00 s" in texts(charts.steps(bars, True))
 
 
+def test_the_axis_of_few_steps_names_no_step_that_is_not_there(full):
+    """Few bars leave room beside them: the axis went on to steps 6 and 8 of a capture of four."""
+    (axes,) = charts.steps(tuple(StepBar(i, 50e6, 50e6, True, {"compute": 40e6}) for i in range(1, 5)), True).axes
+    assert [round(tick) for tick in axes.get_xticks()] == [1, 2, 3, 4]
+
+
 def test_ink_can_be_read_on_every_color():
     for color in {*colors.KIND_COLORS.values(), *colors.PHASE_COLORS.values()}:
         light, ink = colors.luminance(color), colors.luminance(colors.ink_on(color))

@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.analyses import roofline as table
 from nsysx.analyses.roofline import RooflineRow
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import NARROW, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
+from nsysx.render.charts.canvas import NARROW, NUMBER, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, WORK_COLORS
 from nsysx.render.render_bounds import (
     ROOFLINE_AREA,
@@ -32,6 +32,8 @@ TABLE = table.KEY
 
 #: What multiplies nothing has no place on the axis of operations: it stands side by side between these (operations per byte).
 _SIDE_BY_SIDE = (0.004, 0.5)
+#: Width of a letter in a limit's name, which is written larger than those of operators.
+_LIMIT_LETTER = ROOFLINE_LETTER * NUMBER / NARROW
 _PRODUCT, _MEMORY = WORK_COLORS[0], KIND_COLORS["copy"]
 
 
@@ -127,19 +129,21 @@ def roofline(
             axis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.set_tick_params(which="minor", length=0)
         segments(axes, [[(low_x, low_x * slope), (most / slope, most)]], NEUTRAL, 1.3)
-        middle = math.sqrt(_SIDE_BY_SIDE[1] * most / slope)
-        write(axes, middle, middle * slope, f"memory {slope:.2f} TB/s", color=NEUTRAL, offset=(10, -10))
+        middle, memory = math.sqrt(_SIDE_BY_SIDE[1] * most / slope), f"memory {slope:.2f} TB/s"
+        write(axes, middle, middle * slope, memory, color=NEUTRAL, offset=(10, -10))
+        taken = [_taken(axes, (middle, middle * slope), memory, 10, ROOFLINE_LINE / 2 - 10)]
         for number_format, tflops in limits.products:
             segments(axes, [[(tflops / slope, tflops), (high_x, tflops)]], NEUTRAL, 1.3)
             name = f"{number_format} products {tflops:,.0f} TFLOP/s"
             # Left of the corner, above the slope: circles stand below the line, and the largest reach over it.
             write(axes, tflops / slope, tflops, name, ha="right", va="bottom", color=NEUTRAL, offset=(-6, -4))
+            taken.append(_taken(axes, (tflops / slope, tflops), name, -6 - _LIMIT_LETTER * len(name), ROOFLINE_LINE - 4))
         for color, products in ((_PRODUCT, True), (_MEMORY, False)):
             group = [p for p in points if (p.roof == "products") == products]
             if group:
                 places = [p.intensity for p in group], [p.tflops for p in group]
                 axes.scatter(*places, s=[p.area for p in group], c=color, alpha=0.55, edgecolors=color, zorder=3)
-        _names(axes, points)
+        _names(axes, points, taken)
         name_axes(axes, "floating point operations per byte that must move", left="TFLOP/s", only=False)
         legend(
             axes, [LegendEntry("limited by products", _PRODUCT), LegendEntry("limited by the memory", _MEMORY)], rise=6
@@ -148,26 +152,36 @@ def roofline(
     return draw(Room(width, height, left=84, right=12, above=30, below=44), on, ax)
 
 
-def _names(axes: Axes, points: Sequence[RooflinePoint]) -> None:
-    """Write the names of the largest operators: below those that multiply, upward from the others, which stand close together."""
+def _names(axes: Axes, points: Sequence[RooflinePoint], taken: list[_Box]) -> None:
+    """Write the names of the largest operators: upward from those that multiply nothing, which stand close together, else below."""
     named = sorted(points, key=lambda p: -p.share)[:ROOFLINE_NAMED]
-    for point in named:
-        if point.roof != "products":
-            write(
-                axes,
-                point.intensity,
-                point.tflops,
-                _words(point),
-                size=NARROW,
-                offset=(0, _radius(point) + 4),
-                upward=True,
-            )
-    _names_below(axes, [p for p in named if p.roof == "products"])
+    # Upward there is room only on the left: what multiplies stands near the upper edge, whatever limits it.
+    beside = [p for p in named if p.roof != "products" and p.intensity <= _SIDE_BY_SIDE[1]]
+    for point in beside:
+        write(
+            axes,
+            point.intensity,
+            point.tflops,
+            _words(point),
+            size=NARROW,
+            offset=(0, _radius(point) + 4),
+            upward=True,
+        )
+    _names_below(axes, [p for p in named if p not in beside], taken)
 
 
-def _names_below(axes: Axes, points: Sequence[RooflinePoint]) -> None:
+#: Where a line of text stands (points): its left and right end, and its upper edge.
+_Box = tuple[float, float, float]
+
+
+def _taken(axes: Axes, xy: tuple[float, float], text: str, right: float, top: float) -> _Box:
+    """Return where a name of a limit stands, which begins so far right of a place and has its upper edge so far above it (points)."""
+    x, y = (72 / axes.figure.dpi * each for each in axes.transData.transform(xy))
+    return x + right, x + right + _LIMIT_LETTER * len(text), y + top
+
+
+def _names_below(axes: Axes, points: Sequence[RooflinePoint], taken: list[_Box]) -> None:
     """Write the names of operators below their circles, each below those that it would cover: large products stand close together."""
-    taken: list[tuple[float, float, float]] = []
     scale = 72 / axes.figure.dpi
     for point in sorted(points, key=lambda p: -p.tflops):
         x, y = (scale * each for each in axes.transData.transform((point.intensity, point.tflops)))

@@ -81,7 +81,10 @@ def steps(
         if on_gpu:
             keys.insert(0, _draw_cpu_steps(axes, stack))
         _label_cut(axes, stack, limit / divisor)
-        axes.locator_params("x", integer=True)
+        if last - first < 10:  # numbers of steps that there are, not of the room beside them
+            axes.set_xticks(range(math.ceil(first), math.floor(last) + 1))
+        else:
+            axes.locator_params("x", integer=True)
         name_axes(axes, "step" if size == 1 else f"step (mean of {size} neighbors)", left=unit, only=False)
         legend(axes, keys, rise=20, columns=-(-len(keys) // lines))
 
