@@ -8,6 +8,7 @@ import textwrap
 from typing import NamedTuple
 
 from nsysx import units
+from nsysx.render.render_bounds import PAGE_CODE
 
 
 def lines(paste: str, width: int, most: int) -> list[str]:
@@ -49,10 +50,13 @@ class PageRow(NamedTuple):
 
 
 def page_rows(paste: str) -> tuple[PageRow, ...]:
-    """Return the rows of code for a page, which breaks them at spaces, then behind what opens or ends a name in a long word."""
+    """Return the rows of code for a page, broken for a wide one, with comments in rows of their own where there is no room for them.
+
+    A narrower page breaks them at spaces, then behind what opens or ends a name in a long word.
+    """
     return tuple(
         PageRow(len(row) - len(row.lstrip()) + 4, tuple(_JOINTS.split(row)) if _LONG_WORD.search(row) else (row,))
-        for row in paste.splitlines()
+        for row in whole_lines(paste, PAGE_CODE)
     )
 
 
@@ -63,8 +67,9 @@ def _rows(paste: str, width: int) -> list[list[str]]:
 
 #: What stands before the only statement of a condition or loop in its line.
 _INLINE = re.compile(r"\s*(?:if|for|while|with)\b[^#]*?: (?=\w)")
-#: A word of code that a narrow page has no line for, and the places where it can be broken.
-_LONG_WORD, _JOINTS = re.compile(r"\S{25}"), re.compile(r"(?<=[(\[.,=])(?=[\w'\"])")
+#: A word of code that a narrow page has no line for, and the places where it can be broken: not before the end of a word, which would
+#: stand alone in its line.
+_LONG_WORD, _JOINTS = re.compile(r"\S{25}"), re.compile(r"(?<=[(\[.,=])(?=[\w'\"]\S{6})")
 #: The comment behind a piece of code.
 _COMMENT = re.compile(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$")
 
@@ -92,10 +97,12 @@ def _broken(row: str, width: int) -> list[str]:
     places = [m.end() for m in re.finditer(r", |\((?!\))", row[:width]) if _depth(row[: m.end()]) > 0]
     if len(row) <= width or not places:
         return [row]
-    rest = row[places[-1] :].lstrip()
+    # Behind a comma a row is read better than behind what opens a bracket, unless half of the line stays empty.
+    end = next((p for p in reversed(places) if row[p - 1] == " " and 2 * p > width), places[-1])
+    rest = row[end:].lstrip()
     indent = " " * (len(row) - len(row.lstrip()) + 4)
     return [
-        row[: places[-1]].rstrip(),
+        row[:end].rstrip(),
         *(_broken(indent + rest, width) if len(rest) < len(row) - 8 else [indent + rest]),
     ]
 

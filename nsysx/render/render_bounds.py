@@ -137,6 +137,10 @@ WAIT_SHADES = 5
 #: Height of a rank, and room beside, above and below the map (CSS pixels); of more ranks the rows get lower.
 WAIT_ROW, WAIT_LOWEST, WAIT_HIGH, WAIT_LEFT, WAIT_RIGHT, WAIT_ABOVE, WAIT_BELOW = 18, 5, 420, 70, 12, 8, 62
 
+# ---- code -----------------------------------------------------------------------------------------------------------
+#: Letters of a line of code that a page has room for where the whole of it stands, 1280 pixels wide.
+PAGE_CODE = 112
+
 # ---- compare_charts -------------------------------------------------------------------------------------------------
 #: Rows of the waterfall between the two steps; the smaller parts share one more.
 WATERFALL_ROWS = 8
@@ -180,8 +184,8 @@ WIDEST_BAR, WIDEST_LABELLED, SCREEN_LETTER, SCREEN_MARGIN = 1120, 940, 7.2, 20
 MANY_BARS = 4
 #: A part of a bar below this share of it is not named: it would read "<0.1 %".
 LEGEND_LEAST = 0.0005
-#: Letters of a line of code that the card of what to do has room for, and its lines.
-SCREEN_CODE, SCREEN_CODE_LINES = 84, 12
+#: Letters of a line of code that the card of what to do has room for beside the button that copies them, and its lines.
+SCREEN_CODE, SCREEN_CODE_LINES = 68, 12
 #: Letters of what to do for which the card has room beside the two others.
 SCREEN_DO = 480
 

@@ -35,6 +35,10 @@ def test_a_number_stays_with_its_unit_and_a_sign_with_its_words() -> None:
             "torch._foreach_lerp_(a, [p.to_local() for p in b], 1.0)",
             ["torch._foreach_lerp_(a,", "    [p.to_local() for p in b], 1.0)"],
         ),
+        (
+            "a = flat.index_copy(slot, flat.repeat_interleave(2, 0))",
+            ["a = flat.index_copy(slot,", "    flat.repeat_interleave(2, 0))"],
+        ),
     ],
 )
 def test_code_is_broken_behind_a_colon_and_never_inside_empty_brackets(row: str, lines: list[str]) -> None:
@@ -42,11 +46,28 @@ def test_code_is_broken_behind_a_colon_and_never_inside_empty_brackets(row: str,
 
 
 def test_a_row_of_a_page_is_whole_and_goes_on_indented() -> None:
-    paste = 'with torch.autocast("cuda", torch.bfloat16):\n    x = torch.nn.functional.scaled_dot_product_attention(q)'
+    paste = 'with torch.autocast("cuda", torch.bfloat16):\n    x = torch.nn.functional.scaled_dot_product_attention(queries)'
     rows = code.page_rows(paste)
     assert "\n".join("".join(row.pieces) for row in rows) == paste
     assert [row.indent for row in rows] == [4, 8]
     assert "attention(" in rows[1].pieces[-2]
+
+
+def test_a_comment_that_has_no_room_on_a_page_goes_on_as_a_comment() -> None:
+    """Pasted from the screen the end of one would be code."""
+    comment = 'not torch.einsum("tec,ecd->td", combine.type_as(flat), self.experts(rows)), whose mask is full of zeros'
+    rows = ["".join(row.pieces) for row in code.page_rows(f"out = F.embedding(slot, table)  # {comment}")]
+    assert rows[0] == "out = F.embedding(slot, table)"
+    assert len(rows) > 1 and all(row.startswith("# ") for row in rows[1:])
+    assert " ".join(row.removeprefix("# ") for row in rows[1:]) == comment
+
+
+@pytest.mark.parametrize(
+    "row", ["out = self.model(mask=mask, use_cache=False, logits_to_keep=1)", "rows = flat.new_zeros(16).index_copy(0, slot)"]
+)
+def test_a_long_word_of_code_is_not_broken_before_its_last_letters(row: str) -> None:
+    (shown,) = code.page_rows(row)
+    assert not any(piece.startswith(("1)", "0,")) for piece in shown.pieces)
 
 
 @pytest.mark.parametrize(
