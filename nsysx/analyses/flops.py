@@ -138,7 +138,10 @@ def _step_time(profile: Profile) -> tuple[int | None, str | None]:
 
 def _peaks(profile: Profile, formats: set[str]) -> str | None:
     peaks = {n: p for n, p in sorted(profile.once(operator_work.peaks).items()) if n in formats}
-    return "; ".join(f"{n} {p.flops_per_s / 1e12:,.0f} ({p.source})" for n, p in peaks.items()) or None
+    rates: dict[str, list[str]] = {}  # by source, which most have in common
+    for number_format, peak in peaks.items():
+        rates.setdefault(peak.source, []).append(f"{number_format} {peak.flops_per_s / 1e12:,.0f}")
+    return "; ".join(f"{', '.join(several)} ({source})" for source, several in rates.items()) or None
 
 
 def _step(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:

@@ -34,24 +34,33 @@ class CountersRow(TypedDict):
     sm_active: Annotated[
         float | None,
         Of(
-            "share of SMs with a warp while it runs, 0 to 1; null for fewer than 10 samples, or where they leave it open"
+            "share of SMs with a warp while it runs, 0 to 1; null for fewer than 10 samples, or where they leave it open",
+            "share",
+            label="SMs active",
         ),
     ]
-    sm_issue: Annotated[float | None, Of("share of cycles in which the SMs issue an instruction, likewise")]
-    tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
-    dram: Annotated[float | None, Of("share of the memory bandwidth, read and write together, likewise")]
-    dram_read: Annotated[float | None, Of("reading alone")]
-    dram_write: Annotated[float | None, Of("writing alone")]
-    clock_mhz: Annotated[float | None, Of("clock of the GPCs, likewise", "MHz")]
+    sm_issue: Annotated[
+        float | None, Of("share of cycles in which the SMs issue an instruction, likewise", "share", label="SM issue")
+    ]
+    tensor_active: Annotated[
+        float | None, Of("share of cycles in which the tensor cores work, likewise", "share", label="tensor cores")
+    ]
+    dram: Annotated[
+        float | None, Of("share of the memory bandwidth, read and write together, likewise", "share", label="DRAM")
+    ]
+    dram_read: Annotated[float | None, Of("reading alone", "share", label="DRAM read")]
+    dram_write: Annotated[float | None, Of("writing alone", "share", label="DRAM written")]
+    clock_mhz: Annotated[float | None, Of("clock of the GPCs, likewise", "MHz", label="clock")]
     pcie_rx: Annotated[
         float | None,
         Of(
-            "of the step: share of the bandwidth of PCIe to the device, 0 to 1; null where it was not sampled, and for kernels"
+            "of the step: share of the bandwidth of PCIe to the device, 0 to 1; null where it was not sampled, and for kernels",
+            "share",
         ),
     ]
-    pcie_tx: Annotated[float | None, Of("from the device, likewise")]
-    nvlink_rx: Annotated[float | None, Of("of NVLink to the device, likewise")]
-    nvlink_tx: Annotated[float | None, Of("of NVLink from the device, likewise")]
+    pcie_tx: Annotated[float | None, Of("from the device, likewise", "share")]
+    nvlink_rx: Annotated[float | None, Of("of NVLink to the device, likewise", "share")]
+    nvlink_tx: Annotated[float | None, Of("of NVLink from the device, likewise", "share")]
 
 
 COLUMNS = columns_of(CountersRow)

@@ -45,7 +45,7 @@ def divided_comm(finding: Finding, table: Table, shown: int | None, recorded_ns:
     exposed = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == EXPOSED), finding.cost_ns_per_step)
     cost = recorded_ns or exposed
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
-    which_steps = "Of that,"
+    which_steps = "Of what is exposed,"
     others = row is None and shown is not None
     if others:  # the ranks have fewer steady steps in common than this one has
         row = next((r for r in table.rows if r["rank"] == shown), None)

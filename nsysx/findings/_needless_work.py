@@ -310,7 +310,7 @@ def _together(several: Sequence[_Needless]) -> _Needless:
     rows = sorted({row for each in several for row in each.rows})
     lines = ", ".join(dict.fromkeys(in_short(each.where) for each in several if each.where))
     title = f"{units.several(len(several), 'line')} compute the same in each step"
-    why = f"Nothing that goes into them is of the step, or is trained, drawn or written to. These are {lines}."
+    why = f"No input of these operators changes from step to step: none is data, trained, random or written to. They are in {lines}."
     return _Needless(rows, title, why, Fix.by_name("computed-once"), several[0].where, on_every_rank=True)
 
 

@@ -171,7 +171,7 @@ def _in_words(
     same = not others
     often = f"{rounds} times in each step" if same and rounds > 1 else "in each step"
     title = f"{in_short(where) or 'The program'} computes the same {often}"
-    why = "Nothing that goes into them is of the step, or is trained, drawn or written to."
+    why = "No input of these operators changes from step to step: none is data, trained, random or written to."
     if any(is_collective(flow.names[row]) for row in rows):
         why += " The ranks tell each other the same in each step, too: make it once on all of them."
     lines = Counter[str]()

@@ -76,8 +76,8 @@ def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -
         work = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")
         taken = case.per_step(int(work["ns"].sum()))
         detail = (
-            f"{units.duration(taken)} {case.per} go to them, {case.share(taken)} of the step; "
-            f"{units.duration(min(worth.likely_ns or 0, taken))} less is enough for the same result."
+            f"These operators take {units.duration(taken)} {case.per}, {case.share(taken)} of the step; "
+            f"the same result needs {units.duration(min(worth.likely_ns or 0, taken))} less."
         )
         smaller_work = Found(
             rule, smaller.title, detail, worth=worth, cost_ns=taken, fix=smaller.fix, where=smaller.where, takes=Takes(ops)
@@ -223,7 +223,7 @@ def _of_most_work(flow: OperatorFlow, rows: Iterable[int], taken: Mapping[int, i
     return max(rows, key=lambda row: (flow.names[row] == "aten::linear", taken[row]))
 
 
-_FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): it projects all positions to the vocabulary without"
+_FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): without, all positions are projected to the vocabulary"
 _LOGITS_TO_KEEP = "out = model(input_ids=ids, logits_to_keep=n)  # n: so many last positions, or a tensor of the positions that are read"
 
 

@@ -34,7 +34,7 @@ def sentence(summary: Summary, *, redact: bool) -> str:
         return ""
     texts, name = CellTexts(redact), str(top["name"])
     words = [
-        f"{units.share(top['step_ns'], whole)} of kernel time, {units.duration(round(top['step_ns']))} a step, is {_work(top)}"
+        f"{units.share(top['step_ns'], whole)} of the kernel time of a step, {units.duration(round(top['step_ns']))}, is {_work(top)}"
     ]
     if top["operator"]:
         words.append(f"by {texts(top['operator'], 60)}")

@@ -101,7 +101,7 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     """What is waiting becomes no shorter by smaller buckets, so that is not what is advised."""
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
     finding = only_finding("NSX110", path)
-    assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us is transfer.")
+    assert finding.detail.endswith("Of what is exposed, 200 us is waiting for another rank and 50.0 us is transfer.")
     assert finding.fix.startswith("Make rank 2 faster")
     assert finding.saving.likely_ns == 50_000, "what is waited for is told of the rank"
     assert "NSX111" in finding.fix
@@ -204,7 +204,8 @@ def test_a_transfer_takes_as_long_without_the_profiler_and_what_is_shorter_then_
     finding = replace(finding, detail="", evidence=({"part": "exposed communication", "total_ns": exposed},))
     said = of_ranks(finding, summary.tables["ranks"], recorded_ns=250_000).detail
     assert (
-        said == f" Of that, {units.duration(wait * 1_000)} is waiting for another rank and {transfer}.0 us is transfer."
+        said
+        == f" Of what is exposed, {units.duration(wait * 1_000)} is waiting for another rank and {transfer}.0 us is transfer."
     )
 
 

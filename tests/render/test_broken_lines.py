@@ -63,7 +63,8 @@ def test_a_comment_that_has_no_room_on_a_page_goes_on_as_a_comment() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["out = self.model(mask=mask, use_cache=False, logits_to_keep=1)", "rows = flat.new_zeros(16).index_copy(0, slot)"]
+    "row",
+    ["out = self.model(mask=mask, use_cache=False, logits_to_keep=1)", "rows = flat.new_zeros(16).index_copy(0, slot)"],
 )
 def test_a_long_word_of_code_is_not_broken_before_its_last_letters(row: str) -> None:
     (shown,) = code.page_rows(row)

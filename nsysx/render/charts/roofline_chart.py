@@ -11,7 +11,18 @@ from nsysx import units
 from nsysx.analyses import roofline as table
 from nsysx.analyses.roofline import RooflineRow
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import NARROW, NUMBER, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
+from nsysx.render.charts.canvas import (
+    NARROW,
+    NUMBER,
+    Chart,
+    LegendEntry,
+    Room,
+    draw,
+    legend,
+    name_axes,
+    segments,
+    write,
+)
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, WORK_COLORS
 from nsysx.render.render_bounds import (
     ROOFLINE_AREA,
@@ -137,7 +148,9 @@ def roofline(
             name = f"{number_format} products {tflops:,.0f} TFLOP/s"
             # Left of the corner, above the slope: circles stand below the line, and the largest reach over it.
             write(axes, tflops / slope, tflops, name, ha="right", va="bottom", color=NEUTRAL, offset=(-6, -4))
-            taken.append(_taken(axes, (tflops / slope, tflops), name, -6 - _LIMIT_LETTER * len(name), ROOFLINE_LINE - 4))
+            taken.append(
+                _taken(axes, (tflops / slope, tflops), name, -6 - _LIMIT_LETTER * len(name), ROOFLINE_LINE - 4)
+            )
         for color, products in ((_PRODUCT, True), (_MEMORY, False)):
             group = [p for p in points if (p.roof == "products") == products]
             if group:

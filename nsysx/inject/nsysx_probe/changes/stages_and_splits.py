@@ -167,8 +167,8 @@ UNTRIED = (
     ),
     Remedy(
         "replicated",
-        "Give each GPU the whole model (DistributedDataParallel): it fits many times, and in every gather of a sharded one the ranks wait "
-        "for each other's launches",
+        "Give each GPU the whole model (DistributedDataParallel): it fits many times over; sharded, the ranks wait for each other's "
+        "launches in every gather",
         "model = DistributedDataParallel(model.cuda(), gradient_as_bucket_view=True)  # without fully_shard()",
         "Weights, gradients and the state of the optimizer must fit on each GPU; fully_shard's mixed precision becomes autocast.",
         untried=_ALL_RANKS,
