@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,9 @@ from nsysx.model import Column, Row, Scope, Table, TableSpec
 from nsysx.render import glossary, module_rows
 from nsysx.render.labels import is_numeric, label, label_of, number, plain, worded
 from nsysx.render.safe_text import clean, file_name, is_whole_place, scrub, shorten_cell, shorten_column
+
+#: The name of a row that is the sum of all that is not listed.
+_REST = re.compile(r"\(\d[\d,]* other ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,10 @@ def _shown_rows(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int
     if spec.keep and len(rows) > top:
         kept = sorted(range(len(rows)), key=lambda i: (-(rows[i].get(spec.keep) or 0), i))[:top]
         rows = [rows[i] for i in sorted(kept)]
+    # What is not listed one by one is no row to begin with, however much it is together.
+    rest = [row for row in rows if _REST.match(str(row.get("name")))]
+    if rest and len(rest) < top:
+        rows = [*[row for row in rows if row not in rest][: top - len(rest)], *rest]
     return rows[:top], count
 
 

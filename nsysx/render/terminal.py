@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -113,9 +114,12 @@ def _ledgers(out: _Out, ledgers: Sequence[Ledger]) -> None:
 def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
-    natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
+    cells = [max([1, *(cell_len(r[i].text) for r in rows)]) for i in range(len(grid.heads))]
+    natural = [max(len(h.label), wide) for h, wide in zip(grid.heads, cells, strict=True)]
+    # The words of a figure's heading may stand below each other: else a long heading took the room of the next column.
+    headed = [max(wide, *map(len, h.label.split())) for h, wide in zip(grid.heads, cells, strict=True)]
     named = [LEAST_PLACE if h.name == "file" else LEAST_NAME for h in grid.heads]
-    least = [n if grid.heads[i].numeric else min(n, named[i]) for i, n in enumerate(natural)]
+    least = [headed[i] if grid.heads[i].numeric else min(n, named[i]) for i, n in enumerate(natural)]
     least[0] = min(natural[0], max(LEAST_NAME, width * 46 // 100))
     widths: dict[int, int] = {}
     used = -2
@@ -139,7 +143,11 @@ def _grid(out: _Out, grid: Grid) -> None:
     notes = [grid.scope, f"{len(grid.rows)} of {units.count(len(grid.rows) + grid.folded)}" if grid.folded else ""]
     out.head(grid.title, ", ".join(n for n in notes if n))
     columns = [(index, width, grid.heads[index]) for index, width in _fit(grid, out.width)]
-    out.parts(("  ".join(out.cell(shorten(h.label, width), width, h.numeric) for _, width, h in columns), "dim"))
+    labels = [textwrap.wrap(h.label, width) if h.numeric else [shorten(h.label, width)] for _, width, h in columns]
+    deepest = max(map(len, labels))
+    for words in zip(*([""] * (deepest - len(label)) + label for label in labels), strict=True):
+        row = (out.cell(word, width, h.numeric) for word, (_, width, h) in zip(words, columns, strict=True))
+        out.parts(("  ".join(row).rstrip(), "dim"))
     cells = []
     for index, width, head in columns:
         names = [row[index].full or row[index].text for row in grid.rows]
