@@ -257,7 +257,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     steady = [r for r in summary.typed_rows(data_loader.ROWS) if r["steady"] and r["step_ns"]]
     rows = steady[:MOST_BATCH_BARS]
     if not all(r["gpu_idle_ns"] for r in rows):
-        usual = sorted(steady, key=lambda r: r["step_ns"])[len(steady) // 2]
+        usual = sorted(steady, key=lambda r: (r["step_ns"], r["gpu_idle_ns"] or 0))[(len(steady) - 1) // 2]
         longest = sorted((r for r in steady if r is not usual), key=lambda r: -(r["gpu_idle_ns"] or 0))
         rows = sorted([usual, *longest[: MOST_BATCH_BARS - 1]], key=lambda r: r["index"])
     bars = []

@@ -55,7 +55,8 @@ def _line(where: Row, texts: CellTexts) -> str:
     if not where.get("file"):
         return ""
     line = f":{where['line']}" if where.get("line") else ""
-    return f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}"
+    # With its folder, as the answer has it: tables have bare names, and JSON the whole path.
+    return f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"
 
 
 def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:

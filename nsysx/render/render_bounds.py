@@ -115,6 +115,8 @@ STEP_CUT = 2.2
 STEP_LETTERS, STEP_LINE = 24, 130
 #: The room that a label needs (CSS pixels).
 STEP_LABEL = 54
+#: The room of so many steps is there for fewer: two steps are not two walls. Up to these each has its number.
+FEW_STEPS = 10
 
 # ---- charts/timelines -----------------------------------------------------------------------------------------------
 #: Most arrows from a launch to its kernel; more would hide the lanes.

@@ -171,14 +171,17 @@ def loader_row(index: int, idle: int | None, step: int | None = 100, *, steady: 
     return {"index": index, "gpu_idle_ns": idle, "step_ns": step, "steady": steady}
 
 
-def test_the_first_steady_steps_are_drawn_with_their_wait_for_a_batch() -> None:
+def test_steady_steps_are_drawn_with_their_wait_for_a_batch() -> None:
+    """The first three where all of these wait, else a usual one and the two that wait longest."""
     rows = [loader_row(0, 90, steady=False), loader_row(1, 30), loader_row(2, None), loader_row(3, 10, None), loader_row(4, 130),
-            loader_row(5, 20)]  # fmt: skip
+            loader_row(5, 20), loader_row(6, None), loader_row(7, None)]  # fmt: skip
     drawn = bars._loader_bars(with_rows(factory.summary(), data_loader.KEY, rows))
-    assert [bar.label for bar in drawn] == ["step 1", "step 2", "step 4"]
+    assert [bar.label for bar in drawn] == ["step 1", "step 4", "step 7"]
     assert [{p.label: p.ns for p in bar.parts} for bar in drawn] == [
-        {"waiting for input data": 30, "the rest": 70}, {"the rest": 100}, {"waiting for input data": 100},
+        {"waiting for input data": 30, "the rest": 70}, {"waiting for input data": 100}, {"the rest": 100},
     ]  # fmt: skip
+    waiting = bars._loader_bars(with_rows(factory.summary(), data_loader.KEY, [rows[1], rows[5], rows[4], rows[1]]))
+    assert [bar.label for bar in waiting] == ["step 1", "step 5", "step 4"]
 
 
 @pytest.mark.parametrize(("known_ns", "label"), [(50, "by kind of work"), (49, "by kernel")])

@@ -24,7 +24,7 @@ from nsysx.render.charts.canvas import (
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, phase_color
 from nsysx.render.ledgers import StepBar
-from nsysx.render.render_bounds import STEP_BARS, STEP_CUT, STEP_LABEL, STEP_LETTERS, STEP_LINE
+from nsysx.render.render_bounds import FEW_STEPS, STEP_BARS, STEP_CUT, STEP_LABEL, STEP_LETTERS, STEP_LINE
 from nsysx.render.safe_text import clean, shorten
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def steps(
 
     def on(axes: Axes) -> None:
         first, last, margin = stack.x[0], stack.x[-1], 0.7 * stack.wide
-        axes.set_xlim(first - margin, max(last, first + 9) + margin)  # two steps are not two walls
+        axes.set_xlim(first - margin, max(last, first + FEW_STEPS - 1) + margin)  # two steps are not two walls
         axes.set_ylim(0, limit / divisor * 1.04)
         keys = _draw_parts(axes, stack, on_gpu)
         keys += _draw_unsteady(axes, stack)
         if on_gpu:
             keys.insert(0, _draw_cpu_steps(axes, stack))
         _label_cut(axes, stack, limit / divisor)
-        if last - first < 10:  # numbers of steps that there are, not of the room beside them
+        if last - first < FEW_STEPS:  # numbers of steps that there are, not of the room beside them
             axes.set_xticks(range(math.ceil(first), math.floor(last) + 1))
         else:
             axes.locator_params("x", integer=True)
