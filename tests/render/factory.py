@@ -10,6 +10,7 @@ from nsysx.answer import answered
 from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
 from nsysx.pictures import Lane, LongestStretch, Span, Timeline
 from nsysx.ranks import rank_table as ranks_room
+from nsysx.ranks.rank_bounds import MOST_RANKS_IN_ORDER
 from nsysx.saving import Saving
 from nsysx.step_time import Unprofiled
 
@@ -617,7 +618,8 @@ def ranks(count: int, late: int) -> Table:
         }
         known |= behind if r == late else dict.fromkeys(behind)
         rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
-    return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=ranks_room.SHOWN)
+    shown = ranks_room.SHOWN if count <= MOST_RANKS_IN_ORDER else ranks_room.SHOWN_MANY
+    return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=shown)
 
 
 def bare() -> Summary:
