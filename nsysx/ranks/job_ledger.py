@@ -85,6 +85,7 @@ SHOWN = TableSpec(
         "The steps of each rank in parts that sum to them. A wait names the rank that came last, and what that rank spends more time on."
     ),
     first=names("rank part time_ns share waits_for cause detail group steps"),
+    unknown="all",
     keep="time_ns",
 )
 

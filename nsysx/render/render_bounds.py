@@ -134,8 +134,6 @@ TIMELINE_ROW, TIMELINE_BOX, TIMELINE_DEEP, TIMELINE_LEFT, TIMELINE_RIGHT, TIMELI
 )
 
 # ---- charts/wait_map ------------------------------------------------------------------------------------------------
-#: Shades of waiting, from a fifth of the longest to all of it; less is left blank.
-WAIT_SHADES = 5
 #: Height of a rank, and room beside, above and below the map (CSS pixels); of more ranks the rows get lower.
 WAIT_ROW, WAIT_LOWEST, WAIT_HIGH, WAIT_LEFT, WAIT_RIGHT, WAIT_ABOVE, WAIT_BELOW = 18, 5, 420, 70, 12, 8, 62
 

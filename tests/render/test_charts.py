@@ -193,6 +193,13 @@ def test_boxes_of_a_flame_graph_are_read_on_a_white_page_and_on_a_dark_one():
     assert drawn and all(f"[style*='fill: {color}']" in text for color in drawn)
 
 
+def test_of_the_map_of_waiting_the_longest_stands_out_from_a_white_page_and_from_a_dark_one():
+    for tones, sign in ((colors.WAITING, -1), (colors.WAITING_DARK, 1)):
+        light = [sign * colors.luminance(color) for color in tones]
+        assert light == sorted(light)
+    assert not set(colors.WAITING) & {*colors.KIND_COLORS.values(), *colors.FLAME}, "in the dark these are others"
+
+
 def test_a_label_never_becomes_a_formula(full):
     entry = replace(shown(full).ledgers[0], label="$\\frac{a}{b")
     assert any("$\\frac{a}{b" in text for text in texts(charts.ledger([entry])))

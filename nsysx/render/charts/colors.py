@@ -84,6 +84,9 @@ def mix(color: str, share: float) -> str:
 #: Boxes of a flame graph on a white page and on a dark one, by how much of their time is their own: none, a quarter, ..., all.
 FLAME = tuple(mix(KIND_COLORS["copy"], 0.14 + 0.14 * n) for n in range(5))
 FLAME_DARK = ("#3b2f16", "#4b3a14", "#5c4513", "#6c5011", "#7d5b0e")
+#: Boxes of the map of waiting, likewise: what stands out most from the page is the longest. None is the color of a kind of work.
+WAITING = tuple(mix(KIND_COLORS["launch"], 0.196 * n) for n in range(1, 6))
+WAITING_DARK = ("#2b4a60", "#2f658b", "#3a82b5", "#56a1d6", "#8cc9f2")
 
 
 def shade(color: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from nsysx.render.charts.colors import FLAME, FLAME_DARK, INK, NEUTRAL
+from nsysx.render.charts.colors import FLAME, FLAME_DARK, INK, NEUTRAL, WAITING, WAITING_DARK
 
 #: Sizes of text: a heading of a bar, names beside it, numbers, names on narrow boxes, and the smallest.
 HEADING, NAME, NUMBER, NARROW, SMALLEST = 12.0, 11.33, 10.67, 10.0, 9.33
@@ -64,7 +64,7 @@ _DARK_TONES = {
     ("fill", "#ececec"): "#33383f",
     ("fill", "#fdfdfd"): "#15171a",
     ("stroke", "#fdfdfd"): "#15171a",
-    **{("fill", tone): dark for tone, dark in zip(FLAME, FLAME_DARK, strict=True)},
+    **{("fill", tone): dark for tone, dark in zip((*FLAME, *WAITING), (*FLAME_DARK, *WAITING_DARK), strict=True)},
 }
 DARK = "@media (prefers-color-scheme:dark){%s}" % "".join(  # noqa: UP031 - braces of CSS
     f"[style*='{what}: {tone}'],[{what}='{tone}']{{{what}:{dark}!important}}"

@@ -8,12 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nsysx import units
-from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.ranks import rank_waits
 from nsysx.ranks.rank_waits import RankWaitRow
 from nsysx.render.charts.canvas import NAME, Box, Chart, LegendEntry, Room, boxes, draw, legend, name_axes, write
-from nsysx.render.charts.colors import KIND_COLORS, PAPER_SHADE, mix
+from nsysx.render.charts.colors import PAPER_SHADE, WAITING
 from nsysx.render.render_bounds import (
     WAIT_ABOVE,
     WAIT_BELOW,
@@ -22,7 +21,6 @@ from nsysx.render.render_bounds import (
     WAIT_LOWEST,
     WAIT_RIGHT,
     WAIT_ROW,
-    WAIT_SHADES,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def heat_map(rows: Sequence[RankWaitRow], longest: int, columns: int, ax: Axes |
             for shade, begin, end in _runs(row, longest):
                 alike.setdefault(shade, []).append((float(begin), tall * number, float(end - begin), tall - 1))
         for shade, places in sorted(alike.items()):
-            boxes(axes, places, _color(shade))
+            boxes(axes, places, WAITING[shade - 1])
         named = max(1, round(14 / tall))
         for number, row in enumerate(rows):
             if number % named == 0:
@@ -68,7 +66,7 @@ def heat_map(rows: Sequence[RankWaitRow], longest: int, columns: int, ax: Axes |
         axes.locator_params(axis="x", integer=True)
         steps = max(r["steps"] for r in rows)
         name_axes(axes, "steady step" if steps == columns else f"{steps} steady steps in {columns} groups")
-        keys = [LegendEntry(units.duration(longest * n / WAIT_SHADES), _color(n)) for n in range(1, WAIT_SHADES + 1)]
+        keys = [LegendEntry(units.duration(longest * n / len(WAITING)), color) for n, color in enumerate(WAITING, 1)]
         legend(axes, keys, rise=-42, shift=7 - WAIT_LEFT)
 
     room = Room(
@@ -82,13 +80,9 @@ def heat_map(rows: Sequence[RankWaitRow], longest: int, columns: int, ax: Axes |
     return draw(room, on, ax)
 
 
-def _color(shade: int) -> str:
-    return mix(KIND_COLORS[Paint.LAUNCH], shade / WAIT_SHADES)
-
-
 def _runs(row: RankWaitRow, longest: int) -> list[tuple[int, int, int]]:
-    """Return shade, begin and end of neighboring steps of one shade; those of nearly no waiting are left out."""
-    shades = [-(-WAIT_SHADES * ns // longest) if ns >= longest / 20 else 0 for ns in row["by_step_ns"]]
+    """Return shade (1 for the least), begin and end of neighboring steps of one shade; those of nearly no waiting are left out."""
+    shades = [-(-len(WAITING) * ns // longest) if ns >= longest / 20 else 0 for ns in row["by_step_ns"]]
     runs, begin = [], 0
     for shade, group in itertools.groupby(shades):
         end = begin + len(list(group))
