@@ -56,7 +56,7 @@ SHOWN = TableSpec(
     group="where",
     intro=(
         "What the training loop was doing, by phase. GPU time counts for the phase whose code launched the work, even if "
-        "the GPU ran it later."
+        "the GPU ran it later; idle time for the phase whose work ended it."
     ),
     first=("name", "cpu_ns", "gpu_busy_ns", "gpu_idle_ns"),
     bar="gpu_busy_ns",

@@ -132,12 +132,17 @@ def _markdown_answer(worded: Worded, escape: Any) -> Iterator[str]:
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|min|h|B|[KMGT]i?B)(?![\w/]))")
 
 
+def with_units(text: str, glue: str) -> str:
+    """Return a text in which ``glue`` stands between a number and its unit."""
+    return _UNIT.sub(glue, text)
+
+
 def wrapped(text: str, width: int, head: str = "", indent: int = 7) -> list[str]:
     """Return a paragraph with a head in front that is shorter than ``indent``, its other lines ``indent`` in.
 
     A number stays on the line of its unit, and so does what no-break spaces join.
     """
-    body = textwrap.wrap(_UNIT.sub("\u00a0", text), max(20, width - indent), break_long_words=True) or [""]
+    body = textwrap.wrap(with_units(text, "\u00a0"), max(20, width - indent), break_long_words=True) or [""]
     body = [line.replace("\u00a0", " ") for line in body]
     return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]
 

@@ -12,9 +12,9 @@ from rich.text import Text
 from nsysx import units
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
+from nsysx.render import answer_text, view
 from nsysx.render import code as code_of
 from nsysx.render import sections as sections_of
-from nsysx.render import view
 from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid
 from nsysx.render.ledgers import Ledger
@@ -31,6 +31,8 @@ _STYLES = {
     Paint.ALLOC: "magenta",
 }
 _ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
+#: Keeps a number on the line of its unit: to a console a no-break space is a space. Texts hold none, it would be an escape.
+_GLUE = "\ue000"
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
@@ -65,12 +67,13 @@ class _Out:
         ``first`` is a styled piece in front.
         """
         room = min(self.width, MOST_PROSE)
-        body = Text.assemble((self.plain(first[0]), first[1]), (self.plain(text), style))
+        body = Text.assemble((self.plain(first[0]), first[1]), (answer_text.with_units(self.plain(text), _GLUE), style))
         rows = list(body.wrap(self.console, room - indent))
         if hung and len(rows) > 1:
             rest = body.plain[len(rows[0].plain) :].lstrip()
             rows[1:] = body[-len(rest) :].wrap(self.console, room - hung)
         for n, row in enumerate(rows):
+            row.plain = row.plain.replace(_GLUE, " ")
             row.rstrip()
             self.console.print(Text(" " * (hung if n and hung else indent)) + row, soft_wrap=True)
 

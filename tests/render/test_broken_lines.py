@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from nsysx.advice import Also
 from nsysx.model import Summary, Table, TableSpec
-from nsysx.render import answer_text, code, finding_view, first_screen, grids
+from nsysx.render import answer_text, code, finding_view, first_screen, grids, terminal
 from nsysx.render.grids import CellTexts
 
 
@@ -22,6 +24,16 @@ def test_a_number_stays_with_its_unit_and_a_sign_with_its_words() -> None:
     for width in range(30, 60):
         lines = answer_text.wrapped(legend, width, indent=0)
         assert not any(line.endswith(("█", "▄", "ms", "us")) for line in lines), lines
+
+
+def test_a_number_stays_with_its_unit_in_the_whole_report_too() -> None:
+    text = "9 other lines take 92 % of a worker's time, 8.5 ms of it twice"
+    for width in range(40, 70):
+        written = io.StringIO()
+        terminal._Out(Console(file=written, width=width)).line(text)
+        lines = written.getvalue().splitlines()
+        assert " ".join(lines) == text
+        assert not any(line.endswith(("92", "8.5")) for line in lines), lines
 
 
 @pytest.mark.parametrize(

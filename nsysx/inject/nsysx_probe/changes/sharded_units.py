@@ -122,7 +122,8 @@ UNTRIED = (
     ),
     Remedy(
         "shards-kept",
-        "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step does",
+        "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step gathers "
+        "them",
         "average.lerp_(weight.to_local(), 1 - decay)  # average: made of .to_local(), too",
         "What is computed must go part by part, as averages and sums do.", untried=_SHARDED_SO,
     ),
