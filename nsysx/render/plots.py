@@ -44,10 +44,8 @@ def steps_chart(shown: view.View, count: int) -> Chart | None:
     text += f" on the {'GPU' if shown.steps_on_gpu else 'CPU'}"
     if steady:
         low, high = min(steady, key=lambda b: b.length_ns), max(steady, key=lambda b: b.length_ns)
-        text += (
-            f", {len(steady)} of them steady: from {units.duration(low.length_ns)} (step {low.index}) "
-            f"to {units.duration(high.length_ns)} (step {high.index})"
-        )
+        least, most = (f"{units.duration(bar.length_ns)} (step {bar.index})" for bar in (low, high))
+        text += f", {len(steady)} of them steady: {least if least == most else f'from {least} to {most}'}"
     return Chart("steps", partial(charts.steps, bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 

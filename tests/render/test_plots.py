@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from nsysx.events.profile import NotRecorded
 from nsysx.model import Summary
 from nsysx.pictures import Lane, Span, Timeline
-from nsysx.render import charts, plots
+from nsysx.render import charts, plots, view
 from nsysx.render.charts.canvas import svg
+from nsysx.render.ledgers import StepBar
 from nsysx.render.plots import Plots
 from tests.findings import Program
 from tests.render import factory
@@ -44,6 +45,21 @@ def test_each_picture_is_a_figure_that_says_what_the_summary_says(job: Summary) 
         text.startswith("work: ") for text in texts(plot.flame({"main;work": 3e6, "main": 1e6}, words="CPU time"))
     )
     assert "CPU time, ms" in texts(plot.flame({"main;work": 3e6, "main": 1e6}, words="CPU time"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ((9 * MS, 5 * MS), "1 of them steady: 5.00 ms (step 1)."),
+        ((9 * MS, 5 * MS, 6 * MS), "2 of them steady: from 5.00 ms (step 1) to 6.00 ms (step 2)."),
+    ],
+)
+def test_the_lengths_of_steady_steps_are_a_range_only_where_there_are_several(
+    job: Summary, lengths: tuple[int, ...], said: str
+) -> None:
+    steps = tuple(StepBar(i, ns, ns, i > 0, {"compute": ns}) for i, ns in enumerate(lengths))
+    drawn = plots.steps_chart(replace(view.build(job, top=5), steps=steps), len(lengths))
+    assert drawn is not None and drawn.caption.endswith(said)
 
 
 def test_a_picture_on_the_axes_of_somebody_else_leaves_their_settings(job: Summary) -> None:
