@@ -55,21 +55,27 @@ CPU thread main: 69.00 ms
 
 WAITS_80 = """\
 Waits  per step, mean of 10 steady steps
-call                   Python line               total  GPU idle caused   saving
-cudaStreamSynchronize  losses.py:88           38.00 ms          6.00 ms  40.0 us
+                                                             GPU
+                                                            idle
+call                   Python line                total   caused   saving  calls
+cudaStreamSynchronize  losses.py:88            38.00 ms  6.00 ms  40.0 us    1.2
 """
 
 WAITS_120 = """\
-call                   Python line                total  GPU idle caused   saving  module         calls   backlog  phase
-cudaStreamSynchronize  losses.py:88            38.00 ms          6.00 ms  40.0 us  blocks.1.loss    1.2  37.00 ms  loss
+                                                            GPU
+                                                           idle                                              own    host
+call                   Python line               total   caused   saving  module         calls   backlog    work    cost
+cudaStreamSynchronize  losses.py:88           38.00 ms  6.00 ms  40.0 us  blocks.1.loss    1.2  37.00 ms  100 us  900 us
 """
 
 MODULES_80 = """\
 Modules  per step, mean of 10 steady steps
-module                forward GPU  backward GPU  self GPU   launch  calls
-(Net)                    20.00 ms      30.00 ms    500 us  8.00 ms    1.2
-2 x Block (blocks.*)     19.50 ms      30.00 ms   1.50 ms  7.50 ms    2.4
-blocks.1.attn.qkv         6.00 ms       8.00 ms  14.00 ms   900 us    1.2
+                                                                             GPU
+                                    backward                     backlog    idle
+module                forward GPU        GPU  self GPU   launch   waited  blamed
+(Net)                    20.00 ms   30.00 ms    500 us  8.00 ms     0 ns    0 ns
+2 x Block (blocks.*)     19.50 ms   30.00 ms   1.50 ms  7.50 ms     0 ns    0 ns
+blocks.1.attn.qkv         6.00 ms    8.00 ms  14.00 ms   900 us     0 ns    0 ns
 """
 
 
