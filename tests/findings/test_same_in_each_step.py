@@ -252,7 +252,7 @@ def test_lines_that_each_take_little_are_told_together(tmp_path: Path) -> None:
     found = told_of(120, "many")
     assert found.title.startswith("3 lines compute the same in each step: ")
     assert found.saving_ns_per_step == pytest.approx(360_000, rel=0.05)
-    assert "These are train.py:20, train.py:21, train.py:22." in found.detail
+    assert "They are in train.py:20, train.py:21, train.py:22." in found.detail
     assert told_of(40, "few").verdict == "clear"
 
 
