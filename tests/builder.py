@@ -205,8 +205,7 @@ class Report:
         if table not in self._defaults:
             return {}
         row = dict(self._defaults[table])
-        for column in values.keys() & row.keys():
-            row[column] = values[column]
+        row.update(values if values.keys() <= row.keys() else {c: v for c, v in values.items() if c in row})
         self.rows[table].append(row)
         return row
 
