@@ -328,6 +328,8 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         how = (
             "that a part takes its share of the time is assumed"
             if _compared(chosen)
+            else "what else runs there was recorded"
+            if any(row.get("looped_launches") for row in chosen.evidence)
             else "how much of that can go is not known"
         )
         return Sure(about, "likely", f"The loop was timed without the profiler; {how}.")

@@ -19,3 +19,14 @@ HOOKS_OF_UNIT_NS, MOST_HOOKS_OF_UNIT_NS = 500_000, 1_500_000
 # ---- _zigzag_parts ----------------------------------------------------------------------------------------------
 #: A call of attention has no more lines behind its first; what it is given is made in so many lines before. Chosen.
 LINES_OF_ATTENTION, LINES_TO_ATTENTION = 4, 20
+# ---- _loops_between ---------------------------------------------------------------------------------------------
+#: A network that is called so often between two steps is given batches in a loop. Chosen: a rollout passes once, or once for each of two.
+BATCHES_EVALUATED = 3
+#: A loop launches a kernel so often between two steps, which works so long on average; its rounds follow each other within this time.
+#: Chosen; measured: 1,024 rounds of nine kernels of 1 us.
+LAUNCHES_OF_KERNEL_BETWEEN, SHORT_BETWEEN_NS, ROUND_PAUSE_NS = 100, 20_000, 1_000_000
+#: A scan makes about so many launches, whatever its length; of a loop in a graph this share of the time is left, for its kernels; compiled,
+#: its kernels are fewer, and at least this share goes. Chosen; measured: 10 doublings of six launches, and 1.5 us of 12 a kernel.
+LAUNCHES_OF_SCAN, LAUNCH_LEFT_IN_GRAPH, GOES_BY_FUSION = 100, 0.15, 0.5
+#: A loop reads values back so often between two steps. Chosen: what is read once at the end of an evaluation or for a log is less.
+READS_BETWEEN = 20

@@ -30,6 +30,8 @@ _OF_THE_HOST = frozenset({
     "no-process-in-a-step", "no-sleep", "numpy-on-gpu", "own-state-saved", "pairs-at-once", "parsed-once", "ranked-on-gpu", "sample-on-gpu",
     "saved-aside", "statistics-averaged", "symmetric-eigenvalues", "table-once", "tensors-gathered", "tokens-once", "wrapped-once",
 })  # fmt: skip
+#: Remedies of lines that are known to read values back.
+_OF_READS = frozenset({"checked-rarely", "fixed-shape", "keep-on-gpu"})
 #: What the area under a curve of all scores (ROC, precision and recall) is computed with.
 _CURVE = {
     "sorts": re.compile(r"\b(np|numpy)\.(arg)?sort\(|\.argsort\("),
@@ -49,7 +51,8 @@ class LongStepLine(NamedTuple):
     """A line of the user's own code, ``text``: its function runs in ``share`` of the time of long steps, mostly at this line.
 
     ``usual``: the line runs in usual steps, too. ``enters``: what it calls takes that time, in many functions. ``beside``: the text of
-    other lines of the function that take some of it. ``steps``: in how many long steps one looked.
+    other lines of the function that take some of it. ``steps``: in how many long steps one looked. ``lines``: where in the function it was
+    seen. ``entries``: the texts of the lines by which usual lines come to it.
     """
 
     file: str
@@ -62,6 +65,8 @@ class LongStepLine(NamedTuple):
     samples: int = 0
     beside: str = ""
     steps: int = 0
+    lines: tuple[int, ...] = ()
+    entries: str = ""
 
     @property
     def share_error(self) -> float:
@@ -79,12 +84,20 @@ class LongStepLine(NamedTuple):
         return _EVALUATION.search(self.text if self.enters else self.function) is not None
 
     @property
+    def entered_by_evaluation(self) -> bool:
+        """Whether it runs below one, by the name of what is called."""
+        return _EVALUATION.search(self.entries) is not None
+
+    @property
     def _what(self) -> str:
         return f"what {PurePath(self.file).name}:{self.line} calls" if self.enters else self.function
 
-    def fix(self, otherwise: str) -> Fix:
-        """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing."""
-        by_text = fix_of(Seen(self.text), _OF_THE_HOST)
+    def fix(self, otherwise: str, *, reads: bool = False) -> Fix:
+        """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing.
+
+        ``reads``: values are read back there again and again.
+        """
+        by_text = fix_of(Seen(self.text, waits=float(reads)), _OF_THE_HOST | _OF_READS if reads else _OF_THE_HOST)
         if _IN_GROUP.search(self.text) and _MAKES_GROUP.search(
             self.beside
         ):  # it connects the ranks at its first collective
@@ -212,6 +225,8 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
         if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
             continue
         rows, steps = _rows(noted, "places"), whole_number(noted.get("steps")) or 0
+        entering = (text_of(texts(case.profile), row[0], row[1]) or "" for row in _rows(noted, "entries"))
+        entries = "\n".join(entering)
         of_function: dict[tuple[str, str], int] = {}
         for file, _, function, count, _ in rows:
             of_function[file, function] = of_function.get((file, function), 0) + count
@@ -224,9 +239,8 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
             )
             if count >= MOST_SHARE * samples or works_on_host:
                 within = True
-                others = [
-                    text_of(texts(case.profile), file, p[1]) or "" for p in rows if (p[0], p[2]) == (file, function)
-                ]
+                lines = tuple(p[1] for p in rows if (p[0], p[2]) == (file, function))
+                others = [text_of(texts(case.profile), file, number) or "" for number in lines]
                 share, beside = count / samples, "\n".join(others)
                 yield LongStepLine(
                     file,
@@ -238,6 +252,8 @@ def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
                     samples=samples,
                     beside=beside,
                     steps=steps,
+                    lines=lines,
+                    entries=entries,
                 )
         for file, number, function, count in _rows(noted, "entries"):
             if not within and count >= MOST_SHARE * samples:

@@ -16,7 +16,7 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
-from nsysx.findings._loop_texts import loop_around
+from nsysx.findings._loop_texts import LoopText, loop_around
 from nsysx.findings._pieces_in_text import function_of_call, names_in
 from nsysx.findings._read_in_rounds import fix_at
 from nsysx.findings._recurrences import OF_ELEMENTS, SCANNED, parts_of
@@ -54,11 +54,51 @@ def _by_function(case: Case, row: lines.CodeLineRow, fix: Fix | None) -> Fix | N
     return _SCAN.but(paste=paste, condition=_CONDITION) if paste and _alike(case) else _SCAN
 
 
+def scan_of_lines(source: Mapping[str, object], line: int, sampled: Sequence[int]) -> Fix | None:
+    """Return the advice to scan for a line of such a loop that no X-ray saw, None for any other. ``sampled``: the lines at which the
+    program was seen in that function; ``source``: the texts of lines of its file.
+    """
+    noted = loop_around(source, line)
+    loop = noted or _rounds_of(source, sampled)
+    paste = None if loop is None else scanned(loop.header, loop.body)
+    if paste is None:
+        return None
+    condition = f"{_CONDITION} {_AS_MANY_DIMENSIONS}" + ("" if noted is not None else f" {_FROM_THE_LAST}")
+    return _SCAN.but(paste=paste, condition=condition) if paste else _SCAN
+
+
+def _rounds_of(source: Mapping[str, object], sampled: Sequence[int]) -> LoopText | None:
+    """Return a loop of which only lines of the body are known, with the head that they speak for; None where they do not.
+
+    A round that reads what belongs to the next number goes from the last to the first. So many rounds run as what they write has elements.
+    """
+    numbers = sorted(sampled)
+    body = [str(source.get(str(number)) or "") for number in numbers]
+    try:
+        statements = ast.parse(textwrap.dedent("\n".join(body))).body
+    except SyntaxError:
+        return None
+    pieces = [each for statement in statements for each in ast.walk(statement) if isinstance(each, ast.Subscript)]
+    named = {name for each in pieces for name in names_in(each.slice)}
+    stored = [each for each in pieces if isinstance(each.ctx, ast.Store) and isinstance(each.slice, ast.Name)]
+    moved = [each.slice for each in pieces if isinstance(each.slice, ast.BinOp)]
+    if len(named) != 1 or len(statements) != len(numbers) or numbers[-1] - numbers[0] != len(numbers) - 1:
+        return None
+    if not stored or not moved or not all(isinstance(each.op, ast.Add) for each in moved):
+        return None
+    header = f"for {next(iter(named))} in reversed(range(len({ast.unparse(stored[0].value)}))):"
+    return LoopText(header, tuple(body))
+
+
 #: What is said about a loop whatever it does.
 _OF_ANY_LOOP = (*IN_ONE, PREALLOCATED)
 
 
 _CONDITION = "Sums are made in another order: the last digits differ."
+#: Where no X-ray saw what the elements are of.
+_AS_MANY_DIMENSIONS = "What is taken by the round's number has as many dimensions each."
+#: Where the head of the loop was not noted.
+_FROM_THE_LAST = "For a loop from the last element to the first, over all of them: its head was not recorded."
 
 
 def _alike(case: Case) -> bool:

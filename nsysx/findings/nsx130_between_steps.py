@@ -7,7 +7,9 @@ What it means
     the same weights, a part for each takes about 1/n of the time, and one reduction puts the sums together.
     With gradients enabled DDP's wrapper sends its buffers in each call of an evaluation; under torch.no_grad() in the first one alone.
     What all of them compute alike for the steps (an index, features, labels of a teacher) is made in parts and gathered. A rollout is no
-    evaluation: the steps train on what it makes, so that it can be made faster, not rarer.
+    evaluation: the steps train on what it makes, so that it can be made faster, not rarer. A network that is called once on what the
+    steps train on evaluates nothing, either. Where a loop launches a few short kernels again and again there, as advantages that are
+    computed step by step do, what it takes goes with the loop.
 
 In the trace
     Time between the end of a step and the beginning of the next, with launches or without, that belongs to no step.
@@ -54,6 +56,7 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._found import Found
 from nsysx.findings._long_step_lines import line_of_long_steps
+from nsysx.findings._loops_between import PASS, evaluates_between, launch_loop, reads_in_rounds
 from nsysx.findings._made_between import rollout_of
 from nsysx.findings._measured_loop import measured_loop
 from nsysx.findings._passes_over_batches import made_between_steps
@@ -88,8 +91,11 @@ def check(case: Case) -> list[Finding]:
     seen = covered.parts.get(EVALUATION, 0), covered.parts.get(BETWEEN, 0)
     forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
     evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
-    restarted = None if evaluates else _new_workers.started_anew(case, fewest=2)
-    line = line_of_long_steps(case) if restarted is None else None
+    line = line_of_long_steps(case)
+    passes = evaluates and not evaluates_between(case, recorded, line)
+    evaluates = evaluates and not passes
+    restarted = None if evaluates or passes else _new_workers.started_anew(case, fewest=2)
+    line = line if restarted is None else None
     named = line is not None and line.evaluates
     acts = _rounds(case, recorded) if evaluates and not named else 0
     made = not acts and (evaluates or named) and made_between_steps(settings_of(case.profile))
@@ -100,7 +106,9 @@ def check(case: Case) -> list[Finding]:
     same = same_evaluation(case) if (evaluates or forwards) and not (rounds or made or rollout) else None
     shared = same is not None and same.made and not named
     evaluates = evaluates and not shared
-    code = "other code" if line is None or line.enters else line.function
+    plain = not (evaluates or rounds or made or rollout or shared or restarted)
+    loop = launch_loop(case, recorded, line) if plain else None
+    code = line.function if line is not None and not line.enters else PASS if passes else "other code"
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
     what = f"a loop of {rounds} calls of a network" if rounds else "a rollout" if made or rollout else what
     what = "what every rank computes alike" if shared else what
@@ -116,11 +124,13 @@ def check(case: Case) -> list[Finding]:
     worth = Saving(None, f"up to {_loop_worth.in_words(real, between)}")
     near = (
         "a loop between steps"
-        if rounds
+        if rounds or loop
         else "a rollout between steps"
         if made or rollout
         else "evaluation between steps"
         if evaluates
+        else f"{PASS} between steps"
+        if code == PASS
         else "between steps"
         if restarted is None
         else "where an epoch begins"
@@ -132,12 +142,13 @@ def check(case: Case) -> list[Finding]:
     if restarted is not None:
         evidence.append({"set_in_program": "persistent_workers=False"})
     evidence += _evidence(recorded)
-    kept = _copied_out(recorded)
+    reads_often = line is not None and not evaluates and reads_in_rounds(recorded)
+    kept = 0 if reads_often else _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _new_workers.kept(restarted)
     where: dict[str, object] = {"near": near}
     if line is not None:
         where |= line.where
-        fix = line.fix("evaluated-rarely" if evaluates else "beside-the-loop")
+        fix = line.fix("evaluated-rarely" if evaluates else "beside-the-loop", reads=reads_often)
     # The line that makes the loader takes the option: the loop over it only shows when.
     if restarted is not None and not kept:
         where |= file_and_line(restarted["made"])
@@ -156,6 +167,14 @@ def check(case: Case) -> list[Finding]:
             None, f"up to {_loop_worth.in_words(real, least)}" if rollout.waits_for_launches(between) else _WORKS
         )
         evidence[0] = {**evidence[0], **(_loop_worth.of_loop(real, least) or {})}
+    elif loop is not None:
+        goes = loop.saved_ns(between)
+        takes = f"takes {units.duration(goes.most_ns)} per step, {units.share(goes.most_ns, real.loop_ns)} of the loop"
+        title = f"Between steps {what} {takes}: {units.count(loop.launches)} launches each time"
+        detail += f" {loop.sentence()}"
+        worth = Saving(None, _loop_worth.in_words(real, goes.likely_ns, (goes.least_ns, goes.most_ns)))
+        fix, of_loop = loop.fix, _loop_worth.of_loop(real, goes.likely_ns) or {}
+        evidence[0] = {**evidence[0], **of_loop, "between_ns": goes.most_ns, "looped_launches": loop.launches}
     elif same is not None and (evaluates or shared):
         detail += f" {same.sentence()}"
         share = seen[0] / sum(seen) if seen[0] else 1.0

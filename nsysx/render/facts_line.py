@@ -57,11 +57,8 @@ def _covered(summary: Summary) -> list[str]:
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
     told = subject.about_loop(summary)
-    near = (
-        str(told.where.get("near"))
-        if told is not None and "rollout" in str(told.where.get("near"))
-        else coverage.EVALUATION
-    )
+    near = "" if told is None else str(told.where.get("near"))
+    near = near if near.startswith("a ") else coverage.EVALUATION
     names = {coverage.EVALUATION: near}  # what a network does between steps need be no evaluation
     much = [(ns, what) for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
     # Steps that are not steady are counted in this line: the first, the last and those that carry marks, say nothing of the program.

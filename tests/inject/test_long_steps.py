@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,3 +149,21 @@ def test_nothing_is_looked_at_after_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(200):
         evaluation()
     assert looked.noted("evaluation") == []
+
+
+@pytest.mark.parametrize(("usual", "lines"), [(False, ["2", "3", "4"]), (True, ["3"])])
+def test_the_loop_that_a_long_step_is_at_is_kept_with_its_head(usual: bool, lines: list[str], tmp_path: Path) -> None:
+    """Lines that run so shortly that no look falls on them belong to it, too; usual lines are in the loop of the steps."""
+    file = tmp_path / "job.py"
+    file.write_text("def returns(rows):\n    for t in rows:\n        look()\n        out = t\n    return out\n")
+    os.utime(file, (0, 0))
+    sources = Sources(SimpleNamespace(__file__="/nowhere/torch/__init__.py"), {"NSYSX_SOURCE": str(tmp_path)})
+    looks = LongSteps(SimpleNamespace(begun=(0, 0)), sources)  # type: ignore[arg-type]
+    if usual:
+        sources.seen(str(file), 3, False)
+    names: dict[str, Any] = {"look": lambda: looks._note(sys._getframe(1))}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    names["returns"]([1])
+    looks._steps = 1
+    assert looks.record() is not None
+    assert list(sources.texts()[str(file)]) == lines

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from nsysx_probe import statements
-from nsysx_probe.statements import in_one_line, without_comment
+from nsysx_probe.statements import in_one_line, of_loop, without_comment
 
 from nsysx.findings._line_remedies import Seen, fix_of
 
@@ -127,3 +127,31 @@ def test_a_call_with_its_arguments_below_has_the_advice_of_one_in_a_line(program
 )
 def test_comments_are_no_code(line: str, code: str) -> None:
     assert without_comment(line) == code
+
+
+LOOPED = """
+for batch in batches:
+    first = batch[0]
+    for t in reversed(range(steps)):
+        # from the end
+        last = (
+            gains[t] + last
+        )
+        if t:
+            out[t] = last
+    used(out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "lines"), [(6, [4, 6, 9, 10]), (7, [4, 6, 9, 10]), (10, [4, 6, 9, 10]), (3, [2, 3, 4, 6, 9, 10, 11])]
+)
+def test_the_innermost_loop_around_a_line_is_its_head_and_its_statements(number: int, lines: list[int]) -> None:
+    assert of_loop(LOOPED.split("\n"), number) == lines
+
+
+@pytest.mark.parametrize(("program", "number"), [(LOOPED, 2), ("x = 1", 1), ("for x in (:\n    y", 2)])
+def test_a_line_outside_of_all_loops_has_none(program: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_loop(program.split("\n"), number) == []
+    monkeypatch.setattr(statements, "MOST_PARSED_LETTERS", 10)
+    assert of_loop(LOOPED.split("\n"), 6) == []

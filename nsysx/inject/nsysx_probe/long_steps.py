@@ -72,6 +72,9 @@ class LongSteps:
         if not self._steps:
             return None
         most = sorted(self._places.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
+        for (path, number, _), _ in most[:1]:
+            if not self._usual[path, number]:  # what its rounds compute is told by all of their lines
+                self._sources.ask_loop(path, number)
         places = [[*line, samples, self._usual[line[:2]]] for line, samples in most]
         entries = sorted(self._entries.items(), key=lambda item: -item[1])[:MOST_LONG_STEP_PLACES]
         return {

@@ -328,8 +328,8 @@ LONGEST_VARIABLE = 100
 # ---- sources --------------------------------------------------------------------------------------------------------
 #: Lines whose text is kept, and how much of each.
 MOST_SOURCE_LINES, MOST_SOURCE_LETTERS = 2_000, 200
-#: Lines that may take a rank's share, of all files. Chosen: a program has a few.
-MOST_RANK_LINES = 100
+#: Lines that may take a rank's share, of all files, and those of a loop that a long step is at. Chosen: a program has a few.
+MOST_RANK_LINES, MOST_LOOP_LINES = 100, 100
 #: No more of a file is read (bytes).
 MOST_SOURCE_BYTES = 8_000_000
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from .probe_bounds import MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
+from .probe_bounds import MOST_LOOP_LINES, MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
 from .rank_orders import RankOrder, rank_orders
-from .statements import in_one_line, without_comment
+from .statements import in_one_line, of_loop, without_comment
 
 #: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
@@ -136,6 +136,13 @@ class Sources:
         file, _, line = noted.rpartition(":")
         if line.isdigit() and self.kind_of_file(file) == "user":
             self._asked.setdefault(file, set()).add(int(line))
+
+    def ask_loop(self, path: str, number: int) -> None:
+        """Keep the texts of the innermost loop around a line, too: its head, and lines of it that run so shortly that none was seen."""
+        if self._keeps_text and self.kind_of_file(path) == "user":
+            numbers = of_loop(self._texts(path), number)[:MOST_LOOP_LINES]
+            if numbers:
+                self._asked.setdefault(path, set()).update(numbers)
 
     def texts(self) -> dict[str, dict[str, str]]:
         """Return the text of each line that had a range or is asked for, by file and number; those of the user's own files come first.

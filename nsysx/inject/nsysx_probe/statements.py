@@ -44,6 +44,22 @@ def in_one_line(lines: list[str], numbers: Collection[int]) -> dict[int, str]:
         return {}
 
 
+def of_loop(lines: list[str], number: int) -> list[int]:
+    """Return the numbers of the lines on which the innermost loop around a line, and the statements in it, begin; none without a loop."""
+    if sum(map(len, lines)) > MOST_PARSED_LETTERS:
+        return []
+    try:
+        nodes = [*ast.walk(ast.parse("\n".join(lines)))]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    around = [n for n in nodes if isinstance(n, (ast.For, ast.While)) and n.lineno < number <= (n.end_lineno or 0)]
+    if not around:
+        return []
+    innermost = max(around, key=lambda loop: loop.lineno)
+    inside = (node for each in innermost.body for node in ast.walk(each) if isinstance(node, ast.stmt))
+    return [innermost.lineno, *sorted({node.lineno for node in inside})]
+
+
 def without_comment(line: str) -> str:
     """Return a line without what stands behind ``#``: it is no code, and may name any."""
     if "#" not in line:
