@@ -4,9 +4,12 @@ What it means
     Tensor cores want images with the channels last (NHWC); PyTorch puts them first (NCHW). To run such a convolution on
     tensor cores, cuDNN converts its input before and its output after, every time. With model and input in channels_last
     the data stays as the kernels want it. The saving shown is the time of the conversions, an upper bound.
+    A program in channels_last may lose that order at a line: torch.cat of five dimensions, a view that has to be copied, a product.
+    Each convolution behind it then copies its input back, and once more for its gradient: that line is told.
 
 In the trace
-    nchwToNhwcKernel before and nhwcToNchwKernel after convolution kernels; tensorTransformGeneric.
+    nchwToNhwcKernel before and nhwcToNchwKernel after convolution kernels; tensorTransformGeneric. A copy within a convolution
+    of channels_last.
 
 Bad
     model = Net().cuda(); y = model(images)
@@ -27,6 +30,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.findings import _lost_layouts
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._converted_inputs import call_of_network
 from nsysx.findings._found import Found
@@ -70,11 +74,12 @@ def _one_dimensional(case: Case, conversions: pl.DataFrame) -> bool:
 
 
 def check(case: Case) -> list[Finding]:
-    """Return one finding where layout conversions take 1 % of the step or more."""
+    """Return one finding where layout conversions take 1 % of the step or more, and one for each line that loses channels_last."""
+    lost = _lost_layouts.findings_of(case, RULE)
     conversions = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
     taken = case.per_step(int(conversions["ns"].sum()))
     if not case.notable(taken):
-        return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
+        return lost or case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
     norms = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _PLANES), dtype=pl.Boolean))
     edits: list[Edit] = [RemoveOps(ops_of(conversions))]
     if norms.height:
@@ -100,6 +105,7 @@ def check(case: Case) -> list[Finding]:
     slow = " and slow normalization in NCHW" if norms.height else ""
     title = f"Conversions between memory layouts{slow} take {units.duration(cost)}"
     return [
+        *lost,
         Found(
             RULE,
             title,
@@ -109,5 +115,5 @@ def check(case: Case) -> list[Finding]:
             fix=fix,
             where=where,
             takes=Takes(ops_of(conversions) | ops_of(norms)),
-        ).as_finding(case)
+        ).as_finding(case),
     ]

@@ -22,6 +22,9 @@ PRODUCTS_AT_MOST_TIMES = 4.0
 #: A kernel that normalizes rows, or applies a function, takes at most so many times what its reads and writes need, its gradient included:
 #: torch's layer_norm reaches 0.4 to 0.9 of the bandwidth.
 ONE_PASS_AT_MOST_TIMES = 2.5
+#: Elementwise kernels on tensors of one order take so many times what their reads and writes need. Chosen: vectorized additions of torch
+#: reach 0.9 of the bandwidth, joins of parts of a tensor about half of it.
+IN_ORDER_TIMES = 2.0
 #: Sums of rows that become shorter take at most so many times what their width leaves: a row is then read less well. A sparse product
 #: (H200, 10 million edges) took 4,747 us with 512 numbers in a row, 834 us with 64: 1.4 times an eighth.
 SHORTER_ROWS_AT_MOST_TIMES = 2.0

@@ -116,6 +116,16 @@ CHANGES = (
 )  # fmt: skip
 UNTRIED = (
     Remedy(
+        "channels-last-kept",
+        "Keep the order of channels_last through this line: turn the channels last (a view), do the work on the last dimensions, and turn "
+        "them back (a view)",
+        "x = x.permute(0, 2, 3, 1)  # N H W C: a view of channels_last, without a copy\n"
+        "x = work(x)  # what this line does, with the channels as the last dimension\n"
+        "x = x.permute(0, 3, 1, 2)  # N C H W in channels_last, without a copy",
+        "The numbers stay the same: only their order in memory differs.",
+        untried="what this line computes, the program says",
+    ),
+    Remedy(
         "order-streams",
         "Remove this synchronize: no value is read after it; to order work of two streams, stream.wait_stream(other) or "
         "stream.wait_event(event) does not hold Python", untried="which streams wait for which, the program says",
