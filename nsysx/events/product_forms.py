@@ -210,9 +210,10 @@ class _Forms(MatrixProducts):
             if reader is None or not _BACK.match(flow.names[reader[0]]):
                 continue
             size = self.sizes[row][0]
+            whole = self.results.get(flow.number[row], size)[-1]  # longer than what it is given where that is padded
             yield ProductForm(
                 "transform", frozenset({*gone, *reader[1], reader[0]}), row, operations=0,
-                numbers=2 * (len(gone) + 1) * math.prod(size), before=_in_words(size), after=f"{size[-1] // 2 + 1} columns",
+                numbers=2 * (len(gone) + 1) * math.prod(size), before=_in_words(size), after=f"{whole // 2 + 1} of {whole} columns",
             )  # fmt: skip
 
     def _summed(self, row: int, *, squared: bool) -> frozenset[int] | None:

@@ -17,7 +17,7 @@ from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
 from nsysx.events.routing_masks import routed_products
 from nsysx.events.trained_operators import trained_of
-from nsysx.findings import _routed_pastes
+from nsysx.findings import _routed_pastes, _transform_pastes
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
@@ -190,6 +190,9 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
     ``places``: of each form; ``left_out``: what is said of the lines that make masks.
     """
     fix, source = Fix.by_name(remedy), texts(case.profile)
+    if forms[0].kind == "transform":
+        paste = _transform_pastes.halved(_statements(case, forms, places))
+        return fix.but(paste=paste or None)
     if forms[0].kind != "routed":
         return fix
     lines = [
@@ -200,6 +203,21 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
         return fix.but(text=_BY_NUMBER, paste=paste, condition=f"{_NUMBERED}{left_out}")
     grouped = forms[0].before.count(" x ") > 2
     return fix.but(paste=paste, condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}{left_out}")
+
+
+def _statements(case: Case, forms: Sequence[ProductForm], places: Mapping[int, Row]) -> dict[int, str]:
+    """Return the lines (number -> text) of the first form's file in which operators of the forms are."""
+    flow, code, source = flow_of(case.profile), case.profile.code(), texts(case.profile)
+    where, statements = places[forms[0].at], dict[int, str]()
+    for row in (
+        sorted(frozenset().union(*(form.rows for form in forms))) if flow is not None and code is not None else ()
+    ):
+        assert flow is not None
+        assert code is not None
+        each = place_of_operator(code, flow, flow.start_ns[[row]])
+        if each and where and each["file"] == where["file"]:
+            statements[int(each["line"])] = text_of(source, each["file"], each["line"]) or ""
+    return statements
 
 
 #: What masks of several groups of tokens need besides; and what is said of masks of rows and numbers alone.
