@@ -31,11 +31,17 @@ from nsysx.findings._flow_work import in_short, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._rates_in_halves import ITS_OWN, ProductsOfFlow, forward_ns, left_at_own_rates, multiplying
+from nsysx.findings._region_pastes import narrowed
 from nsysx.findings._solvers import in_solvers
-from nsysx.findings._work_bounds import FP32_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, TF32_IN_HALVES_LEFT
+from nsysx.findings._work_bounds import (
+    CASTS_IN_HALVES_LEFT,
+    FP32_IN_HALVES_LEFT,
+    OTHERS_IN_HALVES_LEFT,
+    TF32_IN_HALVES_LEFT,
+)
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import ScaleOps
+from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 from nsysx.roofline.element_types import types_of
 
 _ENTERS = re.compile(r"\bautocast\(")
@@ -49,16 +55,18 @@ _PRODUCTS = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|linear|matmul|einsum|conv\
 
 
 class _Work(NamedTuple):
-    """GPU ops of a region: products with TF32 and without tensor cores, other kernels of float32, long messages; the products' time
-    in a step (ns) and the line that makes most of it, "" where that is not known.
+    """GPU ops of a region: products with TF32 and without tensor cores, other kernels of float32, long messages, conversions; the products'
+    time in a step (ns), the line that makes most of it, "" where that is not known, and all that do.
     """
 
     tf32: frozenset[int]
     fp32: frozenset[int]
     others: frozenset[int]
     messages: frozenset[int]
+    casts: frozenset[int]
     products_ns: int
     line: str
+    lines: frozenset[int]
 
     @property
     def products(self) -> frozenset[int]:
@@ -175,6 +183,7 @@ def _work(case: Case, code: CodeLines, flow: OperatorFlow, region: Region, setti
     named = kernels["name"].cast(pl.String).to_list()
     floats = [types.size == 4 and not types.casts for types in map(types_of, named)]
     others = kernels.filter(pl.Series(floats, dtype=pl.Boolean) & formats.is_null() & (kernels["family"] != "gemm"))
+    casts = [types.casts and "copy_kernel" in name for types, name in zip(map(types_of, named), named, strict=True)]
     # What a wrapper gathers for the modules in the region has the type of its own policy.
     sent = ops.clear() if sharded(settings) else ops.filter(comm & (ops["ns"] >= LONG_MESSAGE_NS))
     return _Work(
@@ -182,8 +191,10 @@ def _work(case: Case, code: CodeLines, flow: OperatorFlow, region: Region, setti
         ops_of(wide) - ops_of(tf32),
         ops_of(others),
         ops_of(sent),
+        ops_of(kernels.filter(pl.Series(casts, dtype=pl.Boolean))),
         case.per_step(int(wide["ns"].sum())),
         in_short(code.where_most(_rows(wide), wide["ns"].to_numpy())),
+        frozenset(int(code.places.row(row)[1] or 0) for row in set(_rows(wide).tolist()) - {-1}),
     )
 
 
@@ -199,14 +210,17 @@ def _worth(case: Case, flow: OperatorFlow, work: _Work) -> Saving:
     halves = forward_ns(kernels.filter(pl.col("format").is_in(HALVES)))
     left = left_at_own_rates(case, ProductsOfFlow(flow), wide, halves)
 
-    def edits(which: int) -> list[ScaleOps]:
+    def edits(which: int) -> list[Edit]:
         factors = (
             (work.tf32, (left or TF32_IN_HALVES_LEFT)[which]),
             (work.fp32, (left or FP32_IN_HALVES_LEFT)[which]),
             (work.others, OTHERS_IN_HALVES_LEFT[which]),
             (work.messages, HALF_OF_BYTES_LEFT),
+            (work.casts, CASTS_IN_HALVES_LEFT[which]),
         )
-        return [ScaleOps(ops, left, less_work=True) for ops, left in factors if ops and left < 1]
+        return [
+            ScaleOps(ops, left, less_work=True) if left else RemoveOps(ops) for ops, left in factors if ops and left < 1
+        ]
 
     parts = (StepPart.WORK, StepPart.COMM) if work.messages else (StepPart.WORK,)
     rates = ITS_OWN if left else "the rates of tensor cores"
@@ -222,7 +236,7 @@ def _finding(
     worth: Saving,
     settings: RecordedSettings,
 ) -> Finding:
-    taken = case.timed_ops(case.ops["op"].is_in(list(work.others | work.messages)), "op")
+    taken = case.timed_ops(case.ops["op"].is_in(list(work.others | work.messages | work.casts)), "op")
     whole = work.products_ns + case.per_step(int(taken["ns"].sum()))
     multiplies, off = work.line, in_short(region[1].where)
     title = f"{multiplies or off} multiplies in float32 for {units.duration(work.products_ns)}: {off} {_how(region[0])}"
@@ -231,17 +245,38 @@ def _finding(
         f"The rest of the step multiplies in 16 bits. Products in this region take {units.duration(work.products_ns)} {case.per} "
         f"({case.share(work.products_ns)}); other kernels of float32 in it move twice the bytes of 16 bits{besides}."
     )
-    ops = work.products | work.others | work.messages
+    ops = work.products | work.others | work.messages | work.casts
     return Found(
         rule,
         title,
         detail,
         worth=worth,
         cost_ns=whole,
-        fix=Fix.by_name(in_its_halves(_remedy(region[0]), settings)),
+        fix=_fix(case, region, work, settings),
         where=region[1].where,
         takes=Takes(ops),
     ).as_finding(case)
+
+
+def _fix(case: Case, region: tuple[AutocastEntry | None, Region], work: _Work, settings: RecordedSettings) -> Fix:
+    """Return the remedy, in the region's own statements where these are plain."""
+    entry, where = region[0], region[1].where
+    fix = Fix.by_name(in_its_halves(_remedy(entry), settings))
+    if not where or (entry is not None and (entry.function or entry.around)):
+        return fix
+    noted = texts(case.profile).get(where["file"], {})
+    source = {int(line): text for line, text in noted.items() if isinstance(text, str) and str(line).isdigit()}
+    paste = narrowed(source, int(where["line"]), work.lines)
+    if paste is None:
+        return fix
+    return fix.but(text=_LEFT_OUT if paste.left_out else None, paste=paste.code)
+
+
+#: What is said of a region that nothing in it needs.
+_LEFT_OUT = (
+    "Leave this region out, and its casts to float32: under the autocast around it these products have 16 bits, which tensor cores add up "
+    "in float32"
+)
 
 
 def _how(entry: AutocastEntry | None) -> str:

@@ -24,8 +24,9 @@ BF16_CORES_TIMES = 15
 #: What is left of the time of products in 16 bits: most, likely, least. Tensor cores do twice as many as with TF32 (A100: 312 of 156
 #: TFLOPS, H100: 989 of 495; data sheets), under load at lower clocks; 15 times as many as FP32 without them, where memory does not limit.
 TF32_IN_HALVES_LEFT, FP32_IN_HALVES_LEFT = (0.7, 0.6, 0.5), (0.5, 0.2, 1 / 15)
-#: Of other kernels half of the bytes is left at best; some stay float32, and conversions come besides. Chosen: of a quarter it is likely.
-OTHERS_IN_HALVES_LEFT = (1.0, 0.75, 0.5)
+#: Of other kernels half of the bytes is left at best; some stay float32, and conversions come besides: of a quarter it is likely. Those in
+#: the region go where it needs no float32. Chosen.
+OTHERS_IN_HALVES_LEFT, CASTS_IN_HALVES_LEFT = (1.0, 0.75, 0.5), (1.0, 0.5, 0.0)
 # ---- _outside_autocast ------------------------------------------------------------------------------------------
 #: Products of 16 bits are like one of float32 within these times its operations; a rate is known if no more than the share of the time of
 #: those of float32 has none like it. What is left at that rate, conversions included, may be so many times as much. Chosen.
@@ -378,7 +379,6 @@ TRIPLES_LEFT = 0.12
 # ---- _own_jacobians ---------------------------------------------------------------------------------------------
 #: Fewer passes of one line over one graph are no Jacobian of a batch. Chosen.
 FEWEST_OWN_PASSES = 8
-
 # ---- _cached_rows -----------------------------------------------------------------------------------------------
 #: Tables in host memory may fit where this share of the card is free at the peak: they are as large as that at most for certain. Chosen.
 FREE_FOR_TABLES_SHARE = 0.3
