@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import polars as pl
@@ -25,6 +26,7 @@ from nsysx.findings._flow_work import in_short, left_of_new, place_of_operator, 
 from nsysx.findings._found import Found
 from nsysx.findings._grown_pastes import AT_END, CALLED, IN_PLACE, RING, STATIC, WITH_GRADIENTS, WRITTEN, fix_of, slides
 from nsysx.findings._once import Takes
+from nsysx.findings._ring_pastes import ring
 from nsysx.findings._work_bounds import MOST_LINES_NAMED, ROWS_WRITTEN_NS
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
@@ -128,6 +130,9 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
     cost = case.per_step(taken)
     where = group.places[0] if group.places else {}
     text = text_of(texts(case.profile), where.get("file"), where.get("line"))
+    fix = fix_of(group.remedy, group.tensors, group.places, text or "")
+    if group.remedy == RING and where:
+        fix = ring(fix, partial(text_of, texts(case.profile), where["file"]), int(where["line"]))
     again = 1 - float(new.sum()) / max(taken, 1)
     lines = sorted(set(map(in_short, group.places)))
     there = f"{in_short(where)}: " if where else ""
@@ -144,7 +149,7 @@ def _found(case: Case, rule: Rule, group: _GrownLines, work: pl.DataFrame) -> Fi
     )
     return Found(
         rule, title, detail, worth=worth, cost_ns=cost, where=where or None,
-        fix=fix_of(group.remedy, group.tensors, group.places, text or ""), takes=Takes(ops_of(cats)),
+        fix=fix, takes=Takes(ops_of(cats)),
     ).as_finding(case)  # fmt: skip
 
 
