@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nsysx.findings import _segments_in_text
+from nsysx.findings import _fill_pastes, _segments_in_text
 from nsysx.findings._case import Fix
 
 _FLOAT32 = re.compile(r"float(32)?\b")
@@ -19,6 +19,9 @@ def in_names_of_line(source: Mapping[str, Any], file: str | None, line: int | No
     if [way.name for way in fix.ways] == ["converted-on-gpu"]:
         text = source.get(file or "", {}).get(str(line))
         paste = converted_later(text) if isinstance(text, str) else ""
+        return fix.but(paste=paste) if paste else fix
+    if [way.name for way in fix.ways] == ["filled-by-mask"] and line is not None:
+        paste = _fill_pastes.masked(source.get(file or "", {}), line)
         return fix.but(paste=paste) if paste else fix
     return _segments_in_text.in_names_of_line(source, file, line, fix)
 
