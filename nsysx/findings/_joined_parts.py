@@ -145,10 +145,16 @@ def pasted(profile: Profile, flow: OperatorFlow, code: CodeLines, joined: Joined
         return None
     named, rest = layer
     fewest = min(range(len(given)), key=lambda n: joined.parts[n].rows)
-    summands = []
+    summands, handed, remarks = list[str](), list[str](), list[str]()
     for n, (part, each) in enumerate(zip(joined.parts, given, strict=True)):
         weights = f"w{n}, {named}.bias" if n == fewest and joined.with_bias else f"w{n}"
         summand = _summand(source, flow, code, part, each, weights)
+        if (
+            summand is None and part.copying is not None and isinstance(each, ast.Name)
+        ):  # another function copies, and hands on
+            summand = each.id
+            handed.append(each.id)
+            remarks.append(_copied_before(source, flow, code, part, each.id, weights))
         if summand is None:
             return None
         summands.append(summand)
@@ -161,7 +167,22 @@ def pasted(profile: Profile, flow: OperatorFlow, code: CodeLines, joined: Joined
     before, behind = text[: call.col_offset], text[call.end_col_offset :]
     alone = (not behind and re.search(r"(=|return)\s*$", before)) or (before.endswith("(") and behind.startswith(")"))
     whole = f"{rest}({whole})" if rest else whole if alone else f"({whole})"
-    return f"{names} = {split}\n{before}{whole}{behind}"
+    if handed:
+        split += f"  # before {' and '.join(handed)} are copied"
+    return "\n".join((f"{names} = {split}", f"{before}{whole}{behind}", *remarks))
+
+
+def _copied_before(
+    source: Mapping[str, Any], flow: OperatorFlow, code: CodeLines, part: JoinedPart, name: str, weights: str
+) -> str:
+    """Return what a name stands for once the layer of its part is in front of the copying, which another function does."""
+    row = part.copying if part.copying is not None else 0
+    where, text = place_of_operator(code, flow, flow.start_ns[[row]]), _line_of(source, flow, code, row)
+    there = f"line {where['line']}" if where else "the copying"
+    copied = _copied_pastes.copied_whole(text.removeprefix("return "), flow.names[row].removeprefix("aten::"))
+    if copied is not None:
+        return f"# {name}: {copied.with_rows(f'F.linear({copied.rows}, {weights})')}  ({there})"
+    return f"# {name}: copies of F.linear(rows, {weights}); rows: what {there} copies now{f' ({text})' if text else ''}"
 
 
 def _line_of(source: Mapping[str, Any], flow: OperatorFlow, code: CodeLines, row: int) -> str:

@@ -90,6 +90,43 @@ PASTES = {
 }  # fmt: skip
 
 
+def lifted(self: Net) -> Tensor:
+    h = self.enc(STATES)
+
+    def lift(index: Tensor) -> Tensor:
+        return h.index_select(0, index)
+
+    def message(to: Tensor, of: Tensor, given: Tensor) -> Tensor:
+        return self.edge(torch.cat([to, of, given], -1))
+
+    return torch.zeros(NODES, WIDE).index_add(0, DST, message(lift(DST), lift(SRC), OF_EDGES))
+
+
+def handed_on(self: Net) -> Tensor:
+    h = self.enc(STATES)
+
+    def message(to: Tensor, of: Tensor) -> Tensor:
+        return self.both(torch.cat([to, of], -1)).relu()
+
+    return torch.zeros(NODES, WIDE).index_add(0, DST, message(h[DST], h[SRC]))
+
+
+HANDED = {
+    lifted: [
+        "w0, w1, w2 = self.edge[0].weight.split([16, 16, 8], 1)  # before to and of are copied",
+        "return self.edge[1:](to + of + F.linear(given, w2))",
+        "# to: F.linear(h, w0, self.edge[0].bias).index_select(0, index)",
+        "# of: F.linear(h, w1).index_select(0, index)",
+    ],
+    handed_on: [
+        "w0, w1 = self.both.weight.split([16, 16], 1)  # before to and of are copied",
+        "return (to + of).relu()",
+        "# to: copies of F.linear(rows, w0, self.both.bias); rows: what",
+        "# of: copies of F.linear(rows, w1); rows: what",
+    ],
+}
+
+
 def read_twice(self: Net) -> Tensor:
     e = self.enc(X).unsqueeze(2).expand(-1, -1, LABELS, -1)
     p = self.pred(Y).unsqueeze(1).expand(-1, FRAMES, -1, -1)
@@ -151,6 +188,20 @@ def test_each_part_gets_a_layer_of_its_own(body: Any, tmp_path: Path, monkeypatc
     assert len(results[0]) == len(results[1]) > 2
     for now, then in zip(*results, strict=True):
         torch.testing.assert_close(now, then, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("body", HANDED, ids=lambda body: body.__name__)
+def test_copies_that_another_function_makes_are_said_beside_the_line(
+    body: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_joined_parts, "SUMMED_PARTS_PASSES", (0, 0))
+    monkeypatch.setattr(_joined_parts, "FEW_ROWS_NS", 0)
+    monkeypatch.setattr(_joined_parts, "REPORTED_SHARE", 0.001)
+    (finding,) = found(body, tmp_path)
+    assert "torch.cat([to, of" in linecache.getline(__file__, finding.where["line"])
+    lines = finding.paste.splitlines()
+    assert lines[:2] == HANDED[body][:2]
+    assert all(line.startswith(begin) for line, begin in zip(lines, HANDED[body], strict=True))
 
 
 @pytest.mark.parametrize(
