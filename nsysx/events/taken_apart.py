@@ -50,13 +50,14 @@ class TakenTensor(NamedTuple):
     """A tensor of an X-ray step of which pieces are taken: its size, those of the pieces (in the order in which they are taken), and how.
 
     ``by``: "select", "slice", "index", or "again", where all pieces are taken for each that is read. ``numbers``: of each piece that of
-    its node of autograd.
+    its node of autograd. ``inner``: how one piece of each piece is taken at once, as by x[:, i, j]; "" where none is.
     """
 
     by: str
     size: Size
     pieces: tuple[Size, ...]
     numbers: tuple[int, ...]
+    inner: str = ""
 
     @property
     def covered(self) -> float:
@@ -147,13 +148,16 @@ def _with_like(profile: Profile, tensor: I64, work: I64, open_ones: Flags) -> tu
 
 @dataclass
 class _Piece:
-    """A node that makes a gradient of a whole: its row, its number, how the piece was taken, its size, and that of the whole."""
+    """A node that makes a gradient of a whole: its row, its number, how the piece was taken, its size, that of the whole, and how the one
+    piece of it was taken that was read.
+    """
 
     row: int
     number: int
     by: str
     size: Size
     whole: Size = ()
+    inner: str = ""
 
 
 @dataclass
@@ -194,6 +198,7 @@ class _GradientSum:
             sizes[0] if sizes else self.added,
             tuple(piece.size for piece in pieces),
             tuple(piece.number for piece in pieces),
+            Counter(piece.inner for piece in pieces).most_common(1)[0][0],
         )
 
 
@@ -223,6 +228,7 @@ class _Backward:
                 match = _NODES.match(name)
                 piece = None if match is None else self._piece_at(row, match[1])
                 if piece is not None:
+                    piece.inner = next((each.by for each in handed[row].values()), "")
                     piece_of[row] = _GradientSum([piece])
                     every.append(piece_of[row])
             elif node in piece_of:

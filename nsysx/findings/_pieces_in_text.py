@@ -18,7 +18,8 @@ _SLICES = ("tensor_split", "hsplit", "vsplit", "dsplit")
 
 class PieceInText(NamedTuple):
     """An expression that takes a piece, from a column of the line to another: of what ("" for what has no name), in which dimension (None
-    where the text does not tell), how (as in ``TakenTensor``), and from where on.
+    where the text does not tell), how (as in ``TakenTensor``), and from where on. ``then``: the dimension and the number that are taken of
+    the piece at once, as by x[:, i, j].
     """
 
     whole: str
@@ -28,6 +29,7 @@ class PieceInText(NamedTuple):
     end: int
     start: str
     stepped: bool = False
+    then: tuple[int, str] | None = None
 
 
 def pieces_in(text: str) -> list[PieceInText] | None:
@@ -77,6 +79,9 @@ def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
         return
     each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     chosen = [i for i, index in enumerate(each) if not _is_whole(index)]
+    if (cell := _cell(node, each, chosen)) is not None:
+        yield cell
+        return
     whole = _name_of(node.value) if len(chosen) == 1 else ""
     exact = not any(isinstance(index, ast.Constant) and index.value in (None, ...) for index in each)
     for i in chosen:
@@ -94,6 +99,25 @@ def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
             first,
             stepped=isinstance(index, ast.Slice) and index.step is not None,
         )
+
+
+def _cell(node: ast.Subscript, each: list[ast.expr], chosen: list[int]) -> PieceInText | None:
+    """Return what an index takes by two names of numbers, None for another one: the first one's piece, and at once one of that."""
+    whole, made = _name_of(node.value), any(isinstance(index, ast.Constant) for index in each)
+    numbers = [each[i] for i in chosen]
+    if len(numbers) != 2 or not whole or made or not all(map(_is_number_of_loop, numbers)):
+        return None
+    first, second = chosen
+    begin, end, (start, of_piece) = node.col_offset, node.end_col_offset or 0, map(ast.unparse, numbers)
+    return PieceInText(whole, first, "select", begin, end, start, then=(second - 1, of_piece))
+
+
+def _is_number_of_loop(index: ast.expr) -> bool:
+    """Return whether an index is computed of names alone, such as a loop's i or i + 1."""
+    inner = index.operand if isinstance(index, ast.UnaryOp) else index
+    if isinstance(inner, ast.BinOp):
+        return _is_number_of_loop(inner.left) and isinstance(inner.right, (ast.Name, ast.Constant))
+    return isinstance(inner, ast.Name)
 
 
 def _is_whole(index: ast.expr) -> bool:

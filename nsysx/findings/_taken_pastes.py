@@ -59,7 +59,7 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     taken = [each for _, pieces in named for each in pieces]
     if not _have_form(form, lines, tensors, taken):
         return None
-    wholes = list(dict.fromkeys(each.whole for each in taken))
+    wholes = list(dict.fromkeys(each.whole for each in taken if form != PICKED or each.then is None))
     if form == PICKED:
         return _picked(fix, tensor, wholes)
     if not wholes:
@@ -69,7 +69,7 @@ def fix_of(form: str, lines: Sequence[PiecesOfLine], tensors: Sequence[TakenTens
     calls = {whole: _call(form, *first[whole]) for whole in wholes}
     alone = all(_is_number(each.start) for each in taken)  # q, k, v = qkv[0], qkv[1], qkv[2]
     once, inside = ("# once, before", "") if alone else ("# once, before the loop", "  # in it")
-    whole_calls = ", ".join(call if first[whole][0].by == AGAIN else f"{whole}.{call}" for whole, call in calls.items())
+    whole_calls = ", ".join(_of_whole(first[whole][0], call) for whole, call in calls.items())
     paste = [f"{', '.join(parts.values())} = {whole_calls}  {once}"]
     paste += [f"{_rewritten(form, line, pieces, parts)}{inside}" for line, pieces in named]
     why = fix.text.partition(": ")[2]
@@ -149,6 +149,14 @@ def _call(form: str, each: PieceInText, tensor: TakenTensor) -> str:
     return f"split({_split_sizes(tensor, d)}, {d})"
 
 
+def _of_whole(each: PieceInText, call: str) -> str:
+    """Return the expression that takes a tensor apart, and the pieces, where those are taken apart at once."""
+    if each.by == AGAIN:
+        return call
+    taken = f"{each.whole}.{call}"
+    return taken if each.then is None else f"[part.unbind({each.then[0]}) for part in {taken}]"
+
+
 def _windows(tensor: TakenTensor, d: int) -> str:
     return f"unfold({d}, {tensor.pieces[0][d]}, {_stride(tensor, d)}).movedim(-1, {d + 1}).unbind({d})"
 
@@ -171,7 +179,8 @@ def _rewritten(form: str, line: PiecesOfLine, pieces: Sequence[PieceInText], par
     """Return a line that reads the parts."""
     text = (line.text or "").partition("  #")[0].rstrip()
     for each in reversed(pieces):
-        text = f"{text[: each.begin]}{parts[each.whole]}[{_number(form, each, _fitting(line, each))}]{text[each.end :]}"
+        number = f"[{_number(form, each, _fitting(line, each))}]{f'[{each.then[1]}]' if each.then else ''}"
+        text = f"{text[: each.begin]}{parts[each.whole]}{number}{text[each.end :]}"
     return text
 
 
@@ -234,6 +243,8 @@ def _fitting_pieces(line: PiecesOfLine) -> list[PieceInText] | None:
     """Return the expressions of a line that may take the pieces; None where its text is not known whole."""
     pieces = pieces_in(line.text.partition("  #")[0].rstrip()) if line.text is not None else None
     by = "select" if line.tensors[0].by == "index" else line.tensors[0].by
+    if pieces and any(tensor.inner != "select" for tensor in line.tensors):  # one of the numbers is a tensor
+        pieces = [each if each.then is None else each._replace(whole="", dimension=None, then=None) for each in pieces]
     return pieces and [each for each in pieces if each.by == by and any(_fits(each, tensor) for tensor in line.tensors)]
 
 

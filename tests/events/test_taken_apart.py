@@ -95,6 +95,25 @@ def test_pieces_that_are_taken_one_by_one(
     assert all(each.pieces == (piece,) * count for each in found)
 
 
+@pytest.mark.parametrize(
+    ("pieces", "inner"),
+    [
+        (lambda x, n: x[:, n, 1], "select"),
+        (lambda x, n: x[:, n][..., 1], "select"),
+        (lambda x, n: x[:, n, torch.arange(2)], "index"),
+        (lambda x, n: x[:, n, 1:3], "slice"),
+        (lambda x, n: x[:, n], ""),
+    ],
+)
+def test_how_one_piece_of_each_piece_is_taken(
+    pieces: Callable[[Tensor, int], Tensor], inner: str, tmp_path: Path
+) -> None:
+    found = tensors(summed(pieces, sequence, T), tmp_path)
+    assert [(each.by, each.size, each.pieces, each.inner) for each in found] == 3 * [
+        ("select", (B, T, D), ((B, D),) * T, inner)
+    ]
+
+
 def stacked_experts() -> None:
     """Two stacks of one size; the second one's pieces are cast, and both tensors have other readers."""
     x = torch.randn(B, D)

@@ -23,7 +23,10 @@ COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kern
 
 
 class Taken(NamedTuple):
-    """A tensor of which a line takes pieces: what torch calls that, the sizes, and how many; what the kernels of a piece take (us)."""
+    """A tensor of which a line takes pieces: what torch calls that, the sizes, and how many; what the kernels of a piece take (us).
+
+    ``inner``: the size of what a line takes of each piece at once, by a number.
+    """
 
     line: int
     by: str
@@ -32,6 +35,7 @@ class Taken(NamedTuple):
     fill: float = 40
     copy: float = 10
     add: float = 100
+    inner: str = ""
 
 
 EXPERTS = Taken(LINE, "Select", "[8, 64, 96]", 8 * ["[64, 96]"])
@@ -57,6 +61,14 @@ def noted(
 
 def backward_of(program: Lined, ids: Iterator[int], tensor: Taken, piece: str, node: int, total: int | None) -> int:
     """Make the gradient of a whole of that of a piece; add it to another one (``total``), and return the number of what comes out."""
+    begin, given = program.t, 0
+    if tensor.inner:
+        program.launch(tensor.fill / 8, FILL)
+        given = next(ids)
+        noted(program, "aten::zero_", next(ids), begin, piece, [0])
+        noted(program, "aten::select_backward", given, begin, f"{tensor.inner}, []", [0, 0])
+        noted(program, "SelectBackward0", next(ids), begin, tensor.inner, [0], node - 1)
+        noted(program, "autograd::engine::evaluate_function: SelectBackward0", next(ids), begin)
     begin, again = program.t, tensor.by in ("Split", "Unbind")
     program.launch(tensor.fill, FILL)
     noted(program, "aten::zero_", next(ids), begin, piece if again else tensor.size, [0])
@@ -65,7 +77,7 @@ def backward_of(program: Lined, ids: Iterator[int], tensor: Taken, piece: str, n
     noted(program, "aten::cat" if again else "aten::copy_", next(ids), inner, f"{piece}, {piece}", [0, 0])
     made = next(ids)
     noted(program, f"aten::{tensor.by.lower()}_backward", made, begin, f"{piece}, []", [0, 0])
-    noted(program, f"{tensor.by}Backward0", next(ids), begin, f"[], {piece}, []" if again else piece, [0], node)
+    noted(program, f"{tensor.by}Backward0", next(ids), begin, f"[], {piece}, []" if again else piece, [given], node)
     if total is not None:
         inner, other = program.t, made
         program.launch(tensor.add, ADD)
@@ -219,6 +231,27 @@ def test_several_tensors_of_several_lines(tmp_path: Path) -> None:
             ["qkv_parts = qkv.unbind(0)  # once, before", "q, k, v = qkv_parts[0], qkv_parts[1], qkv_parts[2]"],
         ),
         (
+            Taken(LINE, "Select", "[32, 5, 5, 8]", 20 * ["[32, 5, 8]"], inner="[32, 8]"),
+            "ix.append(xs[:, j, i] * xs[:, i, j])",
+            [
+                "xs_parts = [part.unbind(1) for part in xs.unbind(1)]  # once, before the loop",
+                "ix.append(xs_parts[j][i] * xs_parts[i][j])  # in it",
+            ],
+        ),
+        (
+            Taken(LINE, "Select", "[8, 32, 5, 16]", 40 * ["[32, 5, 16]"], inner="[32, 16]"),
+            "out = out + self.w[e, :, k + 1] @ h",
+            [
+                "w_parts = [part.unbind(1) for part in self.w.unbind(0)]  # once, before the loop",
+                "out = out + w_parts[e][k + 1] @ h  # in it",
+            ],
+        ),
+        (
+            Taken(LINE, "Select", "[8, 64, 96]", 8 * ["[64, 96]"]),
+            "h = h + self.w[e, rows]",  # rows of an expert, by a tensor of their numbers
+            ["parts = w.unbind(0)  # once, before the loop; w: of 8 x 64 x 96", "parts[n]  # in it, not w[n]"],
+        ),
+        (
             EXPERTS,
             "y = y + a[e] @ b[e]",  # which of them it is is not known
             ["parts = w.unbind(0)  # once, before the loop; w: of 8 x 64 x 96", "parts[n]  # in it, not w[n]"],
@@ -302,6 +335,12 @@ def test_pieces_of_several_tensors_have_no_sum(tmp_path: Path) -> None:
         ((4, 12, 64), Taken(LINE, "Split", "[4, 12, 64]", 4 * ["[4, 3, 64]"]), "y = w.chunk(4, 1)[n]", 4),
         ((64, 96), Taken(LINE, "Index", "[64, 96]", 8 * ["[8, 96]"]), "y = w[numbers[n]]", 8),
         ((64, 9, 9), Taken(LINE, "Select", "[64, 9, 9]", 8 * ["[9, 9]"]), "y = w[n]", 8),
+        (
+            (6, 5, 5, 8),
+            Taken(LINE, "Select", "[6, 5, 5, 8]", 20 * ["[6, 5, 8]"], inner="[6, 8]"),
+            "y = w[:, n, -n] * w[:, n - 1, n]",
+            5,
+        ),
     ],
 )
 def test_the_paste_reads_the_same_pieces_and_makes_the_same_gradient(
