@@ -37,7 +37,7 @@ FAULTS: Mapping[str, str] = {
     "independent-normal": "MultivariateNormal factorizes a matrix for each sample",
     "iterator-once": "a new iterator of the loader in each step",
     "keep-on-gpu": "a value is read back in each step",
-    "kept-constant": "a constant is created in each step",
+    "kept-constant": "a constant is made or copied in each step",
     "logged-apart": "each logged value is reduced over the ranks in each step",
     "logged-rarely": "logging in each step",
     "made-on-gpu": "data is created on the CPU",

@@ -10,27 +10,24 @@ import re
 
 import polars as pl
 
-from nsysx.analyses.lines import text_of, texts
+from nsysx.analyses.lines import CodeLineRow, text_of, texts
 from nsysx.findings._case import Case, Fix, way
+from nsysx.findings._handed_tables import OF_A_STEP, SAME_BYTES, handed_tables, is_written
+from nsysx.findings._picked_tables import picked_on_gpu
 from nsysx.findings._unpinned_batches import function_of, moves_all
 from nsysx.model import Row
 
 #: An attribute of an object, or a constant of a module, that a line moves to a device.
 _MOVED = re.compile(r"\b(self(?:\.[a-z_]\w*)+|[A-Z][A-Z_\d]{2,})\.(?:to|cuda)\(")
-#: Names of what is another one in each step.
-_OF_A_STEP = re.compile(
-    r"batch|input|sample|image|frame|audio|text|token|data|target|label|obs|state|action|reward|current|next|buffer|"
-    r"(?:^|_)(?:x|y|z|ids?|seq)(?:_|$)",
-    re.IGNORECASE,
-)
-_SAME_BYTES = "Nothing may change it between steps: the recording shows the size of the copies, not what is in them."
 
 
 def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     """Return the advice to keep on the GPU what the copies of a place (``row``, with ``op``) bring there in each step, None for others."""
     source = texts(case.profile)
     moved = _MOVED.search(text_of(source, row["file"], row["line"]) or "") if row["direction"] == "HtoD" else None
-    if moved is None or _OF_A_STEP.search(moved[1].rpartition(".")[2]):
+    if row["direction"] == "HtoD" and moved is None:
+        return handed_tables(case, row["file"], row["line"], copies["call"].drop_nulls())
+    if moved is None or OF_A_STEP.search(moved[1].rpartition(".")[2]):
         return None
     if moves_all(function_of(case, copies)):  # all of an object goes, as of a batch that has a method for that
         return None
@@ -40,11 +37,10 @@ def kept_on_gpu(case: Case, row: Row, copies: pl.DataFrame) -> Fix | None:
     name = moved[1].rpartition(".")[2].lower()
     paste = f'self.register_buffer("{name}", {name}, persistent=False)  # once, in __init__; model.to(device) moves it'
     text = f"Keep {moved[1]} on the GPU: it is copied there in each step, and no line of a step changes it"
-    return Fix.by_name(way("kept-constant", text, paste, _SAME_BYTES))
+    return Fix.by_name(way("kept-constant", text, paste, SAME_BYTES))
 
 
-def is_written(source: object, name: str) -> bool:
-    """Return whether a line of the steps assigns a tensor of this name, or writes into it."""
-    writes = re.compile(rf"{re.escape(name)}(?:\[[^\]]*\])?\s*(?:[-+*/@|&]?=(?!=)|\.\w+_\()")
-    lines = source.values() if isinstance(source, dict) else ()
-    return any(writes.search(text) for of_file in lines for text in of_file.values() if isinstance(text, str))
+def table_of_line(case: Case, row: CodeLineRow, calls: pl.Series) -> Fix | None:
+    """Return the advice to keep on the GPU a table from which a line picks on the host, or that it copies whole; ``calls``: the line's."""
+    picked = picked_on_gpu(case, row, round(row["copy_bytes"] / max(row["copies"], 1)))
+    return picked or handed_tables(case, row["file"], row["line"], calls)

@@ -29,6 +29,7 @@ from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._checked_rounds import is_check
+from nsysx.findings._copied_tables import table_of_line
 from nsysx.findings._costly_lines import Beside, CostlyLine, lines_beside, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._decoded_text import decoded_again
@@ -51,7 +52,6 @@ from nsysx.findings._held import guilty
 from nsysx.findings._left_out_calls import guarded, with_whole_calls
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._picked_tables import picked_on_gpu
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scaled_in_text import in_names_of_line
 from nsysx.findings._scanned_loops import or_scan
@@ -165,7 +165,7 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     file, line = row["file"], row["line"]
     fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
-    fix = fix or picked_on_gpu(case, row, round(row["copy_bytes"] / max(row["copies"], 1)))
+    fix = fix or table_of_line(case, row, _calls_at(case, line_row))
     fix = fix or fields_at_once(case, seen.text, _calls_at(case, line_row))
     fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))

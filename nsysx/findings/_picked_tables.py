@@ -19,7 +19,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
-from nsysx.findings._copied_tables import is_written
+from nsysx.findings._handed_tables import is_written
 from nsysx.findings._picks_then_copies import REMEDY, Pick, picked_in_two_lines, whole_bytes
 from nsysx.findings._sharded_models import spare_bytes
 from nsysx.model import Row

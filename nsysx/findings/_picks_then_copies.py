@@ -12,7 +12,7 @@ from nsysx.analyses import lines
 from nsysx.analyses.lines import CodeLineRow
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
-from nsysx.findings._copied_tables import is_written
+from nsysx.findings._handed_tables import is_written
 from nsysx.findings._sharded_models import spare_bytes
 
 #: What is said about such a line.
