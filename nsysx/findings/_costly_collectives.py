@@ -20,7 +20,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.frozen_parameters import USED_MAP, frozen_parameters
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _late_gradients, _line_remedies, _waited_early, _widened_messages
+from nsysx.findings import _late_gradients, _line_remedies, _reduced_twice, _waited_early, _widened_messages
 from nsysx.findings._case import Case, Saving, calls_of, ops_of, way
 from nsysx.findings._checked_rounds import checks
 from nsysx.findings._costly_jobs import ddp, sharded
@@ -347,12 +347,12 @@ def _held_up(profile: Profile) -> pl.DataFrame:
 
 
 def _held_up_here(case: Case) -> pl.DataFrame:
-    """Return these collectives (op, ns), without those of which it is told that half of their bytes need not be sent, gradients that a
-    wrapper would reduce beside backward, and those of lines behind which the next work reads what they bring.
-
-    What a layer needs at once, and the messages between stages of a pipeline, have nothing to run beside.
+    """Return these collectives (op, ns), without those of which it is told that half of their bytes, or none, need be sent, gradients that
+    a wrapper would reduce beside backward, and those of lines behind which the next work reads what they bring. What layers need at
+    once, and messages between stages of a pipeline, have nothing to run beside.
     """
-    held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(of_layers(case).at_once)))
+    otherwise = of_layers(case).at_once | _reduced_twice.taken(case).ops
+    held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(otherwise)))
     if any(row.get("bubble_ns") is not None for row in rank_rows(case)):
         between = lookup.matching(case.ops["name"], r"SendRecv")
         held = held.filter(~pl.col("op").is_in(case.ops["op"].to_numpy()[between].tolist()))

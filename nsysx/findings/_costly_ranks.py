@@ -179,6 +179,7 @@ OF_RANKS = (
         takes=again.taken,
         leads=True,
         at=again.place_of_line,
+        worded=again.worded,
     ),
     Costly(
         "SyncBatchNorm",

@@ -27,6 +27,7 @@ from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES, MOST_BETWEEN_EXCHANGES
 from nsysx.findings._messages_in_one import by_owners, in_one_message
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._reduced_twice import is_again
 from nsysx.findings._values_of_ranks import values_at_once
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -164,7 +165,7 @@ def _text_of(profile: Profile, code: CodeLines, line_row: int) -> str:
 def one_by_one(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that a loop exchanges one tensor after the other."""
     loop, code = case.profile.once(_loop), case.profile.code()
-    if loop is None or code is None:
+    if loop is None or code is None or is_again(case, loop.place):  # none of them is needed
         return ""
     text = _text_of(case.profile, code, loop.place)
     together = f", {loop.together:.0f} at a time," if 2 * loop.together <= loop.times else ""

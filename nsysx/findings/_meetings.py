@@ -24,6 +24,7 @@ from nsysx.findings import (
     _layer_exchanges,
     _line_causes,
     _line_remedies,
+    _reduced_twice,
     _roles_in_turn,
     _rows_of_all,
     _sent_objects,
@@ -169,6 +170,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     ns = comm["ns"].to_numpy()
     sums = np.bincount(line_of_op[noted], ns[noted], minlength=code.places.height)
     most = int(sums.argmax())
+    if (again := _reduced_twice.deleted(case, most)) is not None:
+        return CommunicationCause(again, _reduced_twice.place_of_line(case), _reduced_twice.without(case, None))
     file, line, _ = code.places.row(most)
     text = lines.text_of(lines.texts(case.profile), file, line) or ""
     often = int((line_of_op == most).sum()) / case.steps

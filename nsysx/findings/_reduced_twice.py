@@ -6,6 +6,7 @@ then moves the same bytes again, and changes nothing: the mean of equal numbers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -13,18 +14,21 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import line_runs
 from nsysx.events.behind_backward import behind_backward
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.findings._case import Case, Saving
+from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._finding_bounds import SAME_BYTES_SHARE, SAME_LOOP_SHARE
+from nsysx.findings._helpers_of_steps import calling_row, without_call
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._sharded_models import parameter_bytes
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
 
+_REMEDY = way("not-reduced-again")
 _ALL_REDUCE, _BROADCAST = "allreduce", "broadcast"
 
 
@@ -124,8 +128,29 @@ def taken(case: Case) -> Takes:
 
 
 def place_of_line(case: Case) -> Row:
-    """Return the line."""
+    """Return the line, or that of the step which calls its helper."""
     again, code = case.profile.once(_find), case.profile.code()
     if again is None or code is None:
         return {}
-    return code.where(again.line_row)
+    return code.where(calling_row(case, code, again.line_row, again.ops))
+
+
+def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy, with the step's own lines where the exchange is a helper's."""
+    again, code = case.profile.once(_find), case.profile.code()
+    if again is None or code is None:
+        return title, remedy
+    outer = calling_row(case, code, again.line_row, again.ops)
+    paste = without_call(case, code, outer) if outer != again.line_row else ""
+    return title, replace(remedy, paste=paste) if paste else remedy
+
+
+def deleted(case: Case, line_row: int) -> Fix | None:
+    """Return the advice to delete what a line (row of places) exchanges, None for other lines."""
+    return Fix.by_name(worded(case, "", _REMEDY)[1]) if is_again(case, line_row) else None
+
+
+def is_again(case: Case, line_row: int) -> bool:
+    """Return whether a line (row of places) is the one that exchanges what is equal on all ranks."""
+    again = case.profile.once(_find)
+    return again is not None and again.line_row == line_row

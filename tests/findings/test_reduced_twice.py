@@ -105,3 +105,66 @@ def test_weights_that_a_line_sends_though_all_ranks_have_the_same(tmp_path: Path
 )
 def test_reductions_that_are_needed(kind: str, tmp_path: Path) -> None:
     assert not found(tmp_path, kind)
+
+
+CALL, INSIDE, HELPER = 50, 51, 60
+
+
+def by_helper(program: Lined, number: int, *, kind: str) -> None:
+    """The same, but the loop is a helper's, which is called around backward or behind it; it may clip the gradients, too."""
+    assert isinstance(program, Job)
+    if not number:
+        noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=5, of=2, Rank=0)
+    with program.line(20, "run_step"), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(CALL, "run_step"):
+        program.host(2)
+    with program.line(INSIDE, "run_step"), program.range("backward"):
+        program.host(1)
+        program.launch(1500)
+        for _ in range(2):
+            program.reduce(WEIGHTS * BYTES // 2, 100, 20)
+    with program.line(CALL, "run_step"):
+        program.host(2)
+        with program.line(HELPER, "synced"):
+            program.host(2)
+            average(program, "again")
+            if kind == "clips":
+                program.launch(30, "multi_tensor_apply_kernel")
+    with program.line(STEP, "run_step"), program.range("optimizer Adam"):
+        program.launch(200)
+    program.sync()
+
+
+TEXTS = {
+    HELPER: "average([p.grad for p in model.parameters()])",
+    STEP: "    opt.step()",
+    INSIDE: "        loss.backward()",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "line", "paste"),
+    [
+        ("    with synced(self.model):", "", CALL, "loss.backward()  # not inside of synced(self.model)"),
+        ("    average(self.model)", "", CALL, "# average(self.model)  # deleted"),
+        ("    with synced(self.model), autocast():", "", CALL, ""),
+        ("    self.losses[-1] = average(self.model)", "", CALL, ""),
+        ("    with synced(self.model):", "clips", REDUCES, ""),
+    ],
+)
+def test_what_a_helper_reduces_again_is_told_where_a_step_calls_it(
+    text: str, kind: str, line: int, paste: str, tmp_path: Path
+) -> None:
+    program = Job(SOURCE | TEXTS | {CALL: text}).run(lambda program, number: by_helper(program, number, kind=kind))
+    every = [f for f in program.findings(tmp_path, "NSX127") if f.verdict == "found"]
+    assert [f.evidence[0]["setting"] for f in every] == ["gradients reduced again"]  # not to be joined in one message
+    assert (every[0].where["line"], every[0].paste) == (line, paste)
+
+
+def test_exposed_communication_names_what_can_be_deleted(tmp_path: Path) -> None:
+    source = SOURCE | TEXTS | {CALL: "    with synced(self.model):"}
+    program = Job(source).run(lambda program, number: by_helper(program, number, kind=""))
+    (found,) = program.found(tmp_path, "NSX110")
+    assert [way.name for way in found.remedies] == ["not-reduced-again"] and found.where["line"] == CALL
+    assert found.paste == "loss.backward()  # not inside of synced(self.model)"
