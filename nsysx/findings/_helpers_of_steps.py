@@ -33,9 +33,8 @@ def calling_row(case: Case, code: CodeLines, line_row: int, ops: frozenset[int])
     (chain,) = chains
     backward = case.calls.filter(case.calls["phase"].cast(pl.String) == "backward")
     running = {(row[0], row[2]) for row in _rows_around(code, backward["call"].to_list())}
-    outer = next(
-        (row for row in chain if (place := code.places.row(row)) and (place[0], place[2]) in running), line_row
-    )
+    functions = [code.places.row(row)[::2] for row in chain]
+    outer = next((row for row, function in zip(chain, functions, strict=True) if function in running), line_row)
     theirs = case.ops.filter(pl.Series(code.passing(code.op[case.ops["op"].to_numpy()], frozenset({outer}))))
     others = theirs.filter(~theirs["op"].is_in(list(ops)))
     return outer if others["name"].cast(pl.String).str.contains(_BESIDE).fill_null(value=False).all() else line_row

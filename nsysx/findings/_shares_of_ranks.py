@@ -120,7 +120,7 @@ def as_much_in_each_step(case: Case, finding: Finding) -> Finding:
     waited = sum((row["exposed_wait_ns"] or 0) / max(row["steps"] or 1, 1) for row in rows)
     in_turn: Row = {"turn_wait_ns": sum(row["turn_wait_ns"] or 0 for row in rows), "waited_ns": round(waited)}
     fix = (
-        Fix.by_name("like-layers")
+        skipped.fix()
         if skipped is not None
         else in_one_order(case.profile, order)
         if order
@@ -152,7 +152,7 @@ def in_like_order(case: Case, finding: Finding) -> Finding | None:
     if share < UNLIKE_ORDERS_SHARE:
         return None
     if skipped is not None:
-        return Fix.by_name("like-layers").into(
+        return skipped.fix().into(
             replace(
                 finding, detail=f"{finding.detail} {skipped.sentence()}", where=dict(skipped.where) or finding.where
             )

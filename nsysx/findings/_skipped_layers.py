@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import polars as pl
 
-from nsysx.analyses.lines import texts
+from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
+from nsysx.findings._case import Fix
 from nsysx.findings._work_bounds import FEWEST_SKIPPED_LAYERS
 from nsysx.model import Row
 from nsysx.replay import peers
@@ -17,11 +19,38 @@ from nsysx.replay import peers
 _LAYER = re.compile(r"^(.+)\.\d+$")
 _DRAW = r"(\brandom\.(random|uniform)\(|\brng\.\w+\(|\w*\.random\(|\brand(_like)?\(|\buniform_?\(|\bbernoulli_?\()"
 _DRAWS = re.compile(rf"{_DRAW}.*(<|>)|(<|>).*{_DRAW}|\bbernoulli_?\(")
+#: Draws that a name is given to, which another line compares: itself, or each of them.
+_NAMES_DRAWS = re.compile(rf"^(?P<name>[A-Za-z_]\w*)\s*=(?!=).*{_DRAW}")
+_EACH_OF = r"\bfor\b\s+(?P<each>[\w\s,()]+?)\s+in\b.*(?<![\w.]){}\b"
+_COMPARED = r"(?<![\w.])(?:{0})(?:\[[^\]]*\])?(?:\.item\(\))?\s*(?:<|>|\.[gl][et]\()|(?:<|>)=?\s*(?:{0})\b"
+#: What draws on the host by a generator that all of a library's draws share, and the same by one of the draw's own.
+_BY_OWN = (
+    (re.compile(r"(?<![\w.])random\.(random|uniform)\("), r"{rng}.\1(", "random.Random({seed})"),
+    (
+        re.compile(r"(?<![\w.])(?:np|numpy)\.random\.(?:rand|random)\((?=[^,]*$)"),
+        r"{rng}.random(",
+        "np.random.default_rng({seed})",
+    ),
+    (
+        re.compile(r"(?<![\w.])(?:np|numpy)\.random\.(uniform|binomial)\("),
+        r"{rng}.\1(",
+        "np.random.default_rng({seed})",
+    ),
+    (re.compile(r"(\.(?:uniform|bernoulli)_\()\)"), r"\1generator={rng})", "torch.Generator().manual_seed({seed})"),
+    (
+        re.compile(r"(\.(?:uniform|bernoulli)_\(|\btorch\.rand\()((?:[^()]|\([^()]*\))+)\)"),
+        r"\1\2, generator={rng})",
+        "torch.Generator().manual_seed({seed})",
+    ),
+)
+#: What draws on the device of another tensor, or by a generator that the program has.
+_ELSEWHERE = re.compile(r"device|generator|cuda|_like\b|\bnew_|\bbernoulli\(")
+_SEED = 17
 
 
 class SkippedLayers(NamedTuple):
     """``path`` of a list of layers; of ``steps`` seen on all ranks, how many layers ran in each on the rank with most, on average over
-    them, and on average over the ranks, too. ``where``: the line that draws, empty where several do.
+    them, and on average over the ranks, too. ``where``: the line that draws, empty where several do; ``text``: what stands there.
     """
 
     path: str
@@ -29,6 +58,21 @@ class SkippedLayers(NamedTuple):
     most: float
     mean: float
     where: Row
+    text: str
+
+    def fix(self) -> Fix:
+        """Return what to do, with the line that draws by a generator of its own, where its text tells how."""
+        general, statement = Fix.by_name("like-layers"), self.text.partition("  #")[0].strip()
+        if _ELSEWHERE.search(statement):
+            return general
+        rng = "self.layer_rng" if re.search(r"\bself\b", statement) else "layer_rng"
+        for draws, by_own, made in _BY_OWN:
+            line = draws.sub(by_own.format(rng=rng), statement)
+            if line != statement:
+                there = "in __init__" if rng.startswith("self.") else "before the steps"
+                first = f"{rng} = {made.format(seed=_SEED)}  # once, {there}: the same seed on all ranks"
+                return general.but(paste=f"{first}\n{line}")
+        return general
 
     def sentence(self) -> str:
         """Return what was seen, as a sentence."""
@@ -59,7 +103,10 @@ def skipped_layers(profile: Profile) -> SkippedLayers | None:
             most, mean = (
                 sum(pick(row) for row in counts) / len(counts) for pick in (max, lambda row: sum(row) / len(row))
             )
-            return SkippedLayers(path, len(common), most, mean, draws[0] if len(draws) == 1 else {})
+            drawn = draws[0] if len(draws) == 1 else {}
+            return SkippedLayers(
+                path, len(common), most, mean, drawn, text_of(texts(profile), **drawn) or "" if drawn else ""
+            )
     return None
 
 
@@ -82,10 +129,25 @@ def _layers_of_steps(profile: Profile) -> dict[int, set[tuple[str, str]]]:
 
 
 def _lines_that_draw(profile: Profile) -> list[Row]:
-    """Return the lines of the program that decide by a draw."""
+    """Return the lines of the program that decide by a draw, or draw what another line of their file decides by."""
     return [
         {"file": file, "line": int(line)}
         for file, of_file in texts(profile).items()
         for line, text in of_file.items()
-        if isinstance(text, str) and _DRAWS.search(text)
+        if isinstance(text, str) and (_DRAWS.search(text) or _decides_elsewhere(text, of_file))
     ]
+
+
+def _decides_elsewhere(text: str, of_file: Mapping[str, object]) -> bool:
+    """Return whether a line gives draws a name, and another one of the file compares it, or each of what it names."""
+    drawn = _NAMES_DRAWS.search(text.strip())
+    if drawn is None:
+        return False
+    others = [other for other in of_file.values() if isinstance(other, str) and other != text]
+    each_of = re.compile(_EACH_OF.format(re.escape(drawn["name"])))
+    names = [
+        drawn["name"],
+        *(name for other in others if (each := each_of.search(other)) for name in re.findall(r"\w+", each["each"])),
+    ]
+    compared = re.compile(_COMPARED.format("|".join(map(re.escape, names))))
+    return any(compared.search(other) for other in others)
