@@ -7,6 +7,7 @@ The outer one keeps nothing of its part until backward computes it anew, and the
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.analyses.lines import texts
+from nsysx.analyses.lines import texts, texts_of_ranks
 from nsysx.catalogue import StepPart
 from nsysx.events.nested_recomputation import ComputedAgain, computed_again
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
@@ -26,6 +27,10 @@ from nsysx.findings._pieces_in_text import parsed
 from nsysx.findings._recomputed import asking_lines
 from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.model import Row
+
+#: The path of what a wrapper of torch checkpoints, and lines that wrap.
+_IN_WRAPPER = "_checkpoint_wrapped_module"
+_WRAPS = re.compile(r"\b(apply_activation_checkpointing|\w*checkpoint_wrapper)\(")
 
 
 def seen(case: Case, settings: RecordedSettings) -> str:
@@ -95,6 +100,8 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     title = (
         f"{_classes(again)}: checkpoint() inside of checkpoint(), so that backward computes the same again and again"
     )
+    if len(lines) == 1 and (classes := _wrapped(case)):
+        return title, _without_wrapper(case, remedy, lines[0], classes)
     pasted = [(where, new) for where, text in lines if (new := without_checkpoint(text))]
     if len(lines) < 2 or not pasted:
         return title, remedy
@@ -106,6 +113,31 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
         if where["file"] == pasted[0][0]["file"] and _of_self(new) == _of_self(pasted[0][1])
     ]
     return title, replace(remedy, text=f"{remedy.text}: of {others} one stays", paste="\n".join(kept))
+
+
+def _wrapped(case: Case) -> str:
+    """Return the classes of the modules that a wrapper of torch checkpoints, "" for none."""
+    names = case.profile.ranges.ranges.filter(
+        pl.col("recompute"),
+        pl.col("kind").cast(pl.String) == "module",
+        pl.col("name").cast(pl.String).str.ends_with(_IN_WRAPPER),
+    )
+    return " and ".join(names["cls"].cast(pl.String).drop_nulls().unique().sort().to_list()[:MOST_LINES_NAMED])
+
+
+def _without_wrapper(case: Case, remedy: Alternative, inner: tuple[Row, str], classes: str) -> Alternative:
+    """Return the remedy where one of the two checkpoints is a wrapper, made before the steps, and the other a line's."""
+    source = texts_of_ranks(case.profile)
+    wraps = [
+        ({"file": file, "line": int(number)}, called[1])
+        for file, lines in source.items()
+        for number, text in lines.items()
+        if (called := _WRAPS.search(str(text))) is not None
+    ]
+    there = f"{in_short(wraps[0][0])} and " if wraps else f"the wrapper around {classes} and "
+    function = f"{in_short(wraps[0][0])}: no {wraps[0][1]}()" if wraps else "no checkpoint_wrapper()"
+    paste = f"# {function} around {classes}\n{inner[1].partition('  #')[0].strip()}  # stays"
+    return replace(remedy, text=f"{remedy.text}: of {there}{in_short(inner[0])} one stays", paste=paste)
 
 
 def called_plainly(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:

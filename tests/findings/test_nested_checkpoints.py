@@ -145,3 +145,55 @@ def test_torch_computes_the_inner_part_three_times_and_without_it_the_same_twice
     assert (three, two) == (3, 2)
     for one, other in zip(nested, plain, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def of_stages(program: Lined, number: int, *, nested: bool) -> None:
+    """Stages that a wrapper checkpoints, of blocks (400 us) that a line of theirs checkpoints, too."""
+    stages = [f"net.layers.{n}" for n in range(2)]
+    with program.range("forward"), program.range("net:Net"):
+        for path in stages:
+            with program.range(f"{path}:CheckpointWrapper"), program.range(f"{path}.{WRAPPED}:Stage"):
+                for block in range(2):
+                    with program.line(INNER), program.range(f"{path}.{WRAPPED}.blocks.{block}:Block"):
+                        program.host(2)
+                        program.launch(400)
+    with program.range("backward"):
+        for path in reversed(stages):
+            with program.range(f"{path}.{WRAPPED}:Stage recompute"):
+                for block in range(2):
+                    with program.range(f"{path}.{WRAPPED}.blocks.{block}:Block recompute"):
+                        program.launch(400)
+            for block in (1, 0) if nested else ():
+                with program.range(f"{path}.{WRAPPED}.blocks.{block}:Block recompute"):
+                    program.launch(400)
+            program.launch(2000, "backward")
+    with program.range("optimizer"):
+        program.launch(200, "adam")
+    program.sync()
+
+
+WRAPPED = "_checkpoint_wrapped_module"
+BLOCKS = "x = checkpoint(blk, x, use_reentrant=False)"
+
+
+@pytest.mark.parametrize(
+    ("wraps", "where", "paste"),
+    [
+        ("apply_activation_checkpointing(model, check_fn=is_stage)", "train.py:77", "# train.py:77: no apply_activation_checkpointing()"),
+        ("net.layers[i] = ptd_checkpoint_wrapper(layer)", "train.py:77", "# train.py:77: no ptd_checkpoint_wrapper()"),
+        ("", "the wrapper around Stage", "# no checkpoint_wrapper()"),
+    ],
+)  # fmt: skip
+def test_blocks_inside_of_stages_that_a_wrapper_checkpoints(wraps: str, where: str, paste: str, tmp_path: Path) -> None:
+    program = Lined({INNER: BLOCKS}, changed(CLEAN, {"checkpoints": 6}))
+    program.probe["of_ranks"] = {"/job/train.py": {"77": wraps}} if wraps else {}
+    (finding,) = program.run(lambda program, number: of_stages(program, number, nested=True)).found(tmp_path, "NSX127")
+    assert finding.title.startswith("Block: checkpoint() inside of checkpoint()") and finding.where["line"] == INNER
+    assert f"of {where} and train.py:{INNER} one stays" in str(finding.fix)
+    assert finding.paste.splitlines() == [f"{paste} around Stage", f"{BLOCKS}  # stays"]
+    assert finding.saving_ns_per_step == pytest.approx(4 * 400_000, rel=0.05)
+
+
+def test_stages_that_a_wrapper_alone_checkpoints(tmp_path: Path) -> None:
+    program = Lined({INNER: "x = blk(x)"}, changed(CLEAN, {"checkpoints": 2}))
+    assert not program.run(lambda program, number: of_stages(program, number, nested=False)).found(tmp_path, "NSX127")

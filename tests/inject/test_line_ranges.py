@@ -547,6 +547,19 @@ def test_lines_that_may_cut_a_network_in_stages_are_kept(tmp_path: Path) -> None
     assert sources.of_ranks() == {str(file): {str(n): text for n, text in enumerate(cuts, 1)}}
 
 
+def test_lines_that_wrap_parts_in_checkpoints_are_kept(tmp_path: Path) -> None:
+    from nsysx_probe.sources import Sources
+
+    file = tmp_path / "parallel.py"
+    wraps = ["    apply_activation_checkpointing(model, check_fn=is_stage,", "layer = ptd_checkpoint_wrapper(layer)"]
+    others = ["from torch import apply_activation_checkpointing, checkpoint_wrapper", "# checkpoint_wrapper(layer)"]
+    file.write_text("\n".join([*wraps, *others]))
+    sources = Sources(None, {})
+    sources._began = time.time() + 60
+    sources.seen(str(file), 4, package=False)
+    assert sources.of_ranks() == {str(file): {str(n): text.strip() for n, text in enumerate(wraps, 1)}}
+
+
 def test_what_a_library_writes_into_a_temporary_folder_and_runs_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,8 @@ _SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(
 _GATHERS = re.compile(r"^(?!\s*#).*\.full_tensor\(")
 #: What has a function of autograd convert whatever it is given.
 _CASTS = re.compile(r"^\s*@.*\bcast_inputs\s*=")
+#: What wraps parts of a network in checkpoints, before the steps.
+_WRAPS = re.compile(r"^(?!\s*#).*\b(apply_activation_checkpointing|\w*checkpoint_wrapper)\(")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
@@ -47,11 +49,11 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, shard or gather them, or convert
-    what a function is given.
+    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, shard, gather or checkpoint them,
+    or convert what a function is given.
     """
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
-    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS)))
+    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS, _WRAPS)))
 
 
 class Sources:
