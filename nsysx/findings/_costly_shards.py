@@ -12,6 +12,7 @@ from nsysx.findings import _reduced_scales as scales
 from nsysx.findings import _root_unit as root
 from nsysx.findings import _sharded_models as shards
 from nsysx.findings import _small_units as small
+from nsysx.findings import _syncs_of_micro_steps as syncs
 from nsysx.findings import _untrained_gathers as untrained
 from nsysx.findings._case import way
 from nsysx.findings._costly_setting import Costly
@@ -98,6 +99,8 @@ OF_SHARDS = (
         oversight=True,
         set_by=("FSDP",),
         phase="forward",
+        at=syncs.place,
+        worded=syncs.worded,
     ),
     Costly(
         "exchanges recomputed",

@@ -82,3 +82,42 @@ def test_gathers_of_backward_alone_are_seen_too(tmp_path: Path) -> None:
     Lined(SOURCE, about()).run(lambda p, n: step(p, n, again=False)).write(tmp_path)
     repeated = gathers_of_micro_steps(gather(tmp_path / "r.sqlite", ReadingOptions()))
     assert repeated is not None and (repeated.rounds, repeated.each) == (4, 16)
+
+
+@pytest.mark.parametrize(
+    ("texts", "line", "paste"),
+    [
+        (
+            {20: "with sync(model):", 58: "    model.set_requires_gradient_sync(False)", 62: "    model.set_requires_gradient_sync(True)"},
+            58,
+            [
+                "model.set_requires_gradient_sync(False)  # line 58",
+                "model.set_reshard_after_forward(False)",
+                "model.set_reshard_after_backward(False)",
+                "model.set_requires_gradient_sync(True)  # line 62",
+                "model.set_reshard_after_backward(True)",
+            ],
+        ),
+        (
+            {19: "self.net.set_requires_gradient_sync(i == len(batches) - 1)  # reduce once", **SOURCE},
+            19,
+            [
+                "self.net.set_requires_gradient_sync(i == len(batches) - 1)  # line 19",
+                "self.net.set_reshard_after_forward(False)",
+                "self.net.set_reshard_after_backward(i == len(batches) - 1)",
+            ],
+        ),
+        ({19: "net.set_requires_gradient_sync(last, recurse=False)", **SOURCE}, 21, ["last = micro_step == micro_steps - 1"]),
+        (SOURCE, 21, ["last = micro_step == micro_steps - 1"]),
+    ],
+)  # fmt: skip
+def test_the_programs_own_words_about_its_micro_steps(
+    texts: dict[int, str], line: int, paste: list[str], tmp_path: Path
+) -> None:
+    program = Lined(texts, about()).run(step)
+    (finding,) = [f for f in program.found(tmp_path, "NSX127") if f.evidence[0]["setting"] == "gathers in micro-steps"]
+    lines = finding.paste.splitlines()
+    assert (
+        finding.where.get("line") == line and [each.partition("  # before")[0] for each in lines][: len(paste)] == paste
+    )
+    assert line == 21 or len(lines) == len(paste)
