@@ -26,6 +26,7 @@ from nsysx.findings._flow_work import in_short
 from nsysx.findings._ranks_apart import apart, compares_samples, forwards_alone
 from nsysx.findings._shared_tensors import SharedTensors, in_one, shared_tensors, sizes_of
 from nsysx.findings._shares_of_ranks import cut_after_loading
+from nsysx.findings._worker_splits import WorkerSplit, worker_split
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay import peers
@@ -51,7 +52,7 @@ class SameSamples(NamedTuple):
 
     ``streamed``: no sampler draws them, batches were seen to be alike. ``given``: networks were seen to be given the same; in place of a
     loader is what was noted of one of them. ``trains``: a backward runs in the step. ``tensors``: those of a batch that are the same on all
-    ranks where others are not, because each rank augments the samples for itself.
+    ranks where others are not, because each rank augments the samples for itself. ``split``: the line that deals a stream out to workers.
     """
 
     loader: Row
@@ -61,6 +62,7 @@ class SameSamples(NamedTuple):
     trains: bool = True
     given: bool = False
     tensors: SharedTensors | None = None
+    split: WorkerSplit | None = None
 
     def sentence(self) -> str:
         """Return what was seen, without a full stop."""
@@ -79,7 +81,9 @@ class SameSamples(NamedTuple):
 
     @property
     def line(self) -> Row:
-        """Return the line that calls the network that was given the same, empty where that was not seen."""
+        """Return the line that calls the network that was given the same, or deals a stream out; empty where neither was seen."""
+        if self.split is not None:
+            return self.split.where
         return file_and_line(self.loader.get("place")) if self.given else {}
 
     def _repeated(self) -> str:
@@ -108,7 +112,13 @@ class SameSamples(NamedTuple):
             return way("own-samples", seen)
         if self.given:
             return way("own-samples", seen, _ROWS, _TRAINED if self.trains else _SUMMED)
-        paste = _STREAM if self.streamed else _SAMPLER.format(shuffle=self.trains)
+        paste = (
+            self.split.among_ranks()
+            if self.split is not None
+            else _STREAM
+            if self.streamed
+            else _SAMPLER.format(shuffle=self.trains)
+        )
         return way("own-samples", seen, paste, _TRAINED if self.trains else _SUMMED)
 
     def fix(self) -> Fix:
@@ -129,7 +139,10 @@ def same_samples(case: Case, settings: RecordedSettings | None) -> SameSamples |
         alike = _given_alike(settings, others)
     if alike is None and others and _may_augment(case, settings):
         alike = _augmented(settings, others)
-    return None if alike is None else alike._replace(trains=wrapped or bool(settings.number("backwards")))
+    if alike is None:
+        return None
+    split = worker_split(case.profile) if alike.streamed and not alike.cut else None
+    return alike._replace(trains=wrapped or bool(settings.number("backwards")), split=split)
 
 
 def _alike(

@@ -23,6 +23,7 @@ def job(monkeypatch: pytest.MonkeyPatch, *ranks: Mapping[str, Any]) -> tuple[Cas
     profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
     monkeypatch.setattr(_same_samples.peers, "ranks", lambda _: [100 + rank for rank in range(len(ranks))])
     monkeypatch.setattr(_same_samples, "cut_after_loading", lambda *_: None)
+    monkeypatch.setattr(_same_samples, "worker_split", lambda _: None)
     monkeypatch.setattr(_same_samples, "apart", lambda *_: False)
     monkeypatch.setattr(_same_samples, "forwards_alone", lambda *_: False)
     monkeypatch.setattr(_same_samples, "compares_samples", lambda *_: False)

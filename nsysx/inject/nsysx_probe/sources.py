@@ -23,6 +23,10 @@ from .statements import in_one_line, of_loop, without_comment
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
 #: Lines that may take a rank's share of something: they name a rank, and cut or count.
 _OF_A_RANK = re.compile(r"(?i)^(?!\s*#).*rank")
+#: Lines that may deal a stream out to the workers of a loader.
+_OF_A_WORKER = re.compile(
+    r"^(?!\s*#)(?=.*n(um)?_?workers\b)(?=.*(info\w*\.id|worker_id|wid|worker)\b).*(%|\bislice\(|::)"
+)
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
@@ -49,11 +53,14 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's share, cut a network in stages, plan how its layers split, shard, gather or checkpoint them,
-    or convert what a function is given.
+    """Return whether a line may take a rank's or a worker's share, cut a network in stages, plan how its layers split, shard, gather or
+    checkpoint them, or convert what a function is given.
     """
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
-    return bool(takes or any(each.search(text) for each in (_CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS, _WRAPS)))
+    return bool(
+        takes
+        or any(each.search(text) for each in (_OF_A_WORKER, _CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS, _WRAPS))
+    )
 
 
 class Sources:
