@@ -6,6 +6,7 @@ from nsysx.findings import _alike_exchanges as alike_exchanges
 from nsysx.findings import _branches_behind as branches_behind
 from nsysx.findings import _distributed_again as distributed_again
 from nsysx.findings import _gradients_in_line as gradients_in_line
+from nsysx.findings import _norms_by_hand as norms_by_hand
 from nsysx.findings import _sent_copies as sent_copies
 from nsysx.findings import _summed_late as summed_late
 from nsysx.findings._case import way
@@ -71,6 +72,18 @@ OF_SENT = (
         phase="backward",
         at=gradients_in_line.place_of_reduction,
         worded=gradients_in_line.in_its_words,
+    ),
+    Costly(
+        "norms by hand",
+        norms_by_hand.seen,
+        "Normalization over all ranks is made of many operators",
+        way("own-statistics"),
+        worth=norms_by_hand.without,
+        seen=norms_by_hand.seen,
+        takes=norms_by_hand.taken,
+        phase="forward",
+        at=norms_by_hand.place,
+        worded=norms_by_hand.worded,
     ),
     Costly(
         "tokens sent by each",

@@ -233,6 +233,8 @@ USUAL_CAPACITY = 1.25
 # ---- _synchronized_norms -------------------------------------------------------------------------------------------
 #: With fewer samples a rank's own statistics are too rough (Wu and He, Group Normalization: BatchNorm is worse below 16 a GPU).
 FEWEST_NORMALIZED_SAMPLES = 16
+#: Chosen: layers of one class that normalize over all ranks by hand.
+FEWEST_NORMS_BY_HAND = 4
 # ---- _numbers_of_lines ---------------------------------------------------------------------------------------------
 #: ``x[:, 0] += 1`` takes its part twice.
 PART_TAKEN_TIMES = 2

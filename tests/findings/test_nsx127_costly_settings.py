@@ -799,6 +799,7 @@ OF_JOBS = {
     "float32 messages",
     "exchanges in a loop",
     "SyncBatchNorm",
+    "norms by hand",
     "cores of ranks",
     "samples of ranks",
     "samples of all ranks",
