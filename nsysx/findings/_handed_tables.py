@@ -38,7 +38,7 @@ class _Copy(NamedTuple):
     whole: ast.Call
     statement: str
 
-    def of(self, table: ast.expr) -> str:
+    def copied_once(self, table: ast.expr) -> str:
         """Return the code that copies another table once."""
         return ast.unparse(with_names_replaced(_once(self.whole, self.table), {_TABLE: table}))
 
@@ -83,10 +83,12 @@ def _remedy(copy: _Copy, tables: Sequence[ast.expr], owner: str, often: int) -> 
     of_self = [each.attr for each in tables if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self"]
     if len(names) > MOST_LINES_NAMED and len(of_self) == len(names):
         quoted = ", ".join(f'"{each}"' for each in of_self)
-        getting = copy.of(ast.parse("getattr(self, name)", mode="eval").body)
+        getting = copy.copied_once(ast.parse("getattr(self, name)", mode="eval").body)
         kept = f"for name in ({quoted}):  {there}\n    setattr(self, name, {getting})"
     else:
-        kept = "\n".join(f"{name} = {copy.of(each)}  {there}" for name, each in zip(names, tables, strict=True))
+        kept = "\n".join(
+            f"{name} = {copy.copied_once(each)}  {there}" for name, each in zip(names, tables, strict=True)
+        )
     it = "it is" if len(names) == 1 else "they are"
     each_step = "in each step" if often == 1 else f"{often} times in each step"
     text = f"Keep {listed} on the GPU: {it} copied there {each_step}, and no line of a step changes {'it' if it == 'it is' else 'them'}"

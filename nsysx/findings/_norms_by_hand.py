@@ -22,14 +22,13 @@ from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import KERNELS_ON_ACTIVATIONS
 from nsysx.findings._once import Takes
 from nsysx.findings._synchronized_norms import SYNCHRONIZED
-from nsysx.findings._work_bounds import FEWEST_NORMALIZED_SAMPLES, FEWEST_NORMS_BY_HAND
+from nsysx.findings._work_bounds import FEWEST_DIMENSIONS_NORMALIZED, FEWEST_NORMALIZED_SAMPLES, FEWEST_NORMS_BY_HAND
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 #: Names of classes that normalize batches; torch's own, which exchange nothing.
 _OF_BATCHES = re.compile(r"(?i)batch_?norm|sync\w*norm|\w*bn(_?\d?d)?$")
 _OF_TORCH = re.compile(r"(torch\.nn\.)?(Lazy)?BatchNorm\dd")
-_ACTIVATIONS = 3  # a batch of rows, with channels, has so many dimensions at least
 
 
 class ByHand(NamedTuple):
@@ -82,7 +81,7 @@ def _samples(profile: Profile, layers: frozenset[str]) -> int:
         if flow is None
         else [flow.size[call.first] for call in flow.calls if call.path in layers and call.first < call.last]
     )
-    sizes = [size for text in given for size in sizes_of(text)[:1] if len(size) >= _ACTIVATIONS]
+    sizes = [size for text in given for size in sizes_of(text)[:1] if len(size) >= FEWEST_DIMENSIONS_NORMALIZED]
     return max((size[0] for size in sizes), default=0)
 
 

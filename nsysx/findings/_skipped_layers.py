@@ -11,7 +11,7 @@ import polars as pl
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Fix
-from nsysx.findings._work_bounds import FEWEST_SKIPPED_LAYERS
+from nsysx.findings._work_bounds import FEWEST_SKIPPED_LAYERS, SEED_OF_ALL_RANKS
 from nsysx.model import Row
 from nsysx.replay import peers
 
@@ -45,7 +45,6 @@ _BY_OWN = (
 )
 #: What draws on the device of another tensor, or by a generator that the program has.
 _ELSEWHERE = re.compile(r"device|generator|cuda|_like\b|\bnew_|\bbernoulli\(")
-_SEED = 17
 
 
 class SkippedLayers(NamedTuple):
@@ -70,7 +69,7 @@ class SkippedLayers(NamedTuple):
             line = draws.sub(by_own.format(rng=rng), statement)
             if line != statement:
                 there = "in __init__" if rng.startswith("self.") else "before the steps"
-                first = f"{rng} = {made.format(seed=_SEED)}  # once, {there}: the same seed on all ranks"
+                first = f"{rng} = {made.format(seed=SEED_OF_ALL_RANKS)}  # once, {there}: the same seed on all ranks"
                 return general.but(paste=f"{first}\n{line}")
         return general
 

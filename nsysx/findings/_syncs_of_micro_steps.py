@@ -33,13 +33,13 @@ def _lines(case: Case) -> list[_Syncs]:
     """Return the lines of the program's first file that says it, in order."""
     for file, of_file in texts(case.profile).items():
         noted = sorted((int(line), text) for line, text in of_file.items() if isinstance(text, str))
-        every = [syncs for line, text in noted if (syncs := _said(file, line, text)) is not None]
+        every = [syncs for line, text in noted if (syncs := _line_that_syncs(file, line, text)) is not None]
         if every and not _INSTALLED.search(file):
             return every
     return []
 
 
-def _said(file: str, line: int, text: str) -> _Syncs | None:
+def _line_that_syncs(file: str, line: int, text: str) -> _Syncs | None:
     statement = only_statement(text.partition("  #")[0])
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or function_of_call(call) != "set_requires_gradient_sync":

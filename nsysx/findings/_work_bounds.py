@@ -231,10 +231,8 @@ SCATTERED_SHARE = 0.5
 #: Experts have room for so many times the tokens of an even share in common training recipes (Switch Transformer: 1.25).
 USUAL_CAPACITY = 1.25
 # ---- _synchronized_norms -------------------------------------------------------------------------------------------
-#: With fewer samples a rank's own statistics are too rough (Wu and He, Group Normalization: BatchNorm is worse below 16 a GPU).
-FEWEST_NORMALIZED_SAMPLES = 16
-#: Chosen: layers of one class that normalize over all ranks by hand.
-FEWEST_NORMS_BY_HAND = 4
+#: With fewer samples a rank's own statistics are rough (Wu and He, Group Normalization). Chosen: layers and dimensions of norms by hand.
+FEWEST_NORMALIZED_SAMPLES, FEWEST_NORMS_BY_HAND, FEWEST_DIMENSIONS_NORMALIZED = 16, 4, 3
 # ---- _numbers_of_lines ---------------------------------------------------------------------------------------------
 #: ``x[:, 0] += 1`` takes its part twice.
 PART_TAKEN_TIMES = 2
@@ -277,8 +275,8 @@ ORDERED_IN_PLACE_TIMES = 2
 #: Text is encoded again at most so many lines behind the one that decodes it (chosen).
 NEAR_LINES = 15
 # ---- _skipped_layers --------------------------------------------------------------------------------------------
-#: A list of so few modules is no stack of layers (chosen).
-FEWEST_SKIPPED_LAYERS = 4
+#: A list of so few modules is no stack of layers (chosen). Any seed will do that is the same on all ranks.
+FEWEST_SKIPPED_LAYERS, SEED_OF_ALL_RANKS = 4, 17
 # ---- _skipped_samples --------------------------------------------------------------------------------------------------
 #: A line that deals samples runs about as often as the one that makes them, and that so many times for each that is handed out: with
 #: two ranks each leaves half to the other. Chosen.
