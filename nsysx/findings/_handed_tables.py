@@ -114,10 +114,11 @@ def _copy_in(text: str) -> _Copy | None:
 
 
 def _names_made(text: str) -> set[str]:
-    """Return the names to which a line gives a value."""
+    """Return the names to which a line gives a value, or which it has written into (``out=``)."""
     tree = parsed(text.partition("  #")[0])
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)] if tree is not None else []
-    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    names = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return names | {ast.unparse(each.value) for each in nodes if isinstance(each, ast.keyword) and each.arg == "out"}
 
 
 def _copied(call: ast.Call) -> ast.expr | None:
@@ -162,7 +163,7 @@ def _handed(case: Case, code: CodeLines, calls: pl.Series, name: str) -> list[tu
     file, _, function = code.places.row(min(chains)[0]) if chains else (None, None, None)
     names = code.places.iter_rows()
     theirs = [text_of(source, in_file, n) or "" for in_file, n, other in names if (in_file, other) == (file, function)]
-    if any(name in _names_made(text) for text in theirs):
+    if any(name in _names_made(text) for text in theirs) or is_written({"": dict(enumerate(theirs))}, name):
         return []  # made in the function itself
     made, owners = list[ast.Call](), list[str]()
     for chain in sorted(chains):

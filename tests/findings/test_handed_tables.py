@@ -13,7 +13,7 @@ import torch
 from nsysx.model import Finding
 from tests.findings.lined import Lined, forward
 
-COPY, CALLS, OTHER = 12, (33, 36), 40
+BEFORE, COPY, CALLS, OTHER = 11, 12, (33, 36), 40
 HELPER = "res = torch.from_numpy(arr).to(device=timesteps.device)[timesteps].float()"
 OF_OBJECT = {
     33: "return expand(self.sqrt_ac, t, x0.shape) * x0 + expand(self.sqrt_1m_ac, t, x0.shape) * noise",
@@ -22,11 +22,13 @@ OF_OBJECT = {
 
 
 def step(program: Lined, number: int, *, grows: bool) -> None:
-    """Lines that call a helper, which copies 8 kB from pageable memory, each time behind long kernels."""
+    """Lines that call a helper, which copies 8 kB from pageable memory, each time behind long kernels; it has a line before that."""
     forward(program, 30, 20)
     for line in CALLS:
         with program.line(line, f"Diffusion.method_{line}"):
             program.host(2)
+            with program.line(BEFORE, "expand"):
+                program.host(2)
             with program.line(COPY, "expand"):
                 program.host(30)
                 program.copy(2, "HtoD", bytes=8000 + 8 * number * grows)
@@ -139,3 +141,13 @@ def test_what_may_be_another_one_in_each_step(
     helper: str, calls: Mapping[int, str], other: str, grows: bool, tmp_path: Path
 ) -> None:
     assert not told(tmp_path, helper, calls, other, grows=grows)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["arr = next(rows)", "torch.index_select(column, 0, t, out=arr)", "arr[:4] = column[t]", "arr.copy_(column)"],
+)
+def test_what_the_helper_makes_itself(before: str, tmp_path: Path) -> None:
+    calls = dict.fromkeys(CALLS, "a = expand(self.coef, t)") | {BEFORE: before}
+    assert not told(tmp_path, "res = arr.to(t.device)[t]", calls)
+    assert told(tmp_path, "res = arr.to(t.device)[t]", calls | {BEFORE: "n = len(arr)"})
