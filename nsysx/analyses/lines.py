@@ -174,6 +174,17 @@ def orders_of_ranks(profile: Profile) -> list[Mapping[str, Any]]:
     return [row for row in noted if isinstance(row, dict) and isinstance(row.get("seed"), int)]
 
 
+def options_of_layers(profile: Profile, file: str, line: int) -> list[Mapping[str, Any]]:
+    """Return by which options of its layer a line runs, one row for each statement that makes such a layer: ``made_file``, ``made_line``
+    and ``text``, and ``changed``, that statement with the ``option`` the other way round, so that the line does not run.
+    """
+    noted = [row for record in profile.trace.run.get("probe") or () for row in record.get("options_of_layers") or ()]
+    fields = {"option": str, "made_file": str, "made_line": int, "text": str, "changed": str}
+    rows = [row for row in noted if isinstance(row, dict) and (row.get("file"), row.get("line")) == (file, line)]
+    typed = [row for row in rows if all(isinstance(row.get(name), kind) for name, kind in fields.items())]
+    return list({(row["made_file"], row["made_line"], row["option"]): row for row in typed}.values())
+
+
 def _noted_texts(profile: Profile, name: str) -> Mapping[str, Any]:
     run = profile.trace.run
     merged: dict[str, Any] = {}

@@ -58,7 +58,7 @@ class Reduction(NamedTuple):
 
 
 class AddedReductions(NamedTuple):
-    """``groups`` of reductions, in X-ray steps, of each of which the sum is all that is read.
+    """``groups`` of reductions, in X-ray steps, of each of which the sum is all that is read; ``sums``: thread and instant of each sum.
 
     ``ops``: the GPU ops of steady steps that correspond to them, ``needless``: of these all but one of each group.
     """
@@ -66,6 +66,7 @@ class AddedReductions(NamedTuple):
     groups: tuple[tuple[Reduction, ...], ...] = ()
     ops: frozenset[int] = frozenset()
     needless: frozenset[int] = frozenset()
+    sums: tuple[tuple[int, int], ...] = ()
 
 
 class BothWays(NamedTuple):
@@ -120,7 +121,7 @@ def _find(profile: Profile) -> BothWays:
         for row in search.sums(each.row):
             of_sum[row].append(each)
     # A sum holds all that those before it hold: the last one that several go into is that of the whole group.
-    groups = dict[tuple[int, ...], tuple[_OneReduced, ...]]()
+    groups, sum_of = dict[tuple[int, ...], tuple[_OneReduced, ...]](), dict[tuple[int, ...], int]()
     grouped = set[int]()
     for row in sorted(of_sum, key=lambda row: (-len(of_sum[row]), row)):
         alike: dict[tuple[object, ...], list[_OneReduced]] = defaultdict(list)
@@ -130,10 +131,11 @@ def _find(profile: Profile) -> BothWays:
         for theirs in alike.values():
             if len(theirs) > 1:
                 grouped.update(each.row for each in theirs)
-                groups[tuple(each.row for each in theirs)] = tuple(theirs)
+                rows = tuple(each.row for each in theirs)
+                groups[rows], sum_of[rows] = tuple(theirs), row
     calls = _FunctionCalls(functions, ops)
     forward, backward = (
-        _in_steady_steps(profile, search, calls, [g for g in groups.values() if g[0].back == back])
+        _in_steady_steps(profile, search, calls, [(sum_of[r], g) for r, g in groups.items() if g[0].back == back])
         for back in (False, True)
     )
     return BothWays(forward, backward)
@@ -197,11 +199,12 @@ def _on(ranges: pl.DataFrame, thread: int) -> pl.DataFrame:
 
 
 def _in_steady_steps(
-    profile: Profile, search: _SumSearch, functions: _FunctionCalls, groups: Sequence[Sequence[_OneReduced]]
+    profile: Profile, search: _SumSearch, functions: _FunctionCalls, by_sum: Sequence[tuple[int, Sequence[_OneReduced]]]
 ) -> AddedReductions:
     repeats, steady = profile.ranges.repeats, profile.steady_ops
-    if not groups or repeats is None:
+    if not by_sum or repeats is None:
         return AddedReductions()
+    sums, groups = zip(*by_sum, strict=True)
     asked = [tuple(functions.asked(search.thread[e.row], search.start_ns[e.row]) for e in group) for group in groups]
     # What is scattered in backward was gathered in forward, by a function that can be called once, too, where it is known.
     told = [n for n, each in enumerate(asked) if not groups[n][0].scattered_back or all(e.function for e in each)]
@@ -212,6 +215,7 @@ def _in_steady_steps(
         tuple(asked[n] for n in told),
         frozenset(ops[np.isin(like, every)].tolist()),
         frozenset(ops[np.isin(like, more)].tolist()),
+        tuple((search.thread[sums[n]], search.start_ns[sums[n]]) for n in told),
     )
 
 
@@ -293,10 +297,11 @@ class _SumSearch:
     def sums(self, row: int) -> list[int]:
         """Return the sums (rows), in order, into which alone goes what came with a reduction."""
         given, sums = self.makers_of(row), list[int]()
-        number = given[0] if given and _IN_PLACE.match(self.names[row]) else self.number[row]
+        # What is reduced in place keeps its number, or is named after the reduction, which returns it.
+        numbers = {*given[:1], self.number[row]} if _IN_PLACE.match(self.names[row]) else {self.number[row]}
         when = self.end_ns[row]
-        while number >= 0:
-            readers = self._next(number, when)
+        while numbers:
+            readers = set[int]().union(*(self._next(number, when) for number in numbers if number >= 0))
             if len(readers) != 1:
                 break
             (reader,) = readers
@@ -304,7 +309,7 @@ class _SumSearch:
                 sums.append(reader)
             elif not self._hands_on(reader):
                 break
-            number, when = self.number[reader], self.start_ns[reader]
+            numbers, when = {self.number[reader]}, self.start_ns[reader]
         return sums
 
     def _hands_on(self, row: int) -> bool:

@@ -9,6 +9,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.events.added_reductions import AddedReductions, added_reductions
 from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._added_pastes import reduced_once
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._once import Takes
@@ -76,6 +77,12 @@ def of_added(case: Case) -> Takes:
 def place_of_added(case: Case) -> Row:
     """Return the line that makes most of them."""
     return _place(case, back=False)
+
+
+def in_words_of_sum(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy with the sum's own line, where the layers can leave their reduction out."""
+    paste = reduced_once(case, _added(case, back=False))
+    return title, replace(remedy, paste=paste) if paste else remedy
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------------

@@ -311,6 +311,7 @@ OF_RANKS = (
         takes=added.of_added,
         oversight=True,
         at=added.place_of_added,
+        worded=added.in_words_of_sum,
     ),
     Costly(
         "gradients of one input",

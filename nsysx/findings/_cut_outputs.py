@@ -22,6 +22,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._layer_messages import gathers_outputs, line_of_layers, of_layers
+from nsysx.findings._layer_options import other_layers, paste_of
 from nsysx.findings._once import Takes
 from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
 from nsysx.judging import rank_verdict
@@ -190,9 +191,23 @@ def _line_of_gathers(case: Case) -> Row:
     return line_of_layers(case, cut) or code.where_most(code.places_of(code.op[theirs]))
 
 
+def _other_layers(case: Case) -> list[Row]:
+    """Return the statements that make the layers so that none gathers and none cuts, where options of the program's own layers say that."""
+    flow = flow_of(case.profile)
+    outputs = [] if flow is None else [each for each in of_layers(case).outputs if each.cut_ns]
+    thread = -1 if flow is None else flow.thread
+    gathering, cutting = (
+        other_layers(case, [(thread, at_ns) for at_ns in instants])
+        for instants in ([each.gather_ns for each in outputs], [each.cut_ns for each in outputs])
+    )
+    # One of both alone makes shapes that do not fit.
+    return sorted((*gathering, *cutting), key=lambda row: (row["file"], row["line"])) if gathering and cutting else []
+
+
 def place_of_cut(case: Case) -> Row:
-    """Return the line of the plan that asks for the gathers, else that of the layer that gathers most."""
-    return _place_in_plan(case) or _line_of_gathers(case)
+    """Return the line of the plan that asks for the gathers, or that makes the layers so; else that of the layer that gathers most."""
+    made = [{"file": each["file"], "line": each["line"]} for each in _other_layers(case)]
+    return _place_in_plan(case) or next(iter(made), {}) or _line_of_gathers(case)
 
 
 def _by_hand(case: Case) -> bool:
@@ -209,8 +224,9 @@ def _by_hand(case: Case) -> bool:
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy where attention lies in between, with the names of the layers and what their weights need."""
     outputs, flow = of_layers(case).outputs, flow_of(case.profile)
+    own_layers = _other_layers(case)
     if not outputs or flow is None or not _attends(case):
-        return title, remedy
+        return title, replace(remedy, paste=paste_of(own_layers)) if own_layers else remedy
     told = way("own-heads")
     layers = [tuple(_short(path) for path in _layers(flow, output)) for output in outputs]
     second = layers[0][1]
@@ -218,7 +234,9 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     scattered = outputs[0].scattered
     if scattered >= 0:
         told = replace(told, text=told.text.replace("the all-reduce", "the reduce-scatter"))
-    if _by_hand(case):
+    if own_layers:
+        told = replace(told, paste="\n".join((paste_of(own_layers), *_views(case, flow, outputs))))
+    elif _by_hand(case):
         stays = "its reduce-scatter stays" if scattered >= 0 else "its all-reduce stays"
         told = replace(told, paste=_OWN_LAYERS.replace("its all-reduce stays", stays))
     elif first and second and second not in first:

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import is_view
+from nsysx.inject.nsysx_probe.layer_options import layer_options
 from tests.events.traced import _MODULE, _STEP, _Range, _ranges_of
 from tests.findings import Program
 from tests.findings.lined import FILE, Lined
@@ -120,6 +121,8 @@ def recorded(
     program = _Recorded({int(number): linecache.getline(file, int(number)).rstrip("\n") for number in text})
     program.slow, program.ranks, program.adding_up = slow, ranks, adding_up
     program.within_nodes = within_nodes
+    options = layer_options({FILE: Path(file).read_text()}, {FILE: set(map(int, text))})
+    program.probe["options_of_layers"] = [option._asdict() for option in options]
     for comm, size in enumerate((ranks, adding_up), 5):
         if size:
             noted(program.main, "ncclCommInitRankConfig", 1, 2, comm=comm, of=size, Rank=0)

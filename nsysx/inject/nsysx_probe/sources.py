@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
+from .layer_options import LayerOption, layer_options
 from .probe_bounds import MOST_LOOP_LINES, MOST_RANK_LINES, MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
 from .rank_orders import RankOrder, rank_orders
 from .statements import in_one_line, of_loop, without_comment
@@ -89,6 +90,7 @@ class Sources:
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
         self._of_ranks: tuple[int, dict[str, dict[str, str]]] | None = None
         self._orders: tuple[int, list[tuple[str, RankOrder, str]]] | None = None
+        self._options: tuple[int, list[LayerOption]] | None = None
 
     def kind(self, code: CodeType) -> str:
         """Return whose code this is."""
@@ -223,6 +225,17 @@ class Sources:
             }
             for path, order, text in self._orders[1]
         ]
+
+    def options_of_layers(self) -> list[dict[str, Any]]:
+        """Return by which options of the program's own layers lines with ranges run, and the lines that make such layers."""
+        if not self._keeps_text:
+            return []
+        count = sum(map(len, self._lines.values()))
+        if self._options is None or self._options[0] != count:
+            ran = {path: set(self._lines[path]) for path in sorted(set(self._lines) - self._packages)}
+            texts = {path: "\n".join(self._texts(path)) for path in ran}
+            self._options = count, layer_options(texts, ran)[:MOST_RANK_LINES]
+        return [option._asdict() for option in self._options[1]]
 
     def _statement(self, path: str, number: int) -> str:
         """Return the text of a line, all of it where it goes on below, without its comment."""

@@ -150,6 +150,7 @@ class Status:
             "source": parts.xray.sources.texts(),
             "of_ranks": parts.xray.sources.of_ranks(),
             "orders_of_ranks": parts.xray.sources.orders_of_ranks(),
+            "options_of_layers": parts.xray.sources.options_of_layers(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 
