@@ -17,6 +17,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.events.sent_copies import SentCopies, sent_copies
 from nsysx.findings._case import Case, Saving, ops_of, way
+from nsysx.findings._copied_heads import heads_as_they_are
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._line_remedies import quoted
@@ -94,7 +95,7 @@ def copies_are_sent(case: Case, settings: RecordedSettings | None = None) -> str
     file, number, _ = code.places.row(line.line_row)
     text = lines.text_of(lines.texts(case.profile), file, number) or ""
     copied, first = in_short(_copying(case)), line.copies[0]
-    once = "once to each rank that needs it" if first.exchange else "once"
+    once = "once to each rank that needs it" if first.exchange and not first.heads else "once"
     back = ", and so does the way back of what becomes of them" if any(each.back for each in line.copies) else ""
     return (
         f"line {number}{f' ({quoted(text)})' if text else ''} sends each row {first.times:.1f} times, on average: it was copied before"
@@ -113,11 +114,20 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     line, where = _first(case), _copying(case)
     if line is None:
         return title, remedy
+    if line.copies[0].heads and line.copies[0].exchange:
+        title, split = "Heads are repeated before they are exchanged", all(e.split for e in line.copies if e.heads)
+        return title, replace(remedy, paste=heads_as_they_are(case, line.copies) or _BEHIND) if split else remedy
     if line.copies[0].exchange:
         return title, way("row-for-each-rank")
     text = lines.text_of(lines.texts(case.profile), str(where["file"]), int(where["line"])) if where else None
     behind = f"{text.partition('  #')[0].strip()}  # line {where['line']}, behind the exchange\n" if text else ""
     return title, replace(remedy, paste=f"{remedy.paste}\n{behind}".rstrip()) if behind else remedy
+
+
+_BEHIND = (
+    "q, k, v = exchange(q), exchange(k), exchange(v)  # k and v with the heads that they have, your own exchange\n"
+    "k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))  # behind it; [batch, heads, rows, width]"
+)
 
 
 def taken(case: Case) -> Takes:
@@ -126,6 +136,8 @@ def taken(case: Case) -> Takes:
 
 
 def place_of_message(case: Case) -> Row:
-    """Return the line that sends most copies."""
+    """Return the line that sends most copies; that which repeats heads before an exchange, where these are sent."""
     code, line = case.profile.code(), _first(case)
+    if line is not None and line.copies[0].heads and line.copies[0].exchange and (copying := _copying(case)):
+        return copying
     return {} if code is None or line is None else code.where(line.line_row)

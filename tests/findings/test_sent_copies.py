@@ -109,6 +109,54 @@ def by_head(x: Tensor) -> Tensor:
     return x.repeat_interleave(HEADS // OWN_HEADS, dim=2)
 
 
+class Turned(torch.autograd.Function):
+    """All rows of a part of the heads, for a part of the rows of all heads: [batch, heads, rows, width]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cut: int, joined: int) -> Tensor:
+        ctx.dimensions = joined, cut
+        parts = [each.contiguous() for each in x.chunk(RANKS, cut)]
+        came = [torch.empty_like(each) for each in parts]
+        dist.all_to_all(came, parts)
+        return torch.cat(came, joined)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return Turned.apply(grads[0], *ctx.dimensions), None, None  # type: ignore[no-untyped-call]
+
+
+class ByHeads(nn.Module):
+    """Attention of all rows, each rank of its heads; keys and values repeated ``late``, or before the exchange."""
+
+    def __init__(self, repeat: Callable[[Tensor, int], Tensor], late: bool = False, own_heads: int = OWN_HEADS) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(64, HEADS * WIDTH), nn.Linear(64, 2 * own_heads * WIDTH)
+        self.repeat, self.late, self.own_heads = repeat, late, own_heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, _ = x.shape
+        q = self.q(x).view(b, s, HEADS, WIDTH).transpose(1, 2)
+        k, v = self.kv(x).view(b, s, 2 * self.own_heads, WIDTH).transpose(1, 2).chunk(2, 1)
+        if not self.late:
+            k, v = (self.repeat(each, HEADS // self.own_heads) for each in (k, v))
+        q, k, v = (Turned.apply(each, 1, 2) for each in (q, k, v))  # type: ignore[no-untyped-call]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) if self.late else attended(q, k, v)
+        return torch.as_tensor(Turned.apply(y, 2, 1).transpose(1, 2).reshape(b, s, -1))  # type: ignore[no-untyped-call]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def beside(x: Tensor, times: int) -> Tensor:
+    b, h, s, d = x.shape
+    return x[:, :, None].expand(b, h, times, s, d).reshape(b, h * times, s, d)
+
+
+def one_after_the_other(x: Tensor, times: int) -> Tensor:
+    return x.repeat(1, times, 1, 1)
+
+
 class Experts(nn.Module):
     """Tokens go to the ranks of their experts; ``send``: what is sent of tokens and the experts that were chosen."""
 
@@ -196,3 +244,26 @@ def test_each_row_is_sent_once(kind: str, tmp_path: Path) -> None:
 def test_rows_that_differ_are_sent_as_they_are(kind: str, tmp_path: Path) -> None:
     make, given = OTHERS[kind]
     assert told(make(), given, tmp_path) is None
+
+
+@pytest.mark.parametrize(("repeat", "share"), [(beside, 0.375), (one_after_the_other, 0.25)])
+def test_heads_are_exchanged_as_they_are(repeat: Callable[[Tensor, int], Tensor], share: float, tmp_path: Path) -> None:
+    """Of copies that lie behind each other each rank is sent some of all heads."""
+    found = told(ByHeads(repeat), ATTENTION, tmp_path)
+    assert found is not None and found.title == "Heads are repeated before they are exchanged"
+    assert [r.name for r in found.remedies] == ["copied-behind"] and f"{100 * share:.0f} % of the bytes" in found.detail
+    attends, *left = (line.partition("  # line ")[0] for line in found.paste.splitlines())
+    assert attends == "return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
+    assert [line.partition(": ")[2] for line in left] == [
+        "k, v = (self.repeat(each, HEADS // self.own_heads) for each in (k, v))"
+    ]
+    assert found.where["line"] == int(left[0].partition("without line ")[2].partition(":")[0])
+
+
+def test_a_head_that_all_ranks_need_is_gathered(tmp_path: Path) -> None:
+    found = told(ByHeads(beside, own_heads=1), ATTENTION, tmp_path)
+    assert found is not None and found.paste.startswith("whole = ")
+
+
+def test_heads_that_are_repeated_behind_the_exchange_are_left(tmp_path: Path) -> None:
+    assert told(ByHeads(beside, late=True), ATTENTION, tmp_path) is None
