@@ -15,13 +15,14 @@ import numpy as np
 from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.narrowed_exchanges import cut_exchanges
 from nsysx.events.narrowed_operators import kept_of_tensors, sizes_of
-from nsysx.events.operator_bounds import MOST_OF_BORDER_SHARE, MOST_OF_SENT_SHARE, NEIGHBOURS
+from nsysx.events.operator_bounds import MOST_OF_BORDER_SHARE, MOST_OF_SENT_SHARE, NEIGHBOURS, OPERATORS_BEHIND
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.profile import Profile
 from nsysx.events.result_readers import ResultReaders
 
 _REDUCES = re.compile(r"^(c10d::allreduce_|_c10d_functional::all_reduce_?)$")
 _GATHERS, _INTO_LIST = "c10d::_allgather_base_", "c10d::allgather_"
+_EMPTY = re.compile(r"^aten::(new_)?empty(_like|_strided)?$")
 #: What takes a part by Python's numbers: its place is known before it is sent.
 _BY_PLACE = re.compile(r"^aten::(slice|select|narrow)$")
 #: What takes rows by numbers that the sizes do not show, as the edges of a graph name nodes.
@@ -33,7 +34,7 @@ class NarrowedMessage(NamedTuple):
 
     ``by``: the operators that pick this part (rows of the flow). ``ranks``: so many are gathered; 0 for sums. ``border``: it is a small
     part at a place that the program's numbers say, as of a field that is split over the ranks. ``exchanged``: every rank sends each other
-    one a part of its own (all-to-all), and the share is what has to be sent.
+    one a part of its own (all-to-all), and the share is what has to be sent. ``dimensions``: in which ones this part is less than all.
     """
 
     start_ns: int
@@ -44,6 +45,7 @@ class NarrowedMessage(NamedTuple):
     ranks: int
     border: bool = False
     exchanged: bool = False
+    dimensions: frozenset[int] = frozenset()
 
 
 def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMessage]:
@@ -63,7 +65,10 @@ def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMess
         if 0 < share <= MOST_OF_SENT_SHARE and by and (sums or ranks > 1):
             by_place = all(_BY_PLACE.match(flow.names[row]) for row in by)
             border = not sums and by_place and ranks * share <= NEIGHBOURS * MOST_OF_BORDER_SHARE
-            narrowed.append(NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks, border))
+            less_in = frozenset[int]().union(*(part.dimensions for part in read if part is not None))
+            narrowed.append(
+                NarrowedMessage(each.start_ns, each.end_ns, sums, share, by, ranks, border, dimensions=less_in)
+            )
     exchanges = cut_exchanges(flow, every)
     narrowed += [
         NarrowedMessage(m.start_ns, m.end_ns, sums=False, share=share, by=rows, ranks=0, exchanged=True)
@@ -73,14 +78,25 @@ def narrowed_messages(flow: OperatorFlow, profile: Profile) -> list[NarrowedMess
 
 
 def _list_of(flow: OperatorFlow, each: FlowMessage) -> list[int]:
-    """Return the numbers of the tensors of a list that are gathered into: torch copies each rank's part into its own."""
+    """Return the numbers of the tensors of a list that are gathered into: torch copies each rank's part into its own, or the collective
+    writes them, which were empty before.
+    """
     part = each.sizes[1] if len(each.sizes) > 1 else ()
     first, last = np.searchsorted(flow.start_ns, (each.start_ns, each.end_ns)).tolist()
-    return [
+    copied = [
         flow.number[row]
         for row in range(first, last)
         if part and flow.names[row] == "aten::copy_" and sizes_of(flow.size[row])[:1] == [part]
     ]
+    if copied or not part:
+        return copied
+    joins = (r for r in range(last, min(last + OPERATORS_BEHIND, len(flow.names))) if flow.names[r] == "aten::cat")
+    join = next(joins, None)
+    given = () if join is None else zip(flow.made[join], sizes_of(flow.size[join]), strict=False)
+    parts = [(number, size) for number, size in given if size]
+    makers = [flow.row_of.get(number, -1) for number, _ in parts]
+    empty = all(row >= 0 and _EMPTY.match(flow.names[row]) for row in makers)
+    return [number for number, _ in parts] if empty and {size for _, size in parts} == {part} else []
 
 
 def _ranks(each: FlowMessage) -> int:

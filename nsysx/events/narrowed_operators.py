@@ -45,6 +45,7 @@ _ROW_LOSS = re.compile(r"^aten::(cross_entropy_loss|nll_loss(_nd|2d)?)$")
 _ELEMENT_LOSS = re.compile(
     r"^aten::(binary_cross_entropy(_with_logits)?|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div|soft_margin_loss)$"
 )
+_JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
 #: What writes over all of its first argument and reads nothing of it.
 _OVERWRITES = re.compile(r"^aten::(zero_|fill_)$")
 _RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze)$")
@@ -155,6 +156,16 @@ def narrowing(before: Size, after: Size) -> frozenset[int] | None:
     return None
 
 
+def joined_in(parts: Sequence[Size], whole: Size) -> int | None:
+    """Return the dimension in which parts are put together, None where these sizes are no parts of it."""
+    for dimension in range(len(whole)):
+        others = {(*part[:dimension], *part[dimension + 1 :]) for part in parts if len(part) == len(whole)}
+        if others == {(*whole[:dimension], *whole[dimension + 1 :])} and len(parts) > 1:
+            together = sum(part[dimension] for part in parts if len(part) == len(whole))
+            return dimension if together == whole[dimension] else None
+    return None
+
+
 class _Reads:
     """What is read of each tensor (``kept``), by the number of the operator that made it: None for all of it."""
 
@@ -260,6 +271,9 @@ class _Reads:
             return [None, *others]
         if name == "aten::addmm" and last not in kept.dimensions:
             return [None, kept, *others[1:]]
+        if _JOINS.match(name):  # of each part as much, in the other dimensions
+            apart = joined_in([size for size in sizes if size], result) not in (None, *kept.dimensions)
+            return [kept if size else None for size in sizes] if apart else None
         by_row = _ROW_BY_ROW.match(name) and last not in kept.dimensions
         if by_row and (name.endswith("norm") or (len(sizes) > 1 and len(sizes[1]) == 2)):
             return [kept, *others]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of, way
+from nsysx.findings._exchanged_pastes import exchanged
 from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
@@ -31,7 +33,7 @@ class _ToAll(NamedTuple):
     """Messages of one line (row of the places): their GPU ``ops``, whether they add, and of what they bring the share that is read.
 
     ``needless``: which share of their transfer goes. ``picked``: the line that takes this part. ``border``: it is a border of a
-    field. ``exchanged``: by an all-to-all.
+    field. ``exchanged``: by an all-to-all. ``own``: each rank reads as many rows as any other, of all columns.
     """
 
     ops: frozenset[int]
@@ -42,6 +44,7 @@ class _ToAll(NamedTuple):
     picked: Row
     border: bool
     exchanged: bool
+    own: bool
 
 
 def _to_all(profile: Profile) -> _ToAll | None:
@@ -78,6 +81,7 @@ def _to_all(profile: Profile) -> _ToAll | None:
                 picked,
                 border=all(each.border for each in theirs),
                 exchanged=theirs[0].exchanged,
+                own=all(each.dimensions == {0} and each.share * each.ranks == 1 for each in theirs),
             ),
         )
     return max(of_lines.values(), key=lambda each: each[0])[1] if of_lines else None
@@ -138,11 +142,15 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
         return title, remedy
     if to_all.exchanged:
         return "Ranks exchange what is cut away behind", way("cut-before-exchange")
-    return (
-        ("A whole field is gathered of which its borders are read", way("borders-sent"))
-        if to_all.border
-        else (title, way("rows-exchanged"))
-    )
+    if to_all.border:
+        return "A whole field is gathered of which its borders are read", way("borders-sent")
+    code, advised = case.profile.code(), way("rows-exchanged")
+    if code is None or not to_all.own or not to_all.picked:
+        return title, advised
+    source, (file, line, _) = lines.texts(case.profile), code.places.row(to_all.line_row)
+    picking = lines.text_of(source, str(to_all.picked["file"]), int(to_all.picked["line"])) or ""
+    paste = exchanged(lines.text_of(source, file, line) or "", picking, int(to_all.picked["line"]))
+    return title, replace(advised, paste="\n".join(paste)) if paste else advised
 
 
 def taken(case: Case) -> Takes:
