@@ -112,6 +112,7 @@ OF_SHARDS = (
         oversight=True,
         phase="backward",
         at=recomputed.place_of_checkpoint,
+        worded=recomputed.in_its_words,
     ),
     Costly(
         "gathered twice in backward",

@@ -22,6 +22,7 @@ from nsysx.findings._finding_bounds import FEWEST_MICRO_STEPS
 from nsysx.findings._once import Takes
 from nsysx.findings._pipeline_stages import stages_of
 from nsysx.findings._recomputed import needless, place_of_call
+from nsysx.findings._schedule_pastes import in_turn
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.reading import nccl_notes
@@ -93,13 +94,22 @@ def taken(case: Case) -> Takes:
     return Takes(job_changes.gone(case.profile, _NAME))
 
 
-def place_of_schedule(case: Case) -> Row:
-    """Return the line that makes the schedule, else the one that asks for checkpoints."""
+def _schedule(case: Case) -> Row:
+    """Return the line that makes the schedule, empty where it is not known."""
     settings = settings_of(case.profile)
-    return (settings.place("schedule") if settings is not None else {}) or place_of_call(case)
+    return settings.place("schedule") if settings is not None else {}
+
+
+def place_of_schedule(case: Case) -> Row:
+    """Return the line that names the order, or makes the schedule, else the one that asks for checkpoints."""
+    schedule = _schedule(case)
+    return in_turn(case, schedule)[0] if schedule else place_of_call(case)
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and remedy, with the number of micro-batches."""
+    """Return title and remedy, with the program's own lines, or the number of micro-batches."""
+    schedule = _schedule(case)
+    if schedule and (pasted := in_turn(case, schedule)[1]):
+        return title, replace(remedy, paste="\n".join(pasted))
     batches = case.profile.once(_forwards_kept)
     return title, replace(remedy, paste=remedy.paste.replace("n_microbatches=8", f"n_microbatches={batches or 8}"))

@@ -24,7 +24,9 @@ from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 _COMPILED = "CompiledFunctionBackward"
 
 
-_ASKS = re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing_enable\(|\bapply_activation_checkpointing\(")
+_ASKS = re.compile(
+    r"\bcheckpoint(_sequential|_wrapper)?\(|gradient_checkpointing_enable\(|\bapply_activation_checkpointing\("
+)
 
 
 def place_of_call(case: Case) -> Row:

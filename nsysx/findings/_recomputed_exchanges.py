@@ -6,16 +6,19 @@ What an exchange brought is small beside what is computed of it: kept, it need n
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._costly_jobs import on_all_ranks, sharded
 from nsysx.findings._exposed_transfer import exposed_share
+from nsysx.findings._kept_exchanges import kept_by_policy
 from nsysx.findings._once import Takes
 from nsysx.findings._recomputed import needless, place_of_call
 from nsysx.findings._sharded_models import spare_bytes
@@ -80,3 +83,12 @@ def place_of_checkpoint(case: Case) -> Row:
         return {}
     ns = (again["end_ns"] - again["start_ns"]).to_numpy()
     return code.where_most(code.places_of(code.op[again["op"].to_numpy()]), ns.astype(np.int64))
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy, with a policy for the program's own checkpoints where its exchanges are functional ones."""
+    paste = kept_by_policy(case)
+    if not paste:
+        return title, remedy
+    text = "Keep what the exchanges brought, by a policy of the checkpoints: backward then recomputes all else, and sends nothing again"
+    return title, replace(remedy, text=text, paste=paste)

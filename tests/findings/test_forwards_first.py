@@ -45,14 +45,24 @@ def step(
     program.sync()
 
 
-def told(folder: Path, *, checkpoints: int = BATCHES, used: float = 0.9, **how: Any) -> list[Finding]:
+def told(
+    folder: Path,
+    *,
+    checkpoints: int = BATCHES,
+    used: float = 0.9,
+    source: dict[int, str] | None = None,
+    named: dict[int, str] | None = None,
+    **how: Any,
+) -> list[Finding]:
     settings = {
         "checkpoints": checkpoints,
         "backwards": BATCHES,
         "places": {"schedule": f"{FILE}:{SCHEDULE}"},
         "memory": {"total_bytes": 140 << 30, "reserved_peak_bytes": round(used * (140 << 30))},
     }
-    found = Lined(SOURCE, settings).run(lambda p, n: step(p, n, **how)).found(folder, "NSX127")
+    program = Lined({**SOURCE, **(source or {})}, settings)
+    program.probe["of_ranks"] = {FILE: {str(line): text for line, text in (named or {}).items()}}
+    found = program.run(lambda p, n: step(p, n, **how)).found(folder, "NSX127")
     return [f for f in found if f.evidence[0]["setting"] == "all forwards first"]
 
 
@@ -80,3 +90,40 @@ def test_all_forwards_first_that_need_checkpoints(tmp_path: Path) -> None:
 )
 def test_checkpoints_that_another_order_does_not_spare(how: dict[str, Any], tmp_path: Path) -> None:
     assert not told(tmp_path, **how)
+
+
+BY_NAME = "schedule = get_schedule_class(t.order)(stage, n, loss_fn=loss_fn)"
+
+
+@pytest.mark.parametrize(
+    ("made", "named", "where", "pasted"),
+    [
+        (
+            "schedule = ScheduleGPipe(stage, n, loss_fn=loss_fn)",
+            {},
+            SCHEDULE,
+            "schedule = Schedule1F1B(stage, n, loss_fn=loss_fn)",
+        ),
+        (BY_NAME, {3: 'order: str = "GPipe"'}, 3, 'order: str = "1F1B"'),
+        (
+            BY_NAME,
+            {3: "    parser.add_argument('--order', default='gpipe')"},
+            3,
+            "parser.add_argument('--order', default='1F1B')",
+        ),
+        (BY_NAME, {}, SCHEDULE, 'schedule = get_schedule_class("1F1B")(stage, n, loss_fn=loss_fn)'),
+        (
+            BY_NAME,
+            {3: 'a = "GPipe"', 4: 'b = "GPipe"'},
+            SCHEDULE,
+            'schedule = get_schedule_class("1F1B")(stage, n, loss_fn=loss_fn)',
+        ),
+    ],
+)
+def test_the_order_is_changed_where_the_program_says_it(
+    made: str, named: dict[int, str], where: int, pasted: str, tmp_path: Path
+) -> None:
+    (finding,) = told(tmp_path, source={SCHEDULE: made}, named=named)
+    first, checkpoints = finding.paste.splitlines()
+    assert (finding.where["line"], first.partition("  # ")[0]) == (where, pasted)
+    assert checkpoints == f"# and, where memory then does, no checkpoints: line {ASKS} ({SOURCE[ASKS]})"

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from nsysx.findings._kept_exchanges import _with_contexts
 from nsysx.model import Finding
 from tests.findings.lined import FILE, Lined
 
 EXCHANGE, GATHER = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", "ncclDevKernel_AllGather_RING_LL"
+FUNCTIONAL = "_c10d_functional::all_to_all_single"
 LAYERS, ASKS, SENDS = 6, 22, 12
 SOURCE = {
     SENDS: "dist.all_to_all_single(out, h, back, there)",
@@ -20,21 +22,35 @@ SOURCE = {
 }
 
 
-def layer(program: Lined, number: int, kernel: str | None, flag: str = "") -> None:
+def layer(program: Lined, number: int, kernel: str | None, flag: str = "", *, functional: bool = False) -> None:
     """Experts: what they are sent, products, and what they send back."""
     with program.range(f"net.blocks.{number}:Block{flag}"):
         for us in (300, 100):
             program.launch(us)
             if kernel is not None:
                 with program.line(SENDS, "exchange"):
+                    begin = program.t
                     program.launch(250, kernel)
+                    if program.noted is not None and functional:
+                        label = (
+                            f"{FUNCTIONAL}, op_id = {program.t}, sizes = [[64, 64], [], []], input_op_ids = [(0,-1)]"
+                        )
+                        program.main.add_range(label, begin, program.t)
 
 
-def step(program: Lined, number: int, *, kernel: str | None = EXCHANGE, again: bool = True, kept: bool = False) -> None:
+def step(
+    program: Lined,
+    number: int,
+    *,
+    kernel: str | None = EXCHANGE,
+    again: bool = True,
+    kept: bool = False,
+    functional: bool = False,
+) -> None:
     with program.line(20), program.range("forward Net"), program.range("net:Net"):
         for n in range(LAYERS):
             with program.line(ASKS, "forward"):
-                layer(program, n, EXCHANGE)
+                layer(program, n, EXCHANGE, functional=functional)
     with program.line(30), program.range("backward"):
         for n in range(LAYERS):
             if again:
@@ -79,3 +95,34 @@ def test_exchanges_that_backward_repeats_are_left_out_of_the_checkpoint(tmp_path
 )
 def test_what_backward_has_to_send_is_not_told(about: dict[str, Any], how: dict[str, Any], tmp_path: Path) -> None:
     assert not told(tmp_path, about, **how)
+
+
+def test_functional_exchanges_are_kept_by_a_policy(tmp_path: Path) -> None:
+    (finding,) = told(tmp_path, settings(), functional=True)
+    assert "torch.ops._c10d_functional.all_to_all_single.default" in finding.paste
+    asks = f"h = checkpoint(blk, h, use_reentrant=False, context_fn=contexts)  # line {ASKS}"
+    assert finding.paste.splitlines()[-1] == asks
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (
+            "apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=is_layer)",
+            "apply_activation_checkpointing(model, check_fn=is_layer, "
+            "checkpoint_wrapper_fn=lambda module: wrapper(module, context_fn=contexts))",
+        ),
+        (
+            "apply_activation_checkpointing(model, check_fn=is_layer)",
+            "apply_activation_checkpointing(model, check_fn=is_layer, "
+            "checkpoint_wrapper_fn=lambda module: checkpoint_wrapper(module, context_fn=contexts))",
+        ),
+        ("m[i] = checkpoint_wrapper(layer)", "m[i] = checkpoint_wrapper(layer, context_fn=contexts)"),
+        ("h = checkpoint(layer, h, use_reentrant=True)", ""),
+        ("h = checkpoint(layer, h, use_reentrant=False, context_fn=mine)", ""),
+        ("model.gradient_checkpointing_enable()", ""),
+        ("h = checkpoint(", ""),
+    ],
+)
+def test_lines_that_ask_for_checkpoints_take_a_policy(text: str, changed: str) -> None:
+    assert _with_contexts(text) == changed

@@ -1032,6 +1032,19 @@ def test_where_a_network_is_sharded_by_what_is_imported_before_the_ranks_meet() 
 
 
 @as_one_rank
+def test_where_checkpoints_are_wrapped_around_layers() -> None:
+    from torch import distributed
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+
+    with armed() as lab:
+        distributed.destroy_process_group()
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        checkpoint_wrapper.apply_activation_checkpointing(layers, check_fn=lambda module: isinstance(module, nn.Linear))
+        assert settings(lab)["places"] == {"checkpoint": f"{__file__}:{line_here() - 1}"}
+
+
+@as_one_rank
 def test_an_optimizer_that_is_shared_out_is_one_with_its_part_in_it() -> None:
     with armed() as lab:
         from torch.distributed.optim import ZeroRedundancyOptimizer

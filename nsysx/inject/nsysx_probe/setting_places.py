@@ -37,6 +37,7 @@ _SHARDERS = (
     ("FSDP", "distributed.fsdp.FullyShardedDataParallel.__init__", "True"),
     ("FSDP", "distributed.fsdp.fully_shard", "True"),
     ("stage", "distributed.pipelining.stage._PipelineStageBase.__init__", "True"),
+    ("checkpoint", "distributed.algorithms._checkpoint.checkpoint_wrapper.CheckpointWrapper.__init__", "True"),
     ("schedule", "distributed.pipelining.schedules._PipelineSchedule.__init__", "n_microbatches"),
 )
 

@@ -40,6 +40,8 @@ _PLAN = re.compile(
 _SHARDS = re.compile(r"^(?!\s*#).*\b(fully_shard|MixedPrecisionPolicy)\(.*\)\s*(#.*)?$")
 #: What gathers whole tensors of the parts of all ranks: an average of weights may be made so before the steps.
 _GATHERS = re.compile(r"^(?!\s*#).*\.full_tensor\(")
+#: What names an order of a pipeline's passes, as an option of a config does.
+_SCHEDULES = re.compile(r"(?i)^(?!\s*#).*([\"'])(Schedule)?GPipe\1")
 #: What has a function of autograd convert whatever it is given.
 _CASTS = re.compile(r"^\s*@.*\bcast_inputs\s*=")
 #: What wraps parts of a network in checkpoints, before the steps.
@@ -55,13 +57,11 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 def _gives_shares(text: str) -> bool:
     """Return whether a line may take a rank's or a worker's share, cut a network in stages, plan how its layers split, shard, gather or
-    checkpoint them, or convert what a function is given.
+    checkpoint them, convert what a function is given, or name an order of passes.
     """
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
-    return bool(
-        takes
-        or any(each.search(text) for each in (_OF_A_WORKER, _CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _CASTS, _WRAPS))
-    )
+    texts = (_OF_A_WORKER, _CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _SCHEDULES, _CASTS, _WRAPS)
+    return bool(takes or any(each.search(text) for each in texts))
 
 
 class Sources:

@@ -102,8 +102,11 @@ class Status:
         """Return the content of the probe file."""
         counted = self.out.counted()
         parts, window = self.parts, self.parts.window
-        for table in self.settings.places.tables if self.settings is not None else ():
-            parts.xray.sources.ask(table["made"])
+        if self.settings is not None:  # what they say is changed there, before the steps
+            places = self.settings.places
+            made = [table["made"] for table in places.tables]
+            for line in (*made, *(places.noted.get(name, "") for name in ("checkpoint", "schedule"))):
+                parts.xray.sources.ask(line)
         worker = worker_lines.noted(self.out.environ.get("NSYSX_PROBE_DIR"), self.pid, parts.xray.sources)
         return {
             "pid": self.pid,
