@@ -39,7 +39,10 @@ def kept_by_policy(case: Case) -> str:
 
 
 def _with_contexts(text: str) -> str:
-    """Return a statement that asks for checkpoints with the policy's contexts, "" where it cannot take them."""
+    """Return a statement that asks for checkpoints with the policy's contexts, "" where it cannot take them.
+
+    Of one that goes on below, with calls there, what is added is said alone.
+    """
     try:
         (statement,) = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -48,17 +51,19 @@ def _with_contexts(text: str) -> str:
     if len(calls) != 1:
         return ""
     (call,) = calls
-    if _called(call) != "apply_activation_checkpointing":
-        call.keywords.append(ast.keyword("context_fn", ast.Name(_CONTEXTS)))
-        return ast.unparse(statement)
     wraps = next((k for k in call.keywords if k.arg == "checkpoint_wrapper_fn"), None)
-    if wraps is None and len(call.args) > 1:
+    if _called(call) != "apply_activation_checkpointing":
+        added = ast.keyword("context_fn", ast.Name(_CONTEXTS))
+    elif wraps is None and len(call.args) > 1:
         return ""  # by place: which it is, versions say
-    name = "checkpoint_wrapper" if wraps is None else ast.unparse(wraps.value)
-    if not name.replace(".", "").isidentifier():
-        name = f"({name})"
-    value = ast.parse(f"lambda module: {name}(module, context_fn={_CONTEXTS})", mode="eval").body
-    call.keywords = [k for k in call.keywords if k is not wraps] + [ast.keyword("checkpoint_wrapper_fn", value)]
+    else:
+        name = "checkpoint_wrapper" if wraps is None else ast.unparse(wraps.value)
+        name = name if name.replace(".", "").isidentifier() else f"({name})"
+        value = ast.parse(f"lambda module: {name}(module, context_fn={_CONTEXTS})", mode="eval").body
+        added = ast.keyword("checkpoint_wrapper_fn", value)
+    if any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(statement)):
+        return f"# {ast.unparse(call.func)}(..., {ast.unparse(added)}), its other arguments as they are"
+    call.keywords = [k for k in call.keywords if k is not wraps] + [added]
     return ast.unparse(statement)
 
 

@@ -117,6 +117,11 @@ def test_functional_exchanges_are_kept_by_a_policy(tmp_path: Path) -> None:
             "apply_activation_checkpointing(model, check_fn=is_layer, "
             "checkpoint_wrapper_fn=lambda module: checkpoint_wrapper(module, context_fn=contexts))",
         ),
+        (
+            "apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=lambda module: ...)",
+            "# apply_activation_checkpointing(..., checkpoint_wrapper_fn=lambda module: wrapper(module, context_fn=contexts)), "
+            "its other arguments as they are",
+        ),
         ("m[i] = checkpoint_wrapper(layer)", "m[i] = checkpoint_wrapper(layer, context_fn=contexts)"),
         ("h = checkpoint(layer, h, use_reentrant=True)", ""),
         ("h = checkpoint(layer, h, use_reentrant=False, context_fn=mine)", ""),
