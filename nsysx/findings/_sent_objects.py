@@ -24,7 +24,12 @@ _SAVES = re.compile(r"\b\w*save\w*\(")
 PLAN = Fix.by_name("plan-as-tensor")
 _READ = re.compile(r"(?i)\bnext\(|loader|dataset|reader")
 #: What loads into a network.
-_LOADED = re.compile(r"(?i)\bload_(state_dict|weights)\(|\.data\.copy_\(|\bparam\w*(\[\w+\])?\.copy_\(")
+_LOADED = re.compile(r"(?i)\b(load|set)_(model_)?(state_dict|weights)\(|\.data\.copy_\(|\bparam\w*(\[\w+\])?\.copy_\(")
+#: What gathers the weights of a network, and what sets those of another one, each with the network.
+_TAKEN = re.compile(r"\bget_model_state_dict\(\s*(?:model\s*=\s*)?(?P<network>[\w.]+)\s*[,)]")
+_GIVEN = re.compile(
+    r"\bset_model_state_dict\(\s*(?:model\s*=\s*)?(?P<network>[\w.]+)\s*,|(?P<loading>[\w.]+)\.load_state_dict\("
+)
 _GROUP = re.compile(r"\bgroup\s*=\s*(?P<group>[\w.]+(?:\(\w*\))?)")
 _SENDS = re.compile(r"\bbroadcast_object_list\(\s*(?:object_list\s*=\s*)?(?P<name>\[.*|\w+)")
 _WEIGHTS = re.compile(r"(?i)state_dict|parameters\(|^(\w*weights|params|state|sd)$")
@@ -95,9 +100,33 @@ def _for_another_network(profile: Profile, file: str | None, line: int | None) -
     return loaded and not any(map(_SAVES.search, behind))
 
 
+def _between_networks(profile: Profile, file: str | None, line: int | None) -> Fix:
+    """Return the advice with the names of both networks, where lines of torch's state dicts near a line say them."""
+    source = texts(profile)
+    near = [text_of(source, file, (line or 0) + n) or "" for n in range(-LINES_TO_A_READ, 1 + LINES_TO_A_READ)]
+    taken = next((match["network"] for text in near if (match := _TAKEN.search(text))), "")
+    given = next((match["network"] or match["loading"] for text in near if (match := _GIVEN.search(text))), "")
+    if not taken or not given:
+        return GENERATOR
+    return GENERATOR.but(
+        paste=f"target = dict({given}.named_parameters())\n"
+        "with torch.no_grad():\n"
+        f"    for name, p in {taken}.named_parameters():  # all ranks, in the same order\n"
+        "        target[name].copy_(p.detach().to(target[name].dtype).full_tensor())  # cast before the gather"
+    )
+
+
+def _sets_what_was_taken(profile: Profile, file: str | None, line: int | None) -> bool:
+    """Return whether a line sets the weights of a network that lines before it have gathered from another one."""
+    source = texts(profile)
+    before = [text_of(source, file, (line or 0) - n) or "" for n in range(1, 1 + LINES_TO_A_READ)]
+    return _GIVEN.search(text_of(source, file, line) or "") is not None and any(map(_TAKEN.search, before))
+
+
 def of_objects(profile: Profile, file: str | None, line: int | None, fix: Fix | None) -> Fix | None:
     """Return what to do about a line, where it sends objects by what they are: weights and plans go as tensors, a batch each rank reads."""
-    if fix is not None and fix.ways and fix.ways[0].name in _GATHERED and _for_another_network(profile, file, line):
-        return GENERATOR
+    gathers = fix is not None and fix.ways and fix.ways[0].name in _GATHERED
+    if (gathers and _for_another_network(profile, file, line)) or _sets_what_was_taken(profile, file, line):
+        return _between_networks(profile, file, line)
     sent = "" if fix is None else what_is_sent(profile, file, line)
     return SENT if sent == "weights" else as_tensor(profile, file, line) if sent == "plan" else fix

@@ -78,6 +78,21 @@ def test_plans_of_programs_that_train_nothing_are_no_data(
 GATHERS = "sd = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))"
 
 
+def gathers(program: Lined, number: int) -> None:
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(SENDS):
+        for _ in range(40):
+            program.launch(200, "ncclDevKernel_AllGather_RING_LL", stream=20)
+            program.copy(200, "DtoH")
+    with program.line(USES):
+        program.host(100)
+        for _ in range(40):
+            program.copy(200, "HtoD")
+            program.launch(200, "ncclDevKernel_Broadcast_RING_LL", stream=20)
+    program.sync()
+
+
 @pytest.mark.parametrize(
     ("uses", "told"),
     [
@@ -90,19 +105,28 @@ GATHERS = "sd = get_model_state_dict(model, options=StateDictOptions(full_state_
 def test_weights_that_are_gathered_for_another_network_are_not_to_be_saved(
     uses: str, told: str, tmp_path: Path
 ) -> None:
-    def gathers(program: Lined, number: int) -> None:
-        with program.line(20), program.range("forward"), program.range("net:Net"):
-            program.launch(1000)
-        with program.line(SENDS):
-            for _ in range(40):
-                program.launch(200, "ncclDevKernel_AllGather_RING_LL", stream=20)
-                program.copy(200, "DtoH")
-        with program.line(USES):
-            program.host(100)
-        program.sync()
-
     source = {20: "y = net(x)", SENDS: GATHERS, USES: uses}
     said = said_of(Lined(source, {"backwards": 1}).run(gathers).write(tmp_path))
     here = [f for f in said if f.verdict == "found" and f.where.get("line") == SENDS and f.remedies]
     names = {f.remedies[0].name for f in here}
     assert told in names and not names & ({"weights-to-generator", "shards-saved"} - {told})
+
+
+@pytest.mark.parametrize(
+    ("uses", "network"),
+    [
+        (
+            "set_model_state_dict(self.worker.model, sd, options=StateDictOptions(broadcast_from_rank0=True))",
+            "self.worker.model",
+        ),
+        ("generator.load_state_dict(sd)", "generator"),
+    ],
+)
+def test_weights_go_from_one_network_to_the_other_by_their_names(uses: str, network: str, tmp_path: Path) -> None:
+    """The line that sets them has the same advice as the one that gathers them."""
+    source = {20: "y = net(x)", SENDS: GATHERS, USES: uses}
+    said = said_of(Lined(source, {"backwards": 1}).run(gathers).write(tmp_path))
+    told = [f for f in said if f.verdict == "found" and f.remedies and f.remedies[0].name == "weights-to-generator"]
+    assert {f.where.get("line") for f in told} >= {SENDS, USES}
+    assert all(f"target = dict({network}.named_parameters())" in f.paste for f in told)
+    assert all("for name, p in model.named_parameters():" in f.paste for f in told)
