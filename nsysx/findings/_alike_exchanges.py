@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.events.alike_exchanges import AlikeExchange, alike_exchanges
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
@@ -65,9 +66,13 @@ def sent_alike(case: Case, settings: RecordedSettings | None = None) -> str:
     ns = case.per_step(int(repeated.between["ns"].sum()))
     return (
         f"{units.several(repeated.ranks, 'rank')} have the same tokens (they add up the outputs of layers that they share) and each sends "
-        f"all of them to experts on more ranks, {units.several(len(exchanges), 'time')} in a step: the experts compute each token "
+        f"all of them to experts{_on_more(exchanges)}, {units.several(len(exchanges), 'time')} in a step: the experts compute each token "
         f"{units.several(repeated.ranks, 'time')}, {units.duration(ns)} with gradients"
     )
+
+
+def _on_more(exchanges: list[AlikeExchange]) -> str:
+    return " on more ranks" if any(each.among > each.alike for each in exchanges) else ""
 
 
 def own_tokens(case: Case, settings: RecordedSettings | None) -> Saving | None:
@@ -92,6 +97,22 @@ def taken(case: Case) -> Takes:
     repeated = _work(case, exchanges) if exchanges else None
     sent = ops_of(communication(case).filter(_sent(case, exchanges))) if exchanges else frozenset[int]()
     return Takes(sent if repeated is None else sent | ops_of(repeated.between))
+
+
+def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and remedy, without functions of autograd where nothing is trained."""
+    settings = settings_of(case.profile)
+    trains = settings is None or settings.number("backwards") != 0 or bool(settings.rows("optimizers"))
+    return title, remedy if trains else replace(remedy, paste=_UNTRAINED)
+
+
+_UNTRAINED = (
+    "# in front of the router, of x: [..., width]; tp: the group of the ranks that share the layers\n"
+    "own = x.flatten(0, -2).chunk(dist.get_world_size(tp))[dist.get_rank(tp)].contiguous()  # then router, exchanges, experts: out\n"
+    "y = out.new_empty(dist.get_world_size(tp) * len(out), *out.shape[1:])\n"
+    "dist.all_gather_into_tensor(y, out, group=tp)\n"
+    "y = y.view_as(x)"
+)
 
 
 def place_of_exchange(case: Case) -> Row:

@@ -95,5 +95,6 @@ OF_SENT = (
         takes=alike_exchanges.taken,
         oversight=True,
         at=alike_exchanges.place_of_exchange,
+        worded=alike_exchanges.in_its_words,
     ),
 )

@@ -31,7 +31,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.attn(x)
-        if self.form != "not shared":
+        if self.form == "statistics":
+            h = h - Summed.apply(h.mean(0, keepdim=True))
+        elif self.form != "not shared":
             h = Summed.apply(h)
         h = F.layer_norm(x + h, (WIDTH,))
         if self.form == "own part":
@@ -43,7 +45,15 @@ class Layer(nn.Module):
         return torch.cat([out] * SHARING) if self.form == "own part" else out
 
 
-def told(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Finding | None:
+def told(
+    form: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    groups: list[list[int]] | None = None,
+    backwards: int = 1,
+) -> Finding | None:
+    """``groups``: all is sent among as many ranks as add up."""
     net = Residual(Layer(form) for _ in range(3))
 
     def step() -> None:
@@ -51,10 +61,12 @@ def told(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Finding | 
         net.zero_grad()
 
     all_is_transfer(monkeypatch, _alike_exchanges)
-    program = recorded(step, net, __file__, folder, slow=("linear", "alltoall_base_"), ranks=RANKS, adding_up=SHARING)
+    many = {"ranks": SHARING} if groups else {"ranks": RANKS, "adding_up": SHARING}
+    program = recorded(step, net, __file__, folder, slow=("linear", "alltoall_base_"), **many)
     sharing = [0, 2] if form == "apart" else [0, 1]
     others = [1, 3, 5, 7] if form == "apart" else list(range(RANKS))
-    program.settings = {**SETTINGS, "groups": [{"ranks": sharing}, {"ranks": others}]}
+    told_groups = [{"ranks": each} for each in groups or (sharing, others)]
+    program.settings = {**SETTINGS, "groups": told_groups, "backwards": backwards, "optimizers": []}
     found = [each for each in program.found(folder, "NSX127") if each.evidence]
     return next((each for each in found if each.evidence[0]["setting"] == "tokens sent by each"), None)
 
@@ -71,3 +83,28 @@ def test_ranks_with_the_same_tokens_each_send_all(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("form", ["own part", "not shared", "apart"])
 def test_ranks_that_send_their_own(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(form, tmp_path, monkeypatch) is None
+
+
+def test_experts_may_be_on_the_ranks_that_share_the_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told("shared", tmp_path, monkeypatch, groups=[[0, 1], [0, 1]])
+    assert found is not None and "all of them to experts, " in found.detail and "OwnTokens" in found.paste
+
+
+def test_what_is_not_trained_needs_no_function_of_autograd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told("shared", tmp_path, monkeypatch, groups=[[0, 1]], backwards=0)
+    assert found is not None and "OwnTokens" not in found.paste and "all_gather_into_tensor(y, out" in found.paste
+
+
+@pytest.mark.parametrize(
+    ("form", "groups"),
+    [
+        ("own part", [[0, 1]]),
+        ("not shared", [[0, 1]]),
+        ("statistics", [[0, 1]]),
+        ("shared", [[0, 1], [0, 2]]),  # the experts may be on the other one
+    ],
+)
+def test_ranks_of_one_group_that_send_their_own(
+    form: str, groups: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told(form, tmp_path, monkeypatch, groups=groups) is None
