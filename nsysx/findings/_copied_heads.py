@@ -76,7 +76,7 @@ def _without(text: str) -> str | None:
     if isinstance(value, ast.GeneratorExp | ast.ListComp) and len(value.generators) == 1:
         given: list[ast.expr | None] = [*_elements(value.generators[0].iter)]
     else:
-        given = [_given(each) for each in _elements(value)]
+        given = [_what_is_repeated(each) for each in _elements(value)]
     names = [ast.unparse(each) for each in targets], [ast.unparse(each) if each is not None else "" for each in given]
     if len(targets) != len(given) or not all(names[1]):
         return None
@@ -87,7 +87,7 @@ def _elements(node: ast.expr) -> list[ast.expr]:
     return list(node.elts) if isinstance(node, ast.Tuple | ast.List) else [node]
 
 
-def _given(node: ast.expr) -> ast.expr | None:
+def _what_is_repeated(node: ast.expr) -> ast.expr | None:
     """Return what a call repeats: its first argument, or the tensor whose method is called."""
     if not isinstance(node, ast.Call):
         return None

@@ -20,6 +20,15 @@ from nsysx.findings._units_in_words import in_its_words as in_units
 
 OF_SHARDS = (
     Costly(
+        "CPU offload",
+        shards.offloads,
+        "A sharded model keeps its parameters on the CPU",
+        way("no-offload"),
+        worth=shards.kept_on_gpu,
+        leads=True,
+        set_by=("FSDP",),
+    ),
+    Costly(
         "small units",
         small.small_units,
         "Many small modules are sharded each by itself",

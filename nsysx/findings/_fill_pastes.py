@@ -7,9 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from copy import deepcopy
 
-
-class _OtherFormError(Exception):
-    """A loop is of no form that is known."""
+from nsysx.findings._pieces_in_text import OtherFormError
 
 
 def masked(source: Mapping[str, object], line: int) -> str:
@@ -27,7 +25,7 @@ def masked(source: Mapping[str, object], line: int) -> str:
         if loop is not None and any(isinstance(each, ast.For) for each in loop.body):
             try:
                 return "\n".join(statement for inner in loop.body for statement in _filled(inner, _number(loop)))
-            except _OtherFormError:
+            except OtherFormError:
                 return ""
     return ""
 
@@ -48,18 +46,18 @@ def _number(loop: ast.For) -> str:
     """Return the number that a loop over a range counts."""
     counts = isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range" and len(loop.iter.args) == 1
     if not counts or not isinstance(loop.target, ast.Name) or loop.orelse:
-        raise _OtherFormError
+        raise OtherFormError
     return loop.target.id
 
 
 def _filled(inner: ast.stmt, row: str) -> list[str]:
     """Return the statements in place of a loop over the parts of a row."""
     if not isinstance(inner, ast.For):
-        raise _OtherFormError
+        raise OtherFormError
     for_all, statements, names = _ForAll(row, _number(inner)), list[str](), set[str]()
     for each in inner.body:
         if not isinstance(each, ast.Assign) or len(each.targets) != 1:
-            raise _OtherFormError
+            raise OtherFormError
         target = each.targets[0]
         if isinstance(target, ast.Name):
             statements.append(f"{target.id} = {for_all.text(each.value)}")
@@ -67,7 +65,7 @@ def _filled(inner: ast.stmt, row: str) -> list[str]:
         else:
             statements += _by_mask(target, each.value, for_all)
     if not names:
-        raise _OtherFormError
+        raise OtherFormError
     return statements
 
 
@@ -79,13 +77,13 @@ def _by_mask(target: ast.expr, value: ast.expr, for_all: _ForAll) -> list[str]:
         or not isinstance(target.value, ast.Name)
         or not isinstance(value, ast.Constant)
     ):
-        raise _OtherFormError
+        raise OtherFormError
     whole = [isinstance(each, ast.Slice) and not (each.lower or each.upper or each.step) for each in index]
     if len(index) < 2 or ast.unparse(index[0]) != for_all.row or not all(whole[1:-1]):
-        raise _OtherFormError
+        raise OtherFormError
     part, x, dim = index[-1], target.value.id, len(index) - 1
     if not isinstance(part, ast.Slice) or part.lower is None or part.upper is None or part.step:
-        raise _OtherFormError
+        raise OtherFormError
     first, last = (text if text.isidentifier() else f"({text})" for text in map(for_all.text, (part.lower, part.upper)))
     ones = "1, " * (dim - 1)
     return [
@@ -111,7 +109,7 @@ class _ForAll(ast.NodeTransformer):
             "at",
             "mask",
         }:
-            raise _OtherFormError
+            raise OtherFormError
         return ast.unparse(after)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
@@ -120,10 +118,10 @@ class _ForAll(ast.NodeTransformer):
             return node.value
         if index == self.row:
             return ast.parse(f"{ast.unparse(node.value)}[:, None]", mode="eval").body
-        raise _OtherFormError
+        raise OtherFormError
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if not isinstance(node.func, ast.Name) or node.func.id != "int" or len(node.args) != 1:
-            raise _OtherFormError
+            raise OtherFormError
         inner = self.visit(node.args[0])
         return ast.Call(ast.Attribute(inner, "long", ast.Load()), [], [])

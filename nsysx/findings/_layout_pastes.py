@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from nsysx.findings._pieces_in_text import function_of_call, names_in, only_statement
+from nsysx.findings._pieces_in_text import OtherFormError, function_of_call, names_in, only_statement
 
 _RESHAPES = ("view", "reshape")
 #: What takes a dimension: of a list of tensors, of a tensor, or of a tensor behind a size.
@@ -15,15 +15,11 @@ _ALONG = (*_FIRST_OF_ALL, "split", "chunk", "split_with_sizes", "roll")
 _ALIKE = ("zeros_like", "empty_like", "clone", "append", "range", "len", "size")
 
 
-class _OtherFormError(Exception):
-    """A statement is of no form that is known."""
-
-
 def turned(lines: Mapping[int, str]) -> str:
     """Return statements (line -> text) that view pictures in more dimensions, work on these and view them as pictures again, with the
     channels last in between; "" where one of them does anything else.
     """
-    put = _Turns()
+    put = _LastDimensions()
     statements = []
     try:
         for number in sorted(lines):
@@ -39,12 +35,12 @@ def turned(lines: Mapping[int, str]) -> str:
                 statements.append(after)
             if put.closed:
                 break
-    except _OtherFormError:
+    except OtherFormError:
         return ""
     return "\n".join(statements) if put.closed else ""
 
 
-class _Turns(ast.NodeTransformer):
+class _LastDimensions(ast.NodeTransformer):
     """``rank``: how many dimensions the pictures have now, 0 before; ``closed``: they are pictures again. ``tensors``: names that
     may be theirs.
     """
@@ -64,30 +60,30 @@ class _Turns(ast.NodeTransformer):
         if name == "pad":
             return self._padded(node)
         if name not in _ALIKE:
-            raise _OtherFormError
+            raise OtherFormError
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Sums and products of sizes stay as they are; of tensors it is not known how they broadcast."""
         if self.rank and not self.tensors.isdisjoint(names_in(node)):
-            raise _OtherFormError
+            raise OtherFormError
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        raise _OtherFormError
+        raise OtherFormError
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if self.rank and (
             len(index) > self.rank - 3 or any(isinstance(i, ast.Constant) and i.value in (None, ...) for i in index)
         ):
-            raise _OtherFormError
+            raise OtherFormError
         return node
 
     def _viewed(self, node: ast.Call, method: ast.Attribute) -> ast.expr:
         given = list(node.args[0].elts) if len(node.args) == 1 and isinstance(node.args[0], ast.Tuple) else node.args
         if self.closed or node.keywords or any(isinstance(each, ast.Starred) for each in given):
-            raise _OtherFormError
+            raise OtherFormError
         last = [*given[:-3], *given[-2:], given[-3]] if len(given) > 3 else []
         if not self.rank and len(given) > 4:
             self.rank = len(given)
@@ -97,7 +93,7 @@ class _Turns(ast.NodeTransformer):
         if self.rank and len(given) == 4:
             self.rank, self.closed = 0, True
             return _call(_call(method.value, method.attr, last), "permute", _numbers(0, 3, 1, 2))
-        raise _OtherFormError
+        raise OtherFormError
 
     def _along(self, node: ast.Call, name: str) -> ast.expr:
         """Put the dimension that a call names where it is then; without one it is the first."""
@@ -106,13 +102,13 @@ class _Turns(ast.NodeTransformer):
         # Joins take a list, others a tensor, which a method has before it, and mostly a size.
         position = (1 if name in _FIRST_OF_ALL else 2) - method
         if name in _LISTS and method:
-            raise _OtherFormError
+            raise OtherFormError
         if named is not None:
             named.value = self._dimension(named.value)
         elif len(node.args) > position:
             node.args[position] = self._dimension(node.args[position])
         elif name in ("roll", "narrow"):
-            raise _OtherFormError
+            raise OtherFormError
         return node
 
     def _dimension(self, given: ast.expr) -> ast.expr:
@@ -121,9 +117,9 @@ class _Turns(ast.NodeTransformer):
         try:
             number = ast.literal_eval(given)
         except ValueError:
-            raise _OtherFormError from None
+            raise OtherFormError from None
         if not isinstance(number, int):
-            raise _OtherFormError
+            raise OtherFormError
         where = number % self.rank
         of_picture = where - (self.rank - 3)
         return ast.Constant(where if of_picture < 0 else self.rank - 1 if of_picture == 0 else where - 1)
@@ -132,7 +128,7 @@ class _Turns(ast.NodeTransformer):
         """Put the widths of the channels, two numbers, first: they count from the last dimension on."""
         widths = node.args[1] if len(node.args) > 1 else None
         if not isinstance(widths, ast.Tuple | ast.List) or len(widths.elts) % 2:
-            raise _OtherFormError
+            raise OtherFormError
         each = list(widths.elts) + _numbers(*[0] * max(0, 6 - len(widths.elts)))
         widths.elts = [*each[4:6], *each[:4], *each[6:]]
         return node

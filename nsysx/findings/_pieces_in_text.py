@@ -16,6 +16,10 @@ _TAKES = {"select": "select", "index_select": "select", "narrow": "slice"}
 _SLICES = ("tensor_split", "hsplit", "vsplit", "dsplit")
 
 
+class OtherFormError(Exception):
+    """Code of a program is of no form that is known: it gets no paste in its own names."""
+
+
 class PieceInText(NamedTuple):
     """An expression that takes a piece, from a column of the line to another: of what ("" for what has no name), in which dimension (None
     where the text does not tell), how (as in ``TakenTensor``), and from where on. ``then``: the dimension and the number that are taken of

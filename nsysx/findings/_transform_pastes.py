@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from nsysx.findings._pieces_in_text import function_of_call, only_statement
+from nsysx.findings._pieces_in_text import OtherFormError, function_of_call, only_statement
 
 _FORTH = {"fft": "rfft", "fft2": "rfft2", "fftn": "rfftn"}
 _BACK = {"ifft": "irfft", "ifft2": "irfft2", "ifftn": "irfftn"}
 #: The argument that says how long the result is.
 _LENGTH = {"fft": "n", "fft2": "s", "fftn": "s", "ifft": "n", "ifft2": "s", "ifftn": "s"}
-
-
-class _OtherFormError(Exception):
-    """A statement is of no form that is known."""
 
 
 def halved(lines: Mapping[int, str]) -> str:
@@ -30,7 +26,7 @@ def halved(lines: Mapping[int, str]) -> str:
             if isinstance(statement, ast.Assign) and spectra:
                 halves.names |= {ast.unparse(each) for each in statement.targets}
             statements += [after] if after != before else []
-    except _OtherFormError:
+    except OtherFormError:
         return ""
     return "\n".join(statements) if halves.forth and halves.back else ""
 
@@ -56,7 +52,7 @@ class _Halves(ast.NodeTransformer):
         sides = (node.left, node.right)
         spectra = [self.is_spectrum(each) for each in sides]
         if any(spectra) and not all(spectra) and not isinstance(sides[spectra.index(False)], ast.Constant):
-            raise _OtherFormError  # a factor that is whole
+            raise OtherFormError  # a factor that is whole
         self.generic_visit(node)
         return node
 
@@ -80,7 +76,7 @@ class _Halves(ast.NodeTransformer):
             self.forth = True
         elif length is None:
             if name[1:] not in self._lengths:
-                raise _OtherFormError
+                raise OtherFormError
             node.keywords.append(ast.keyword(_LENGTH[name], self._lengths[name[1:]]))
         self.back |= name in _BACK
         return _renamed(node, (_FORTH | _BACK)[name])
@@ -90,7 +86,7 @@ def _renamed(node: ast.Call, name: str) -> ast.Call:
     if isinstance(node.func, ast.Attribute):
         node.func.attr = name
         return node
-    raise _OtherFormError  # a name that the program imports
+    raise OtherFormError  # a name that the program imports
 
 
 def _length(node: ast.Call, name: str) -> ast.expr | None:

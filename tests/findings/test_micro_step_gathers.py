@@ -107,6 +107,24 @@ def test_gathers_of_backward_alone_are_seen_too(tmp_path: Path) -> None:
                 "self.net.set_reshard_after_backward(i == len(batches) - 1)",
             ],
         ),
+        (
+            {18: "net.set_is_last_backward(n + 1 == len(parts))", **SOURCE},
+            18,
+            [
+                "net.set_is_last_backward(n + 1 == len(parts))  # line 18",
+                "net.set_reshard_after_forward(False)",
+                "net.set_reshard_after_backward(n + 1 == len(parts))",
+            ],
+        ),
+        (
+            {18: "net.set_requires_gradient_sync(requires_gradient_sync=done)", **SOURCE},
+            18,
+            [
+                "net.set_requires_gradient_sync(done)  # line 18",
+                "net.set_reshard_after_forward(False)",
+                "net.set_reshard_after_backward(done)",
+            ],
+        ),
         ({19: "net.set_requires_gradient_sync(last, recurse=False)", **SOURCE}, 21, ["last = micro_step == micro_steps - 1"]),
         (SOURCE, 21, ["last = micro_step == micro_steps - 1"]),
     ],
