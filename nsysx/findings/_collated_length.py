@@ -15,11 +15,13 @@ from nsysx.advice import Alternative
 from nsysx.analyses.lines import texts
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case
-from nsysx.findings._padding import multiple, reaches_beyond
+from nsysx.findings._input_bounds import SHORT_MULTIPLE
+from nsysx.findings._padding import reaches_beyond, rounding
 
 #: A call of a tokenizer of a library, and what makes it pad to a fixed length.
 _TOKENIZER = re.compile(r"\b(\w*tokenizer\w*|\w*processor|tok)(\.pad|\.batch_encode_plus|\.encode_plus|\.__call__)?\(")
 _FIXED = re.compile(r"padding\s*=\s*(\"max_length\"|'max_length')(\s*,\s*max_length\s*=\s*[\w.\[\]\"']+)?")
+_TOKENIZERS_MULTIPLE = re.compile(r"(\bpad_to_multiple_of\s*=\s*)\d+")
 #: What stands for a length: a name, an attribute, an entry or a number.
 _LENGTH = r"(?P<length>[A-Za-z_][\w.]*(?:\[[\"']\w+[\"']\])?|\d+)"
 #: Lines that make an array for a batch (rows, length), and that lengthen one sample.
@@ -52,28 +54,37 @@ def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternativ
     file, function = _collates(case)
     lines = _function(source.get(file) or {}, function)
     calls = [text for text in lines or _every(source) if _TOKENIZER.search(text)]
-    rounded_to = _multiple(case)
-    if reaches_beyond(settings_of(case.profile)):
+    settings = settings_of(case.profile)
+    rounded_to, width = rounding(settings)
+    remedy = replace(remedy, condition=_with_lengths(remedy.condition, rounded_to, width))
+    if reaches_beyond(settings):
         # Two changes, and the price of the first: how far batches of like lengths are possible, no batch tells.
         remedy = replace(remedy, condition=f"{_FIRST_IS_PRICED} {remedy.condition}")
     if calls:
         fixed, longest = next((text for text in calls if _FIXED.search(text)), None), 'padding="longest"'
+        paste = remedy.paste if fixed is None else fixed
         if fixed is not None and "pad_to_multiple_of" not in fixed:
             longest += f", pad_to_multiple_of={rounded_to}"
-        return title, remedy if fixed is None else replace(remedy, paste=_FIXED.sub(longest, fixed))
-    return title, replace(remedy, paste=as_long_as_longest(lines, rounded_to) or _GENERAL)
+        if width:  # the number is that of the price, whatever stands there
+            paste = _TOKENIZERS_MULTIPLE.sub(rf"\g<1>{rounded_to}", paste)
+        return title, replace(remedy, paste=_FIXED.sub(longest, paste))
+    return title, replace(remedy, paste=as_long_as_longest(lines, rounded_to) or _GENERAL.format(rounded_to=rounded_to))
 
 
-def _multiple(case: Case) -> int:
-    """Return what the length of a batch is rounded up to."""
-    settings = settings_of(case.profile)
-    seen = None if settings is None else settings.record.get("padding")
-    longest = seen.get("longest") if isinstance(seen, dict) else None
-    return multiple(longest if isinstance(longest, int) else None)
+def _with_lengths(condition: str, rounded_to: int, width: int) -> str:
+    """Return why lengths are rounded up, with how many of them there are then and would be by the least multiple."""
+    if rounded_to <= SHORT_MULTIPLE:
+        return condition
+    few, many = (-(-width // step) for step in (rounded_to, SHORT_MULTIPLE))
+    lengths = f"rounded up to multiples of {rounded_to} ({few} lengths; those of {SHORT_MULTIPLE} are {many})"
+    return condition.replace("rounded up", lengths, 1)
 
 
 #: For samples that are tensors, where the program's own lines say nothing.
-_GENERAL = "batch = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # as long as the longest of this batch"
+_GENERAL = (
+    "batch = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # as long as the longest of this batch\n"
+    "batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % {rounded_to}))  # rounded up, for samples of one dimension"
+)
 
 
 def as_long_as_longest(lines: Sequence[str], multiple: int) -> str:

@@ -6,7 +6,10 @@ from __future__ import annotations
 #: Padding is worth a word from this share of the batch on, and beyond its longest sample from this share of the length. Rows that are
 #: filled up to a power of two are at most twice as long as the longest sample.
 MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE, ROUNDED_UP_SHARE = 0.3, 0.1, 0.5
-# ---- _collated_length -------------------------------------------------------------------------------------------
-#: Samples of so many tokens are long: batches of them are rounded up to the greater multiple, an eighth at most. Chosen: 8 suits the tiles
-#: of products, and of lengths up to 2,048 there are 32 by 64, each of which costs a step that is slower, and 256 by 8.
-LONG_SAMPLE, LONG_MULTIPLE, SHORT_MULTIPLE = 512, 64, 8
+# ---- _padding, _collated_length ---------------------------------------------------------------------------------
+#: What the length of a batch is rounded up to: by powers of two between these ends, so many in the width that rows have now. 8 suits the
+#: tiles of products, and up to 512 there are 64 lengths by 8, each of which makes its first step slower (kernels chosen, memory asked
+#: for anew), and 8 by 64 (an encoder of rows 512 wide on an H200, its first seconds: 80 ms a step by 8, 74 by 64, 118 as it was).
+SHORT_MULTIPLE, LONG_MULTIPLE, WIDTH_IN_MULTIPLES = 8, 64, 8
+#: Of what rows reach beyond the longest sample, rounding up gives back this share at most. Chosen.
+ROUNDED_BACK_SHARE = 0.5

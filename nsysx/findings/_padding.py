@@ -16,10 +16,11 @@ from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._input_bounds import (
     BEYOND_LONGEST_SAMPLE_SHARE,
     LONG_MULTIPLE,
-    LONG_SAMPLE,
     MUCH_PADDING_SHARE,
+    ROUNDED_BACK_SHARE,
     ROUNDED_UP_SHARE,
     SHORT_MULTIPLE,
+    WIDTH_IN_MULTIPLES,
 )
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
@@ -84,7 +85,8 @@ def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
     ops = taken(case).ops
     if not ops:
         return None
-    then = min(-(-seen["longest"] // multiple(seen["longest"])) * multiple(seen["longest"]), seen["length"])
+    step = multiple(seen["length"], seen["longest"])
+    then = min(-(-seen["longest"] // step) * step, seen["length"])
     likely = case.worth(ScaleOps(ops, then / seen["length"], less_work=True), cause=(StepPart.WORK,), bound=True)
     best = case.worth(
         ScaleOps(ops, seen["real"] / (seen["rows"] * seen["length"]), less_work=True),
@@ -100,9 +102,23 @@ def reaches_beyond(settings: RecordedSettings | None) -> bool:
     return seen is not None and 1 - seen["longest"] / seen["length"] >= BEYOND_LONGEST_SAMPLE_SHARE
 
 
-def multiple(longest: int | None) -> int:
-    """Return what the length of a batch is rounded up to: a small share of the longest sample that was seen."""
-    return LONG_MULTIPLE if longest is not None and longest >= LONG_SAMPLE else SHORT_MULTIPLE
+def rounding(settings: RecordedSettings | None) -> tuple[int, int]:
+    """Return what the length of a batch is rounded up to, and how long rows are now, 0 where no batch was looked at."""
+    seen = _counts(settings)
+    return (SHORT_MULTIPLE, 0) if seen is None else (multiple(seen["length"], seen["longest"]), seen["length"])
+
+
+def multiple(length: int, longest: int) -> int:
+    """Return what the length of a batch is rounded up to: a share of the length that rows have now, as each new length makes its first step
+    slower; less where that would lengthen rows beyond what they have, or give back most of what they reach beyond the longest sample.
+    """
+    step = min(LONG_MULTIPLE, max(SHORT_MULTIPLE, length // WIDTH_IN_MULTIPLES))
+    step = 1 << (step.bit_length() - 1)
+    beyond = length - longest
+    given_back = ROUNDED_BACK_SHARE * beyond if beyond >= BEYOND_LONGEST_SAMPLE_SHARE * length else step
+    while step > SHORT_MULTIPLE and (length % step or -longest % step > given_back):
+        step //= 2
+    return step
 
 
 def taken(case: Case) -> Takes:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsysx.findings import _collated_length
+from nsysx.findings import _collated_length, _padding
 from nsysx.findings._case import way
 
 ARRAY = (
@@ -56,7 +56,7 @@ def test_the_longest_sample_takes_the_place_of_a_fixed_length(lines: tuple[str, 
             'return tokenizer.pad(batch, padding="longest", pad_to_multiple_of=8, return_tensors="pt")',
         ),
         (("batch = self.tokenizer(texts, truncation=True)", "return batch"), way("pad-to-longest").paste),
-        (("return default_collate(batch)",), _collated_length._GENERAL),
+        (("return default_collate(batch)",), _collated_length._GENERAL.format(rounded_to=8)),
     ],
 )
 def test_a_tokenizer_is_named_where_the_program_calls_one(
@@ -72,9 +72,81 @@ def test_a_tokenizer_is_named_where_the_program_calls_one(
     assert "collate_fn" in remedy.condition
 
 
-@pytest.mark.parametrize(("padding", "multiple"), [({"longest": 980}, 64), ({"longest": 90}, 8), ({}, 8), (None, 8)])
-def test_lengths_are_rounded_up_by_a_small_share(
-    monkeypatch: pytest.MonkeyPatch, padding: object, multiple: int
+@pytest.mark.parametrize(
+    ("length", "longest", "multiple"),
+    # by an eighth of the width; finer where the longest sample nearly fills it; rows as long as it tell nothing else
+    [
+        (512, 275, 64),
+        (2048, 700, 64),
+        (256, 120, 32),
+        (100, 60, 8),
+        (200, 90, 8),
+        (512, 450, 32),
+        (512, 512, 64),
+        (64, 33, 8),
+    ],
+)
+def test_lengths_are_rounded_up_by_a_share_of_the_width(length: int, longest: int, multiple: int) -> None:
+    assert _padding.multiple(length, longest) == multiple
+
+
+@pytest.mark.parametrize(
+    ("padding", "paste", "why"),
+    [
+        (
+            {"length": 512, "longest": 275},
+            "// 64) * 64)",
+            "multiples of 64 (8 lengths; those of 8 are 64), because",
+        ),
+        (
+            {"length": 64, "longest": 33},
+            "// 8) * 8)",
+            "rounded up, because each new length makes its first step slower",
+        ),
+        (None, "// 8) * 8)", "rounded up, because"),
+    ],
+)
+def test_paste_and_price_round_alike(
+    monkeypatch: pytest.MonkeyPatch, padding: dict[str, int] | None, paste: str, why: str
 ) -> None:
-    monkeypatch.setattr(_collated_length, "settings_of", lambda profile: SimpleNamespace(record={"padding": padding}))
-    assert _collated_length._multiple(SimpleNamespace(profile=None)) == multiple  # type: ignore[arg-type]
+    counts = padding and {"name": "0", "rows": 8, "real": 8 * 30, **padding}
+    settings = SimpleNamespace(record={"padding": counts})
+    monkeypatch.setattr(_collated_length, "texts", lambda profile: {"/w/data.py": dict(enumerate_from(40, ARRAY))})
+    monkeypatch.setattr(_collated_length, "_collates", lambda case: ("/w/data.py", 39))
+    monkeypatch.setattr(_collated_length, "settings_of", lambda profile: settings)
+    case = SimpleNamespace(profile=None)
+    _, remedy = _collated_length.worded(case, "Padding", way("pad-to-longest"))  # type: ignore[arg-type]
+    assert remedy.paste.endswith(paste) and why in remedy.condition
+
+
+@pytest.mark.parametrize(
+    ("call", "paste"),
+    [
+        (
+            'out = tokenizer(x, padding="max_length", max_length=256)',
+            'out = tokenizer(x, padding="longest", pad_to_multiple_of=32)',
+        ),
+        (
+            'out = tokenizer(x, padding="max_length", pad_to_multiple_of=8)',
+            'out = tokenizer(x, padding="longest", pad_to_multiple_of=32)',
+        ),
+        ("out = tokenizer(x)", 'tokenizer.pad(samples, padding="longest", pad_to_multiple_of=32)'),
+        (
+            "return default_collate(batch)",
+            "batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % 32))  # rounded up, for samples of one dimension",
+        ),
+    ],
+)
+def test_other_pastes_round_by_the_width_too(monkeypatch: pytest.MonkeyPatch, call: str, paste: str) -> None:
+    settings = SimpleNamespace(
+        record={"padding": {"name": "0", "rows": 8, "length": 256, "longest": 120, "real": 8 * 60}}
+    )
+    monkeypatch.setattr(_collated_length, "texts", lambda profile: {"/w/data.py": dict(enumerate_from(40, (call,)))})
+    monkeypatch.setattr(_collated_length, "_collates", lambda case: ("/w/data.py", 39))
+    monkeypatch.setattr(_collated_length, "settings_of", lambda profile: settings)
+    _, remedy = _collated_length.worded(SimpleNamespace(profile=None), "Padding", way("pad-to-longest"))  # type: ignore[arg-type]
+    assert remedy.paste.splitlines()[-1] == paste
+
+
+def enumerate_from(first: int, lines: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(str(first + number), text) for number, text in enumerate(lines)]
