@@ -43,6 +43,7 @@ from nsysx.findings import (
     _smaller_operators,
     _solved_systems,
     _taken_pieces,
+    _threshold_counts,
     _triple_cubes,
     _unwritten_keys,
     _written_parts,
@@ -119,6 +120,7 @@ def findings_of(case: Case, rule: Rule, code: CodeLines) -> list[Finding]:
     grown += [*_converted_addends.findings_of(case, rule), *_unwritten_keys.findings_of(case, rule)]
     grown += [*_nearest_pairs.findings_of(case, rule), *_sampled_levels.findings_of(case, rule)]
     grown += [*_edge_messages.findings_of(case, rule), *_triple_cubes.findings_of(case, rule)]
+    grown += _threshold_counts.findings_of(case, rule)
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, rule, group)) is not None)]
     sampled, seeds = _sampled_layers.findings_of(case, rule)

@@ -23,6 +23,7 @@ What it means
     So is deformable attention in operators of torch, where a library's kernel was not built.
     So are losses of the nearest points whose gradients go through the distances of all pairs.
     So are cubes of all triples of samples, of which a mask of classes keeps few.
+    So are masks of all scores and thresholds that are summed over the scores: a histogram counts them.
     So are messages of a graph's edges that are written out and added up, where a sparse product adds as it reads.
     So are products with masks of experts and places, nearly all zeros, that send rows of tokens to their slots and back.
 

@@ -78,6 +78,15 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "counts-by-histogram",
+        "Add each score to the cell between two thresholds, and the cells up: counts at all thresholds, without a comparison with each",
+        "cell = torch.bucketize(scores, grid, right=True)  # thresholds that lie at or below a score; of [batch]\n"
+        "counts = torch.zeros(len(grid) + 1, device=scores.device).scatter_add_(0, cell, weights)\n"
+        "above = counts.flip(0).cumsum(0).flip(0)[1:]  # not ((scores[:, None] >= grid) * weights[:, None]).sum(0)\n"
+        "below = counts.cumsum(0)[:-1]",
+        "The grid ascends, and no score is NaN. Sums are made in another order, on a GPU in another one each time.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "norms-folded",
         "Fold each normalization by constants into the convolution in front of it, once, after the weights are loaded",
         "from torch.nn.utils.fusion import fuse_conv_bn_weights\n"
