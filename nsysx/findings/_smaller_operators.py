@@ -23,12 +23,15 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.padded_experts import padded_experts
 from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import settings_of
+from nsysx.events.step_before import with_step_before
 from nsysx.findings._capacity_lines import with_less_room
-from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._cut_rows import cut_first, last_kept, last_pick
 from nsysx.findings._finding_bounds import REPORTED_SHARE
-from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators, work_with_gradients
 from nsysx.findings._found import Found
+from nsysx.findings._handed_slices import handed_on
+from nsysx.findings._narrowing_edits import NarrowingEdits, edits_of_narrowing
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import FEWEST_LEFT_OF_DRAWN, USUAL_CAPACITY
 from nsysx.model import Finding, Row
@@ -50,6 +53,7 @@ class _Smaller(NamedTuple):
     fix: Fix
     edits: tuple[ScaleOps, ...]
     where: Row | None = None
+    between: NarrowingEdits | None = None
 
 
 def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -> list[Finding]:
@@ -70,7 +74,7 @@ def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -
         ops = frozenset().union(*(edit.ops for edit in smaller.edits))
         if not ops:
             continue
-        worth = case.worth_or_freed(*smaller.edits, cause=(StepPart.WORK,), bound=True)
+        worth = _worth(case, smaller)
         if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
             continue
         work = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")
@@ -84,6 +88,16 @@ def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -
         )  # fmt: skip
         findings.append(smaller_work.as_finding(case))
     return findings
+
+
+def _worth(case: Case, smaller: _Smaller) -> Saving:
+    between = smaller.between
+    if between is not None and between.many_rows:
+        why = "each product takes its share of the time, or a quarter more"
+        worth = case.worth_between(between.least, between.likely, between.most, why, cause=(StepPart.WORK,))
+        if worth.likely_ns is not None:
+            return worth
+    return case.worth_or_freed(*smaller.edits, cause=(StepPart.WORK,), bound=True)
 
 
 def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
@@ -164,15 +178,19 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
 
 def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> Iterator[_Smaller]:
     """Yield the operators of whose rows only a part is read."""
-    code = case.profile.code()
-    if code is None or case.program.compiled:  # what a compiled program reads is not seen
+    code, steps = case.profile.code(), with_step_before(case.profile)
+    if code is None or steps is None or case.program.compiled:  # what a compiled program reads is not seen
         return
-    work = work_of_operators(case, flow)
+    rows = pl.DataFrame({"row": steps.like, "both": range(len(steps.like))}).filter(pl.col("row") >= 0)
+    work = work_with_gradients(case, flow).join(rows, on="row").drop("row").rename({"both": "row"})
+    flow = steps.flow
     taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
     together: dict[tuple[str, float], list[tuple[frozenset[int], dict[int, float]]]] = {}
     for narrowed in narrowed_operators(flow, _over_last(case, flow, work)):
+        # What the step before reads of its own is in this one, too.
         share_of = {row: share for row, share in narrowed.share.items() if row in taken}
-        if not share_of or not told_of.isdisjoint(narrowed.by):
+        other = {row - steps.first for row in narrowed.by}
+        if not share_of or max(narrowed.by) < steps.first or not told_of.isdisjoint(other):
             continue
         most = _of_most_work(flow, share_of, taken)
         key = in_short(place_of_operator(code, flow, flow.start_ns[[most]])) or str(most)
@@ -180,14 +198,6 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         together.setdefault((key, share_of[most]), []).append((narrowed.by, share_of))
     for (_, kept), changes in together.items():
         share_of = {row: share for _, shares in changes for row, share in shares.items()}
-        edits = [
-            ScaleOps(
-                ops_of(work.filter(pl.col("row").is_in([row for row in share_of if share_of[row] == share]))),
-                share,
-                less_work=True,
-            )
-            for share in sorted(set(share_of.values()))
-        ]
         most = _of_most_work(flow, share_of, taken)
         picks = sorted(last_pick(flow, by, most) for by, _ in changes)
         made = place_of_operator(code, flow, flow.start_ns[[most]])
@@ -200,9 +210,11 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
             fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, paste))
         else:
             ordered = [most, *(row for row in sorted(share_of) if row != most)]
-            paste = cut_first(case, code, flow, picks, ordered)
+            heads = {last_pick(flow, by, most): _of_most_work(flow, shares, taken) for by, shares in changes}
+            paste = cut_first(case, code, flow, picks, ordered) or handed_on(case, code, flow, heads)
             fix = Fix.by_name("narrowed-first").but(paste=paste or None)
-        yield _Smaller(title, fix, tuple(edits), made)
+        edits = edits_of_narrowing(flow, work, [(max(by), shares) for by, shares in changes])
+        yield _Smaller(title, fix, edits.likely, made, edits)
 
 
 #: Kernels of a softmax over the last dimension, of one that is short, too; others stand for one over a dimension before it.

@@ -294,11 +294,9 @@ MANY_IGNORED_SHARE = 0.25
 FEWEST_UNHINDERED_STEPS, SAME_LENGTH_TIMES = 4, 1.03
 #: They hold so much of the GPU's mean work or more: less is another kind of step. Chosen: work is up to a tenth faster than recorded.
 UNHINDERED_WORK_SHARE = 0.9
-
 # ---- _kept_by_masks ---------------------------------------------------------------------------------------------
 #: What keeps rows of a result stands within so many lines behind what makes it. Chosen: the call, the mask, a line between.
 MASKED_LINES_APART = 4
-
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: A line makes what a class of modules makes again if this share of these operators are its own, or of what it calls. Chosen: a tensor of
 #: zeros, and the like, are the step's.
@@ -306,26 +304,21 @@ CONSTANTS_OF_LINE_SHARE = 0.6
 # ---- _shards_in_words -------------------------------------------------------------------------------------------
 #: A loop that averages parameters is so many lines from what gathers them. Chosen.
 LINES_AROUND_AVERAGE = 3
-
 # ---- _converted_addends -----------------------------------------------------------------------------------------
 #: What an addition into float32 takes that converts 16 bits by itself, of its time with numbers of float32 (slowest, fastest): it reads 6
 #: bytes and not 8, and writes 4; kernels that convert what they read load it one by one. Estimated.
 CONVERTING_ADDITION_TIMES = (1.25, 0.84)
-
 # ---- _unwritten_keys --------------------------------------------------------------------------------------------
 #: Keys are cut in steps of so many, so that few lengths come up, and attention over few takes this long at least (ns). Chosen.
 KEYS_IN_STEPS_OF, SHORT_ATTENTION_NS = 512, 10_000
-
 # ---- _short_reductions ------------------------------------------------------------------------------------------
 #: Sums of so many bytes at most are made by one kernel on each rank of a host, which takes so long (slowest, likely, fastest). Estimated
 #: for 4 to 8 H200; one in four sums waits for nobody (chosen).
 ONE_SHOT_BYTES, ONE_SHOT_NS, UNDELAYED_QUANTILE = 1 << 20, (15_000, 11_000, 7_000), 0.25
-
 # ---- _unlike_micro_batches --------------------------------------------------------------------------------------
 #: Work between two messages is unlike that at the same place of other steps by so many times, in this share of the places or more, while
 #: steps are as long by so many times; of so many steps and places at least. Chosen: 3 of 16 micro-batches with twice the work are a sixth.
 UNLIKE_MICRO_BATCH_TIMES, UNLIKE_PIECES_SHARE, EVEN_STEPS_TIMES, FEWEST_COMPARED_STEPS = 1.4, 0.1, 1.3, 4
-
 # ---- _gradient_penalties ----------------------------------------------------------------------------------------
 #: Steps from one penalty on the gradient of a discriminator to the next (Karras et al., StyleGAN2: lazy regularization).
 PENALTY_EVERY = 16
@@ -363,26 +356,22 @@ MANY_FIELD_COPIES, SMALL_FIELD_BYTES, FIELDS_OF_BATCH = 32, 1 << 18, 8
 # ---- _copied_of_few -------------------------------------------------------------------------------------------------
 #: A mask or one-hot labels of so many bytes take the link a notable time, and the host more. Chosen: 0.3 ms at 50 GB/s.
 LARGE_OF_FEW_BYTES = 1 << 24
-
 # ---- _edge_messages ---------------------------------------------------------------------------------------------
 #: A graph with fewer edges for each node (times) has no messages to speak of beside its nodes. Chosen.
 FEWEST_EDGES_OF_NODE = 2
 #: What a sparse product takes of the copies, factors and sums that it replaces. Of five or six passes over a row for each edge one is left,
 #: which reads rows in the order of the edges, at half of a copy's rate. Chosen.
 EDGE_PRODUCT_LEFT = 0.35
-
 # ---- _triple_cubes ----------------------------------------------------------------------------------------------
 #: What is left of a cube of all triples where positives are a list: they are so many of the samples (share). Chosen: of batches for such
 #: losses a class holds 4 to 8 of 64 to 1024 samples.
 TRIPLES_LEFT = 0.12
-
 # ---- _own_jacobians ---------------------------------------------------------------------------------------------
 #: Fewer passes of one line over one graph are no Jacobian of a batch. Chosen.
 FEWEST_OWN_PASSES = 8
 # ---- _cached_rows -----------------------------------------------------------------------------------------------
 #: Tables in host memory may fit where this share of the card is free at the peak: they are as large as that at most for certain. Chosen.
 FREE_FOR_TABLES_SHARE = 0.3
-
 # ---- _history_rounds --------------------------------------------------------------------------------------------
 #: L-BFGS usually keeps so many pairs of vectors: the books take 3 to 20, torch's own default is 100.
 USUAL_HISTORY_PAIRS = 10
@@ -398,3 +387,8 @@ HOSTS_FASTER_SHARE = 0.3
 MOST_LOOP_LINES = 12
 #: Of so many of a loop's rounds (share) products, or reductions, are the work (_rounds_in_modules): some groups are empty. Chosen.
 WORK_OF_ROUNDS_SHARE = 0.5
+# ---- _narrowing_edits -------------------------------------------------------------------------------------------
+#: Products of so many rows or more run at a rate that hardly depends on their number: fewer take as long as reading the weights. A product
+#: of fewer rows than before takes so many times its share at most. Kernels that read a piece by its strides read it so much faster (left)
+#: once it lies in one piece: 0.65 and 0.24 ms for 8 x 256 rows of 128,256 numbers of 16 bits (H200). All but the last chosen.
+ROWS_AT_FULL_RATE, NARROWED_MORE_TIMES, READS_IN_ONE_PIECE_LEFT = 512, 1.25, 0.4

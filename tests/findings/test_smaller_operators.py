@@ -332,3 +332,73 @@ def test_an_inverse_that_is_only_multiplied_on_is_solved_for(tmp_path: Path, inv
 )
 def test_what_is_read_otherwise_or_no_square_is_needed(tmp_path: Path, kind: dict[str, Any]) -> None:
     assert not solved(tmp_path, **kind)
+
+
+DISTILLING = {
+    20: "theirs = self.teacher(ids)",
+    21: "ours = self.student(ids)",
+    LINE: "return self.head(self.norm(x))",
+    NARROWING_LINE: "ours = ours[:, first - 1:-1] / heat",
+    31: "theirs = theirs[:, first - 1:-1] / heat",
+}
+
+
+def distilling(program: Lined, step: int, *, read: int, follows: bool = True) -> None:
+    """A trained head (400 us) makes logits of 8 x 1000 positions; ``read`` of them, and of those that a frozen one (500 us) made before the
+    step, are read (100 us each). The frozen one's logits of the next step come last.
+    """
+    at, logits = 1000 * step + 10, "[8, 1000, 5000]"
+
+    def head(line: int, module: str, number: int, us: float) -> None:
+        with program.line(line), program.range(module):
+            program.host(1)
+            with program.line(LINE, "forward"):
+                operator(program, "linear", number, [-1, -1], "[8, 1000, 64], [5000, 64]", us)
+            program.host(1)
+
+    with program.range("forward"):
+        head(21, "net:Net", at, 400)
+    for row, line, made in ((1, NARROWING_LINE, at), (3, 31, at - 1000 + 6 if follows else -1)):
+        with program.line(line):
+            operator(program, "slice", at + row, [made, -1, -1], f"{logits}, [], []")
+            operator(program, "div", at + row + 1, [at + row], f"[8, {read}, 5000]", 100, RESAMPLE)
+    with program.line(40):
+        operator(program, "sub", at + 5, [at + 2, at + 4], f"[8, {read}, 5000], [8, {read}, 5000]", 1)
+    head(20, "frozen:Net", at + 6, 500)
+    program.sync()
+
+
+def distilled(folder: Path, source: dict[int, str] = DISTILLING, **kind: Any) -> list[Finding]:
+    program = Lined(source).run(lambda program, step: distilling(program, step, **kind))
+    return [f for f in program.found(folder, "NSX131") if "narrowed-first" in [way.name for way in f.remedies]]
+
+
+def test_what_the_step_behind_reads_of_a_frozen_network_is_all_that_it_need_make(tmp_path: Path) -> None:
+    """Both heads are priced, with many rows left as a likely value, and the slice is handed to both calls."""
+    (found,) = distilled(tmp_path, read=250)
+    assert found.title == f"train.py:{NARROWING_LINE} and train.py:31 keep 25 % of what train.py:{LINE} computes"
+    assert not found.saving.bound and found.saving_ns_per_step == pytest.approx(0.75 * 900_000, rel=0.05)
+    # What is picked lies in one piece then, and may be read faster.
+    assert (found.saving.most_ns or 0) >= 0.75 * 900_000 + 0.6 * 200_000 - 10_000
+    assert [line.partition("  #")[0] for line in found.paste.splitlines()] == [
+        "keep = slice(first - 1, -1)",
+        "theirs = self.teacher(ids, keep=keep)",
+        "ours = self.student(ids, keep=keep)",
+        "ours = ours / heat",
+        "theirs = theirs / heat",
+        "return self.head(self.norm(x)[:, keep])",
+    ]
+
+
+def test_few_rows_left_are_a_bound(tmp_path: Path) -> None:
+    (found,) = distilled(tmp_path, read=10)
+    assert found.saving.bound
+
+
+def test_a_frozen_network_whose_logits_are_all_read_is_as_large_as_it_has_to_be(tmp_path: Path) -> None:
+    assert not distilled(tmp_path, read=1000)
+
+
+def test_a_slice_whose_bounds_come_between_call_and_cut_is_not_handed_on(tmp_path: Path) -> None:
+    (found,) = distilled(tmp_path, DISTILLING | {25: "first = ours.shape[1] - length"}, read=250)
+    assert "keep = slice" not in found.paste

@@ -1,0 +1,168 @@
+"""The slice that takes what is read of a network's rows, handed to its forward and applied before the layer, in the program's own names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from nsysx.analyses.lines import text_of, texts
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.narrowed_operators import narrowing, result_sizes, sizes_of
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.findings._case import Case
+from nsysx.findings._flow_work import in_short
+from nsysx.model import Row
+
+
+class _Cut(NamedTuple):
+    """A statement that cuts what a call of a network makes: its line, and what is left of it without the cut; the line of the call, and the
+    call with the slice; that slice.
+    """
+
+    where: Row
+    without: str
+    called: Row
+    call: str
+    cut: ast.Slice
+
+
+def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[int, int]) -> str:
+    """Return the lines that hand the slice to each network and apply it before the layer, "" where the texts of the lines do not tell how.
+
+    ``heads``: what narrows the results (rows of the flow) -> the layer of most work that is narrowed by it.
+    """
+    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
+    cuts, layers, name = list[_Cut](), dict[str, str](), _unused_name(case)
+    for pick, head in heads.items():
+        before = sizes_of(flow.size[pick])[0]
+        if narrowing(before, result.get(flow.number[pick], before)) != frozenset({1}):
+            return ""
+        if result.get(flow.number[head]) != before:
+            return ""
+        inner, outer = _places(code, flow, head), _places(code, flow, pick)
+        if len(inner) < 2 or inner[:-2] != outer[:-1]:  # what lies between would have to hand the slice on
+            return ""
+        called, made = code.where(inner[-2]), code.where(inner[-1])
+        cut = _cut_of(case, code.where(outer[-1]), called, name)
+        layer = _layer(case, made, name)
+        if cut is None or not layer:
+            return ""
+        cuts.append(cut)
+        layers[layer] = f"{layer}  # {in_short(made)}: its forward takes {name}=slice(None), too"
+    if len({ast.unparse(each.cut) for each in cuts}) != 1 or not _known_before(case, cuts):
+        return ""
+    bounds = [ast.unparse(each) if each is not None else "None" for each in (cuts[0].cut.lower, cuts[0].cut.upper)]
+    first = min(cuts, key=lambda each: int(each.called["line"]))
+    lines = [f"{name} = slice({', '.join(bounds)})  # before {in_short(first.called)}"]
+    lines += [
+        f"{each.call}  # {in_short(each.called)}" for each in sorted(cuts, key=lambda each: int(each.called["line"]))
+    ]
+    lines += [f"{each.without}  # {in_short(each.where)}" for each in cuts if each.without]
+    return "\n".join((*lines, *layers.values()))
+
+
+def _places(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
+    """Return the program's own lines in which an operator runs, outermost first."""
+    (stack,) = code.at(flow.thread, flow.start_ns[[row]]).tolist()
+    return list(reversed(code.own_chain(stack))) or [-1]
+
+
+def _cut_of(case: Case, where: Row, called: Row, name: str) -> _Cut | None:
+    """Return the cut in a line (``where``) of what a line of the same function calls, None where these do not tell it."""
+    statement = _statement(case, where)
+    pieces = [each for each in ast.walk(statement) if _cut_in(each) is not None] if statement is not None else []
+    if statement is None or len(pieces) != 1 or not called or called["file"] != where["file"]:
+        return None
+    (piece,) = pieces
+    cut = _cut_in(piece)
+    if cut is None or not isinstance(piece, ast.Subscript):
+        return None
+    if called["line"] == where["line"]:
+        call = piece.value
+        if not isinstance(call, ast.Call):
+            return None
+        call.keywords.append(ast.keyword(name, ast.Name(name)))
+        return _Cut(where, "", where, ast.unparse(_Replaced(piece, call).visit(statement)), cut)
+    calling = _statement(case, called)
+    makes = isinstance(calling, ast.Assign) and isinstance(calling.value, ast.Call) and len(calling.targets) == 1
+    if not isinstance(calling, ast.Assign) or not makes or called["line"] > where["line"]:
+        return None
+    if ast.unparse(calling.targets[0]) != ast.unparse(piece.value) or not isinstance(calling.value, ast.Call):
+        return None
+    calling.value.keywords.append(ast.keyword(name, ast.Name(name)))
+    without = ast.unparse(_Replaced(piece, piece.value).visit(statement))
+    left, _, right = without.partition(" = ")
+    return _Cut(where, "" if left == right else without, called, ast.unparse(calling), cut)
+
+
+def _cut_in(node: ast.AST) -> ast.Slice | None:
+    """Return the slice of the second dimension that an index takes, and no other; None for another expression."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) < 2:
+        return None
+    (first, second), rest = node.slice.elts[:2], node.slice.elts[2:]
+    whole = [isinstance(each, ast.Slice) and each.lower is each.upper is each.step is None for each in (first, *rest)]
+    return second if all(whole) and isinstance(second, ast.Slice) and second.step is None else None
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts another expression in the place of one."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return the new expression for the old one."""
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def _layer(case: Case, where: Row, name: str) -> str:
+    """Return the statement of a layer of one argument with the slice of that, "" for another one."""
+    statement = _statement(case, where)
+    value = statement.value if isinstance(statement, ast.Return | ast.Assign) else None
+    if not isinstance(value, ast.Call) or len(value.args) != 1 or value.keywords:
+        return ""
+    (given,) = value.args
+    if not isinstance(given, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
+        return ""
+    value.args = [ast.parse(f"{ast.unparse(given)}[:, {name}]", mode="eval").body]
+    return ast.unparse(statement) if statement is not None else ""
+
+
+def _statement(case: Case, where: Row) -> ast.stmt | None:
+    """Return the statement in a line, None for one that is not whole."""
+    text = (text_of(texts(case.profile), where["file"], where["line"]) if where else "") or ""
+    try:
+        (statement,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    return statement
+
+
+def _lines(case: Case) -> Iterator[tuple[str, int, str]]:
+    for file, text_of_line in texts(case.profile).items():
+        for line, text in text_of_line.items():
+            if str(line).isdigit():
+                yield file, int(line), str(text)
+
+
+def _unused_name(case: Case) -> str:
+    """Return a name for the slice that no line of the program holds."""
+    written = " ".join(text for _, _, text in _lines(case))
+    return next(name for name in ("keep", "kept_places", "places_that_are_read") if name not in written)
+
+
+def _known_before(case: Case, cuts: list[_Cut]) -> bool:
+    """Return whether nothing that the slice's bounds are made of is assigned between the first call and the cuts."""
+    names = {each.id for cut in cuts for each in ast.walk(cut.cut) if isinstance(each, ast.Name)}
+    first = min(int(each.called["line"]) for each in cuts)
+    last = max(int(each.where["line"]) for each in cuts)
+    for file, line, _ in _lines(case):
+        if file == cuts[0].where["file"] and first <= line <= last:
+            statement = _statement(case, {"file": file, "line": line})
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            if names.intersection(
+                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            ):
+                return False
+    return True
