@@ -135,3 +135,7 @@ SHORTEST_CUBE_SIDE = 16
 #: and summed: atomic additions wait for each other. A metric of 12 columns of 65,536 scores and 1,024 thresholds (H200): 17.5 ms, and 0.6
 #: as two histograms. A grid of fewer thresholds than this is as good as its histogram.
 FEWEST_COUNTED_THRESHOLDS = 32
+
+# ---- promoted_arithmetic ----------------------------------------------------------------------------------------
+#: An operand is small beside one with so many times its numbers: a scale of each channel, a bias. Chosen.
+SMALL_OPERAND_TIMES = 16

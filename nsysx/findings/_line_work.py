@@ -35,6 +35,7 @@ from nsysx.findings import (
     _neighbour_searches,
     _pooled_rows,
     _product_forms,
+    _promoted_arithmetic,
     _reordered_rows,
     _row_matrices,
     _sampled_layers,
@@ -120,7 +121,7 @@ def findings_of(case: Case, rule: Rule, code: CodeLines) -> list[Finding]:
     grown += [*_converted_addends.findings_of(case, rule), *_unwritten_keys.findings_of(case, rule)]
     grown += [*_nearest_pairs.findings_of(case, rule), *_sampled_levels.findings_of(case, rule)]
     grown += [*_edge_messages.findings_of(case, rule), *_triple_cubes.findings_of(case, rule)]
-    grown += _threshold_counts.findings_of(case, rule)
+    grown += [*_threshold_counts.findings_of(case, rule), *_promoted_arithmetic.findings_of(case, rule)]
     groups = _groups(case, code, _ops_of(grown))
     findings = [*grown, *(f for group in groups if (f := _found(case, rule, group)) is not None)]
     sampled, seeds = _sampled_layers.findings_of(case, rule)

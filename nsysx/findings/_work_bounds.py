@@ -392,3 +392,7 @@ WORK_OF_ROUNDS_SHARE = 0.5
 #: of fewer rows than before takes so many times its share at most. Kernels that read a piece by its strides read it so much faster (left)
 #: once it lies in one piece: 0.65 and 0.24 ms for 8 x 256 rows of 128,256 numbers of 16 bits (H200). All but the last chosen.
 ROWS_AT_FULL_RATE, NARROWED_MORE_TIMES, READS_IN_ONE_PIECE_LEFT = 512, 1.25, 0.4
+# ---- _promoted_arithmetic ---------------------------------------------------------------------------------------
+#: What is left of elementwise kernels, and of pooling with its indices of 64 bits, in 16 bits: most, likely, least. Half of the bytes are
+#: left; kernels that read pieces by strides gain less. Chosen.
+ARITHMETIC_IN_HALVES_LEFT, POOLING_IN_HALVES_LEFT = (0.7, 0.55, 0.45), (1.0, 0.85, 0.65)

@@ -19,6 +19,7 @@ What it means
     So is torch.einsum of three or more tensors whose first two make a large one.
     So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
     So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
+    So are small float32 tensors, such as a frozen norm's buffers, that make float32 of what autocast's products make in 16 bits.
     So are layers of a graph network that compute all nodes of a sampled subgraph, of which the seeds are read.
     So is deformable attention in operators of torch, where a library's kernel was not built.
     So are losses of the nearest points whose gradients go through the distances of all pairs.

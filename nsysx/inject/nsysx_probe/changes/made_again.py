@@ -15,6 +15,13 @@ UNTRIED = (
         "total has to be of the wider type, as it is now.", untried=_OWN_CODE,
     ),
     Remedy(
+        "small-tensors-cast",
+        "Cast the small float32 tensors of this arithmetic to the type of what they meet: autocast leaves it alone, so that 16 bits and "
+        "float32 give float32, here and behind, until the next product converts it back",
+        "return x * scale.to(x.dtype) + shift.to(x.dtype)  # or keep the buffers in 16 bits",
+        "Results are rounded to 16 bits, as those of the products are.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "networks-kept",
         "Keep the networks that are loaded here, each made and read once: here a network is set up with random weights and filled from a "
         "file, and its weights are copied to the GPU, for each use",
