@@ -345,7 +345,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
         main=trace.main,
         sampled=trace.sampled,
     )
-    trace = bare_apart.told_apart(trace, steps)
+    trace = bare_apart.told_apart(trace, steps, attributed.api_calls)
     table_rows.give_back()
     say("building the breakdowns")
     ledgers = ledger.build(trace, attributed, named)

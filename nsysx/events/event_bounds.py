@@ -19,6 +19,9 @@ LONGEST_STEP_NS, ENOUGH_BARE_STEPS = 3_600e9, 24
 #: A step is long if it takes this share longer than the median, and longer than the usual spread explains; of fewer steps none is. It
 #: holds what was recorded between steps if it is longer by half to twice of that. Chosen; measured: 486 ms of 488, 69 ms of 80.
 LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS, AS_LONG_TIMES = 0.2, 4, 2.0
+#: What tracing adds to each launch there (ns), and how many times as long what only launches is at most. Measured: 129 ms with 9,200
+#: launches for 90, and on another host 200 for 95; loops of single launches take 1.2 to 2.7 times as long.
+TRACED_LAUNCH_NS, MOST_TRACED_TIMES = 5_500, 2.7
 #: A step waits for its batch if its loader's next takes this share of the median step. That a queue has run dry is told by at least so
 #: many waits, behind so many times the longest stretch between two of them without one. Chosen: 32 batches made ahead lasted a
 #: program for 51 steps, and its waits came every 2 to 8; a loader that waits once in an epoch waits as often before as behind.

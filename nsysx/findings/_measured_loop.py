@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events import bare
-from nsysx.events.event_bounds import AS_LONG_TIMES
+from nsysx.events.bare_apart import last_as_long
 from nsysx.findings._case import Case
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS
 from nsysx.replay.engine import Replay, Withheld, unprofiled_of
@@ -52,9 +52,8 @@ def _without_stretches(case: Case, timed: Unprofiled) -> Unprofiled | None:
     if slow.sum() < 2:  # one pause may be anything
         return None
     # The last one: the first window may hold several in a row, and what only the first of them does.
-    recorded = between.sort("start_ns").tail(1).select(pl.col("end_ns") - pl.col("start_ns")).item()
     more = float(np.median(ns[slow])) - usual
-    if not recorded / AS_LONG_TIMES <= more <= recorded * AS_LONG_TIMES:
+    if not last_as_long(more, between, case.profile.attributed.api_calls):
         return None
     step = round(timed.step_ns - float((ns - usual)[slow].sum()) / len(ns))
     return replace(timed, step_ns=step, low_ns=step, high_ns=step, loop_ns=timed.step_ns)

@@ -58,13 +58,33 @@ def scan_of_lines(source: Mapping[str, object], line: int, sampled: Sequence[int
     """Return the advice to scan for a line of such a loop that no X-ray saw, None for any other. ``sampled``: the lines at which the
     program was seen in that function; ``source``: the texts of lines of its file.
     """
-    noted = loop_around(source, line)
+    noted = loop_around(_of_one_function(source, sampled), line)
     loop = noted or _rounds_of(source, sampled)
     paste = None if loop is None else scanned(loop.header, loop.body)
     if paste is None:
         return None
+    if noted is not None and not _is_whole(source, noted, sampled):
+        paste = ""
     condition = f"{_CONDITION} {_AS_MANY_DIMENSIONS}" + ("" if noted is not None else f" {_FROM_THE_LAST}")
     return _SCAN.but(paste=paste, condition=condition) if paste else _SCAN
+
+
+def _of_one_function(source: Mapping[str, object], sampled: Sequence[int]) -> Mapping[str, object]:
+    """Return the texts of lines without those behind a gap below the sampled ones: they may be of another function, of any indent."""
+    numbers = {int(number) for number in source if number.isdigit()}
+    last = max(sampled, default=0)
+    while last + 1 in numbers:
+        last += 1
+    return {number: text for number, text in source.items() if number.isdigit() and int(number) <= last}
+
+
+def _is_whole(source: Mapping[str, object], loop: LoopText, sampled: Sequence[int]) -> bool:
+    """Return whether the lines of a loop follow one another: one in between that nobody saw may give a name another value."""
+    head = max(
+        (int(number) for number, text in source.items() if text == loop.header and int(number) < min(sampled)),
+        default=0,
+    )
+    return all(source.get(str(number)) for number in range(head, head + 1 + len(loop.body)))
 
 
 def _rounds_of(source: Mapping[str, object], sampled: Sequence[int]) -> LoopText | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from nsysx.events import bare
+from nsysx.events import bare, bare_apart
 from nsysx.model import Capture
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from tests.findings.test_made_between import MS, US, rolling
@@ -62,6 +63,18 @@ def test_the_same_time_is_told_once(told: Callable[..., Any]) -> None:
     assert real.loop_ns - real.step_ns == pytest.approx(STRETCH / 4, rel=0.05)
     found = {f.code: f for f in summary.findings or () if f.verdict == "found"}
     assert "NSX109" not in found and "Between steps" in found["NSX130"].title
+
+
+def test_a_stretch_of_many_launches_takes_longer_while_it_is_traced(told: Callable[..., Any]) -> None:
+    (record,) = told(noted(more_ns=600 * US))[0].probe  # a third of it is what tracing adds to 96 launches
+    assert record["unrecorded_steps"]["loop_ns"]
+
+
+def test_a_stretch_of_few_launches_is_as_long_without_tracing() -> None:
+    between = pl.DataFrame({"process": [1], "cpu_start_ns": [0], "cpu_end_ns": [100 * MS]})
+    for count, longest in ((10, False), (9_000, True)):
+        calls = pl.DataFrame({"process": 1, "kind": "launch", "start_ns": [i * 10 * US for i in range(count)]})
+        assert bare_apart.last_as_long(40 * MS, between, calls) is longest
 
 
 def test_the_loop_as_the_probe_timed_it_stays(told: Callable[..., Any]) -> None:

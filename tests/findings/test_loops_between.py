@@ -187,6 +187,24 @@ def test_the_scan_of_lines_whose_head_was_not_noted_makes_the_same() -> None:
     assert torch.allclose(discounted(loop, None), discounted((), fix.ways[0].paste), atol=1e-5)
 
 
+def test_lines_of_the_next_function_are_none_of_the_loop() -> None:
+    next_function = {
+        "34": "        noise = torch.randn(4)",
+        "35": "        for each in rows:",
+        "36": "            each.add_(1)",
+    }
+    fix = scan_of_lines({**HEAD, **RETURNS, **next_function}, 21, (20, 21))  # the last line was seen by the X-ray alone
+    alone = scan_of_lines({**HEAD, **RETURNS}, 21, (20, 21, 22))
+    assert fix is not None and alone is not None and "out[k] = kept" in fix.ways[0].paste
+    assert fix.ways == alone.ways
+
+
+def test_a_loop_with_a_line_that_nobody_saw_has_no_paste() -> None:
+    lines = {"18": HEAD["19"], **RETURNS}  # line 19 may be a comment, or change what the others read
+    fix, whole = scan_of_lines(lines, 21, (20, 21, 22)), scan_of_lines({**HEAD, **RETURNS}, 21, (20, 21, 22))
+    assert fix is not None and whole is not None and "gains" in whole.ways[0].paste and "gains" not in fix.ways[0].paste
+
+
 @pytest.mark.parametrize(
     "lines",
     [
