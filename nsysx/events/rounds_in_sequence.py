@@ -38,7 +38,9 @@ def in_sequence(flow: OperatorFlow, at_line: Flags, begins_ns: I64 | None = None
     of_round: I64 = np.where(there, number - before, 0)  # 1, 2, ...; 0 elsewhere
     if of_round.max(initial=0) < FEWEST_ROUNDS_IN_SEQUENCE:
         return False
-    index_of = {flow.number[row]: index for index, row in enumerate(outer.tolist())}
+    # What an operator makes in others, as the parts of a chunk, is its result.
+    within = np.searchsorted(outer, np.arange(len(flow.names)), side="right") - 1
+    index_of = dict(zip(flow.number, within.tolist(), strict=True))
     reached = [0] * len(outer)  # of each operator the last round before its own whose result it needs, 0 for none
     needing = counted = 0
     for index, row in enumerate(outer.tolist()):
@@ -54,10 +56,12 @@ def in_sequence(flow: OperatorFlow, at_line: Flags, begins_ns: I64 | None = None
 
 
 def grows(flow: OperatorFlow, at_line: Flags) -> bool:
-    """Return whether a line puts more together in its last round than in its first."""
-    joined = [
-        sum(map(math.prod, sizes_of(flow.size[row])))
-        for row in np.flatnonzero(at_line).tolist()
-        if flow.names[row] == "aten::cat"
-    ]
-    return len(joined) > 1 and joined[-1] > joined[0]
+    """Return whether a line puts more together from round to round: one that is called in two loops joins more in one of them, too."""
+    joined = np.array(
+        [
+            sum(map(math.prod, sizes_of(flow.size[row])))
+            for row in np.flatnonzero(at_line).tolist()
+            if flow.names[row] == "aten::cat"
+        ]
+    )
+    return len(joined) > 1 and 2 * int((np.diff(joined) > 0).sum()) >= len(joined) - 1

@@ -48,6 +48,8 @@ _FILLS = (
     r"(?:=\s*(?:-?[\d.]+(?:e-?\d+)?|True|False|float\([^()]*\)|-?(?:math|np|torch)\.inf|[\w.]*(?:pad|fill|mask)\w*)\s*$|"
     r"\.(?:zero_|fill_)\()"
 )
+#: What is put together with more is that again: other inputs of a round that are joined grow nothing.
+_GROWS = r"^\s*(?P<grown>[A-Za-z_][\w.]*)\s*=(?!=)\s*torch\.(cat|concat)\(.*(?<![\w.])(?P=grown)(?!\s*[\w.(])"
 _LIST = r"\[(?:[^\[\]]|\[[^\[\]]*\])*\bfor\b"
 #: A draw with replacement in which items have weights of their own, and what comes before these.
 _WEIGHTED = (
@@ -179,7 +181,7 @@ _KINDS = tuple(
         # The gradients of all parameters are clipped in one call unless foreach=False.
         ("foreach-parameters", rf"^(?!.*clip_grad_norm_\((?!.*foreach=False)).*({_PARAMETERS})"),
         ("filled-by-mask", _FILLS, False, True),
-        ("preallocated", r"\btorch\.(cat|concat)\("),
+        ("preallocated", _GROWS),
         ("kept-constant", r"\b(tril|triu|arange|linspace|meshgrid|eye|ones|zeros|full)\(.*\.(to|cuda)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\((?!\s*\))"),
         (

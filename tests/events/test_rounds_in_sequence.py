@@ -72,10 +72,35 @@ def test_two_rounds_are_no_loop() -> None:
     assert not in_sequence(*flow("recurrent cell", 2))
 
 
+def test_what_an_operator_makes_in_others_is_its_result() -> None:
+    """Of a chunk of the state the parts bear the number of a view within."""
+    names, made, start, end, there = ["randn"], [()], [0], [5], [False]
+    for number in range(4):
+        last, begin = len(names) - 1, 100 * (number + 1)
+        names += ["linear", "chunk", "split", "tanh"]
+        made += [(last,), (last + 1,), (last + 1,), (last + 3,)]
+        start += [begin, begin + 20, begin + 21, begin + 40]
+        end += [begin + 10, begin + 30, begin + 29, begin + 50]
+        there += [True, False, False, False]
+    operators = OperatorFlow(
+        [f"aten::{name}" for name in names], range(len(names)), made, ["[8]"] * len(names), (),
+        start_ns=np.array(start), end_ns=np.array(end),
+    )  # fmt: skip
+    assert in_sequence(operators, np.array(there, np.bool_))
+
+
 @pytest.mark.parametrize(
-    ("sizes", "grow"), [(["[4, 8], [1, 8]", "[5, 8], [1, 8]"], True), (["[4, 8], [4, 8]"] * 2, False)]
+    ("sizes", "grow"),
+    [
+        (["[4, 8], [1, 8]", "[5, 8], [1, 8]"], True),
+        (["[4, 8], [4, 8]"] * 2, False),
+        (["[4, 8], [4, 2]"] * 4 + ["[64, 8], [64, 2]"] * 4, False),  # two loops call the line, one with more rows
+    ],
 )
 def test_what_grows_by_being_put_together(sizes: list[str], grow: bool) -> None:
-    start = np.array([0, 10])
-    operators = OperatorFlow(["aten::cat"] * 2, [1, 2], [(), ()], sizes, (), start_ns=start, end_ns=start + 5)
-    assert grows(operators, np.ones(2, np.bool_)) is grow
+    count = len(sizes)
+    start = np.arange(count) * 10
+    operators = OperatorFlow(
+        ["aten::cat"] * count, range(count), [()] * count, sizes, (), start_ns=start, end_ns=start + 5
+    )
+    assert grows(operators, np.ones(count, np.bool_)) is grow

@@ -118,6 +118,7 @@ LINES = [
     ("own-part-of-data", "dist.scatter(x, batches if rank == 0 else None)"),
     ("foreach-parameters", "for p, e in zip(model.parameters(), ema): e.lerp_(p, .01)"),
     ("preallocated", "cache = torch.cat([cache, k], 2)"),
+    ("preallocated", "self.keys = torch.cat((self.keys, k), dim=2)"),
     ("copied-in-place", "best = copy.deepcopy(model)"),
     ("numpy-on-gpu", "y = np.fft.rfft(x)"),
     ("numpy-on-gpu", "distance, near = tree.query(points, k=16)"),
@@ -141,6 +142,8 @@ OTHERS = [
     "', '.join(names)",
     "loss.backward()",
     "step += 1",
+    "y = self.cell(torch.cat([state, x], -1))",  # inputs of one round
+    "feats = torch.cat([self.feats, x], -1)",
     "y = self.norm(x) + x",
     "optimizer.step()",
     "mask = torch.arange(n, device=x.device)",
