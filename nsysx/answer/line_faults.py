@@ -60,6 +60,7 @@ FAULTS: Mapping[str, str] = {
     "plan-as-tensor": "one rank sends Python objects to the others",
     "preallocated": "torch.cat grows a tensor",
     "ranked-on-gpu": "scores are ranked on the CPU",
+    "rounds-graphed": "each round of a loop over time makes launches of its own",
     "sample-on-gpu": "tensors are worked on with numpy on the CPU",
     "saved-aside": "a checkpoint is written in the loop",
     "scan-at-once": "a recurrence runs element by element",

@@ -40,19 +40,41 @@ def in_sequence(flow: OperatorFlow, at_line: Flags, begins_ns: I64 | None = None
         return False
     # What an operator makes in others, as the parts of a chunk, is its result.
     within = np.searchsorted(outer, np.arange(len(flow.names)), side="right") - 1
-    index_of = dict(zip(flow.number, within.tolist(), strict=True))
+    index_of: dict[int, int] = dict(zip(flow.number, within.tolist(), strict=True))
     reached = [0] * len(outer)  # of each operator the last round before its own whose result it needs, 0 for none
     needing = counted = 0
     for index, row in enumerate(outer.tolist()):
         here = int(of_round[index])
-        for number in flow.made[row]:
-            maker = index_of.get(number, index)
+        for argument in flow.made[row]:
+            maker = index_of.get(argument, index)
             if maker < index:
                 theirs = int(of_round[maker])
                 reached[index] = max(reached[index], reached[maker], theirs if theirs != here else 0)
         if here > 1 and not is_view(flow.names[row]) and not _JOINS.match(flow.names[row]):
             needing, counted = needing + (reached[index] > 0), counted + 1
     return needing > 0 and needing >= IN_SEQUENCE_SHARE * counted
+
+
+def needed_later(flow: OperatorFlow, at_line: Flags, begins_ns: I64) -> tuple[I64, Flags]:
+    """Return the rows of the outermost operators that a line runs in rounds before the last, and which of them a later round needs.
+
+    ``begins_ns``: when each round begins, in order.
+    """
+    outer = np.array(flow.outermost, np.int64)
+    within = np.searchsorted(outer, np.arange(len(flow.names)), side="right") - 1
+    index_of: dict[int, int] = dict(zip(flow.number, within.tolist(), strict=True))
+    there = at_line[outer]
+    of_round = np.where(there, np.searchsorted(begins_ns, flow.start_ns[outer], side="right"), 0)
+    needed = np.zeros(len(outer), np.bool_)
+    for index in range(len(outer) - 1, -1, -1):
+        if not there[index]:
+            continue
+        for argument in flow.made[int(outer[index])]:
+            maker = index_of.get(argument, index)
+            if maker < index and there[maker] and (needed[index] or of_round[maker] < of_round[index]):
+                needed[maker] = True
+    before = there & (of_round < of_round.max(initial=0))
+    return outer[before], needed[before]
 
 
 def grows(flow: OperatorFlow, at_line: Flags) -> bool:

@@ -30,3 +30,7 @@ LAUNCHES_OF_KERNEL_BETWEEN, SHORT_BETWEEN_NS, ROUND_PAUSE_NS = 100, 20_000, 1_00
 LAUNCHES_OF_SCAN, LAUNCH_LEFT_IN_GRAPH, GOES_BY_FUSION = 100, 0.15, 0.5
 #: A loop reads values back so often between two steps. Chosen: what is read once at the end of an evaluation or for a log is less.
 READS_BETWEEN = 20
+
+# ---- graphed_rounds -------------------------------------------------------------------------------------------------
+#: No later round needs what a line computes if one needs at most this share of its operators. Chosen; measured: those of one round in 63.
+NEEDED_LATER_SHARE = 0.1

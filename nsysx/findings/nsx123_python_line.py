@@ -158,6 +158,7 @@ def _of_xray(case: Case) -> list[Finding]:
     # A dozen files, which no other report needs.
     from nsysx.findings import (
         _built_kernels,
+        _graphed_rounds,
         _line_remedies,
         _looped_parameters,
         _noted,
@@ -171,7 +172,8 @@ def _of_xray(case: Case) -> list[Finding]:
         lines = [f for f in lines if f.remedies not in [fix.ways for fix in _line_remedies.NOT_KNOWN]]
     told = any(_built_kernels.SAME.intersection(f.remedies) for f in lines)
     built = [] if told else _built_kernels.findings_of(case, RULE)
-    return [*others, *built, *_recorded_graphs.findings_of(case, RULE), *lines]
+    graphs = [*_recorded_graphs.findings_of(case, RULE), *_graphed_rounds.findings_of(case, RULE)]
+    return [*others, *built, *graphs, *lines]
 
 
 def check(case: Case) -> list[Finding]:

@@ -15,6 +15,7 @@ from nsysx.findings import (
     _decoded_text,
     _fields_at_once,
     _found,
+    _graphed_rounds,
     _line_remedies,
     _picked_tables,
     _rounds_by_group,
@@ -193,7 +194,7 @@ def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None
     by_what_they_send = {
         way.name for fix in (_found.SENT, _sent_objects.PLAN, _sent_objects.GENERATOR) for way in fix.ways
     }
-    by_their_loop = {way.name for way in _rounds_by_group.GROUPS.ways}
+    by_their_loop = {way.name for fix in (_rounds_by_group.GROUPS, _graphed_rounds.GRAPHED) for way in fix.ways}
     by_their_size = {_values_of_ranks.AT_ONCE.name} | {way.name for way in _decoded_text.AGAIN.ways}
     by_number_and_flag = {"flag-ahead", _fields_at_once.NAME}
     assert (

@@ -60,6 +60,14 @@ UNTRIED = (
         "The added outputs stay unused: targets stay below the old size.", untried=_OWN_CODE,
     ),
     Remedy("fewer-conversions", "Avoid copies and conversions between formats", untried=_OWN_CODE),
+    Remedy(
+        "rounds-graphed",
+        'Launch all rounds of this loop as one CUDA graph: torch.compile of its function with mode="reduce-overhead", or '
+        "torch.cuda.make_graphed_callables",
+        'rollout = torch.compile(rollout, mode="reduce-overhead")  # the function with the loop; once, before the steps',
+        "Sizes and the number of rounds must stay the same, and no round may read a value back. The first calls take long.",
+        untried=_OWN_CODE,
+    ),
     Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
     Remedy(
         "larger-graphs", "Put more of the step into the CUDA graphs that the program already replays", untried=_OWN_CODE,
