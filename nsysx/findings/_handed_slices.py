@@ -15,7 +15,7 @@ from nsysx.findings._flow_work import in_short
 from nsysx.model import Row
 
 
-class _Cut(NamedTuple):
+class _HandedCut(NamedTuple):
     """A statement that cuts what a call of a network makes: its line, and what is left of it without the cut; the line of the call, and the
     call with the slice; that slice.
     """
@@ -33,7 +33,7 @@ def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[in
     ``heads``: what narrows the results (rows of the flow) -> the layer of most work that is narrowed by it.
     """
     result = result_sizes(flow, [sizes_of(text) for text in flow.size])
-    cuts, layers, name = list[_Cut](), dict[str, str](), _unused_name(case)
+    cuts, layers, name = list[_HandedCut](), dict[str, str](), _unused_name(case)
     for pick, head in heads.items():
         before = sizes_of(flow.size[pick])[0]
         if narrowing(before, result.get(flow.number[pick], before)) != frozenset({1}):
@@ -68,7 +68,7 @@ def _places(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
     return list(reversed(code.own_chain(stack))) or [-1]
 
 
-def _cut_of(case: Case, where: Row, called: Row, name: str) -> _Cut | None:
+def _cut_of(case: Case, where: Row, called: Row, name: str) -> _HandedCut | None:
     """Return the cut in a line (``where``) of what a line of the same function calls, None where these do not tell it."""
     statement = _statement(case, where)
     pieces = [each for each in ast.walk(statement) if _cut_in(each) is not None] if statement is not None else []
@@ -83,7 +83,7 @@ def _cut_of(case: Case, where: Row, called: Row, name: str) -> _Cut | None:
         if not isinstance(call, ast.Call):
             return None
         call.keywords.append(ast.keyword(name, ast.Name(name)))
-        return _Cut(where, "", where, ast.unparse(_Replaced(piece, call).visit(statement)), cut)
+        return _HandedCut(where, "", where, ast.unparse(_Replaced(piece, call).visit(statement)), cut)
     calling = _statement(case, called)
     makes = isinstance(calling, ast.Assign) and isinstance(calling.value, ast.Call) and len(calling.targets) == 1
     if not isinstance(calling, ast.Assign) or not makes or called["line"] > where["line"]:
@@ -93,7 +93,7 @@ def _cut_of(case: Case, where: Row, called: Row, name: str) -> _Cut | None:
     calling.value.keywords.append(ast.keyword(name, ast.Name(name)))
     without = ast.unparse(_Replaced(piece, piece.value).visit(statement))
     left, _, right = without.partition(" = ")
-    return _Cut(where, "" if left == right else without, called, ast.unparse(calling), cut)
+    return _HandedCut(where, "" if left == right else without, called, ast.unparse(calling), cut)
 
 
 def _cut_in(node: ast.AST) -> ast.Slice | None:
@@ -152,7 +152,7 @@ def _unused_name(case: Case) -> str:
     return next(name for name in ("keep", "kept_places", "places_that_are_read") if name not in written)
 
 
-def _known_before(case: Case, cuts: list[_Cut]) -> bool:
+def _known_before(case: Case, cuts: list[_HandedCut]) -> bool:
     """Return whether nothing that the slice's bounds are made of is assigned between the first call and the cuts."""
     names = {each.id for cut in cuts for each in ast.walk(cut.cut) if isinstance(each, ast.Name)}
     first = min(int(each.called["line"]) for each in cuts)

@@ -32,7 +32,7 @@ from nsysx.roofline.element_types import OF_FORMAT, converts_types, types_of
 _ARITHMETIC, _POOLING = "elementwise", "pooling"
 
 
-class _Work(NamedTuple):
+class _PromotedWork(NamedTuple):
     """GPU ops: conversions that go, elementwise kernels and pooling that move half of their bytes; what they take in a step (ns)."""
 
     casts: frozenset[int]
@@ -121,7 +121,7 @@ def _kernels(work: pl.DataFrame) -> FlowKernels:
     )
 
 
-def _taken(case: Case, flow: OperatorFlow, work: pl.DataFrame, rows: Promoted) -> _Work:
+def _taken(case: Case, flow: OperatorFlow, work: pl.DataFrame, rows: Promoted) -> _PromotedWork:
     """Return what goes, and what moves half of its bytes: in the operators that compute in float32, and around what products are given."""
     size = [next(iter(sizes_of(text)), ()) for text in flow.size]
     inner = {
@@ -141,10 +141,10 @@ def _taken(case: Case, flow: OperatorFlow, work: pl.DataFrame, rows: Promoted) -
         theirs.filter(~pl.col("converts") & (pl.col("family") == family)) for family in (_ARITHMETIC, _POOLING)
     )
     cost = sum(int(each["ns"].sum()) for each in (casts, arithmetic, pooling))
-    return _Work(ops_of(casts), ops_of(arithmetic), ops_of(pooling), case.per_step(cost))
+    return _PromotedWork(ops_of(casts), ops_of(arithmetic), ops_of(pooling), case.per_step(cost))
 
 
-def _edits(work: _Work, arithmetic: float, pooling: float) -> list[Edit]:
+def _edits(work: _PromotedWork, arithmetic: float, pooling: float) -> list[Edit]:
     return [
         RemoveOps(work.casts),
         ScaleOps(work.arithmetic, arithmetic, less_work=True),

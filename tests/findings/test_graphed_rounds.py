@@ -12,6 +12,7 @@ import pytest
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow
 from nsysx.events.rounds_in_sequence import needed_later
 from nsysx.findings import _graphed_rounds as room
+from nsysx.saving import Saving
 
 ROUNDS = 8
 #: Line 10 is in the loop: it calls 20 (the cell) and 21 (a head, of which only what is put together behind the loop is read).
@@ -101,3 +102,20 @@ def test_the_function_with_the_loop_is_compiled_by_its_own_name() -> None:
     assert "the loop in Cell.unroll" in told.text and "no later round needs (line 21)" in told.text
     (nameless,) = room._fix_of("<module>", 64, "").ways
     assert "<module> =" not in nameless.paste and "no later round" not in nameless.text
+
+
+def test_at_most_all_that_the_gpu_idles_goes_with_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "held", lambda _: frozenset())
+    ops = pl.DataFrame({"start_ns": [0, 50, 60], "end_ns": [20, 70, 80]})  # the GPU works for 50 ns
+
+    def worth(most_ns: int | None) -> int | None:
+        given = Saving(40, most_ns=most_ns)
+        case: Any = SimpleNamespace(
+            profile=None, ops=ops, step_ns=200, per_step=lambda ns: ns / 2, worth_between=lambda *_, **__: given
+        )
+        rule: Any = SimpleNamespace(cause=())
+        return room._worth(case, rule, frozenset({1}), frozenset()).most_ns
+
+    assert worth(90) == 200 - 25
+    assert worth(190) == 190
+    assert worth(None) is None
