@@ -55,6 +55,7 @@ def test_the_first_screen_is_about_a_screen(width: int, browser: object, first: 
     long = {}
     for name in DISTINCT:
         visit(browser, first(name), width=width)
+        _laid_out(browser)
         bottom, words = js(browser, _MEASURE)
         if bottom > FIRST[width] * SCREEN or words > MOST_WORDS:
             long[name] = (round(bottom / SCREEN, 2), words)
@@ -99,6 +100,7 @@ def test_a_page_is_read_to_its_end(browser: object, recorded: Samples) -> None:
     long = {}
     for name in KINDS:
         visit(browser, recorded.page(name))
+        _laid_out(browser)
         screens, words = js(browser, _UNFOLDED)
         if screens > MOST_OF_A_SCREEN or words > MOST_UNFOLDED:
             long[name] = (round(screens, 2), words)
