@@ -13,6 +13,7 @@ from nsysx.events.added_reductions import AddedReductions, Reduction
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case
 from nsysx.findings._layer_options import other_layers, paste_of
+from nsysx.findings._pieces_in_text import whole_statement
 
 
 class _Reduces(NamedTuple):
@@ -49,14 +50,14 @@ def _sum_with_reduction(case: Case, code: CodeLines, group: Sequence[Reduction],
     line_of_sum = next(iter(chain(thread, at_ns)), None)
     calls = [chain(each.thread, each.start_ns) for each in group]
     reduces = [_reduces(case, each) for each in calls]
-    statement = None if line_of_sum is None else _statement(lines.text_of(source, *line_of_sum[:2]) or "")
+    statement = None if line_of_sum is None else whole_statement(lines.text_of(source, *line_of_sum[:2]) or "")
     if line_of_sum is None or statement is None or reduces[0] is None:
         return ""
     names, within = set[str](), 0
     for each in calls:
         # The line of the same function that calls the layer, which the sum itself may do.
         line = next((row for row in each if row[::2] == line_of_sum[::2]), None)
-        made = None if line is None else _statement(lines.text_of(source, *line[:2]) or "")
+        made = None if line is None else whole_statement(lines.text_of(source, *line[:2]) or "")
         if line == line_of_sum:
             within += 1
         elif isinstance(made, ast.Assign) and isinstance(made.targets[0], ast.Name):
@@ -65,18 +66,10 @@ def _sum_with_reduction(case: Case, code: CodeLines, group: Sequence[Reduction],
     return "\n".join((f"{first}  # line {line_of_sum[1]}" if first else "", *more))
 
 
-def _statement(text: str) -> ast.stmt | None:
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return None
-    return body[0] if len(body) == 1 else None
-
-
 def _reduces(case: Case, chain: Sequence[tuple[str, int, str]]) -> _Reduces | None:
     """Return how the line that runs by an option reduces what the layer has made."""
     line = next((row for row in chain if lines.options_of_layers(case.profile, *row[:2])), None)
-    statement = None if line is None else _statement(lines.text_of(lines.texts(case.profile), *line[:2]) or "")
+    statement = None if line is None else whole_statement(lines.text_of(lines.texts(case.profile), *line[:2]) or "")
     value = getattr(statement, "value", None)
     sides = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
     call = next((side for side in sides if isinstance(side, ast.Call) and side.args), None)

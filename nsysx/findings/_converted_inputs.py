@@ -9,6 +9,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings._freezing_pastes import network_name
+from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.model import Row
 
 _LAYOUT = "memory_format=torch.channels_last"
@@ -36,9 +37,8 @@ def call_of_network(profile: Profile) -> CallOfNetwork | None:
 
 def _with_layout(text: str, name: str) -> str:
     """Return a statement in which what the network is given first is in channels last, "" where it is not called so."""
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    statement = whole_statement(text)
+    if statement is None:
         return ""
     calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and ast.unparse(each.func) == name]
     if len(calls) != 1 or not calls[0].args or isinstance(calls[0].args[0], ast.Starred):

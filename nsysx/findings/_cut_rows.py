@@ -12,6 +12,7 @@ from nsysx.events.narrowed_operators import Size, is_row_loss, narrowing, result
 from nsysx.events.operator_flow import OperatorFlow, is_view
 from nsysx.findings._case import Case
 from nsysx.findings._flow_work import in_short, place_of_operator
+from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.model import Row
 
 
@@ -24,14 +25,14 @@ def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
     result = result_sizes(flow, sizes)
     where = [_place(code, flow, row) for row in picks]
     piece, made = _piece_of(case, code, flow, picks), _place(code, flow, computing[0])
-    line = _with_piece(_text(case, made), piece) if piece and made else ""
+    line = _with_piece(statement_at(case, made), piece) if piece and made else ""
     if not line:
         return ""
     lines = [f"{line}  # {in_short(made)}; so many as {in_short(where[0])} keeps"]
     before = sizes[picks[0]][0]
     for targets in {_targets(flow, row, before, result) for row in computing if is_row_loss(flow.names[row])}:
         compared = {} if targets is None else _place(code, flow, targets)
-        cut = _assigned(_text(case, compared), piece)
+        cut = _assigned(statement_at(case, compared), piece)
         lines.append(f"{cut}  # {in_short(compared)}" if cut else f"# and {piece} of what they are compared with")
     return "\n".join(dict.fromkeys(lines))
 
@@ -42,7 +43,7 @@ def last_kept(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
     ``picks``: what narrows the logits (rows of the flow); ``head``: what makes them. What reads the last positions of fewer fits as it is.
     """
     piece, made = _piece_of(case, code, flow, picks), _place(code, flow, head)
-    statement, last = _text(case, made), re.fullmatch(r"\[:, -(\d+):\]", piece)
+    statement, last = statement_at(case, made), re.fullmatch(r"\[:, -(\d+):\]", piece)
     if statement is None or last is None:
         return ""
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and not _is_of_tensor(node)]
@@ -61,7 +62,7 @@ def _piece_of(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
     """Return the index by which all of these operators narrow what is computed, "" where they do not by one, or not by such a one."""
     result = result_sizes(flow, [sizes_of(text) for text in flow.size])
     pieces = {
-        _piece(_text(case, _place(code, flow, row)), sizes_of(flow.size[row])[0], result.get(flow.number[row]))
+        _piece(statement_at(case, _place(code, flow, row)), sizes_of(flow.size[row])[0], result.get(flow.number[row]))
         for row in picks
     }
     return pieces.pop() if len(pieces) == 1 else ""
@@ -83,14 +84,9 @@ def _place(code: CodeLines, flow: OperatorFlow, row: int) -> Row:
     return place_of_operator(code, flow, flow.start_ns[[row]])
 
 
-def _text(case: Case, where: Row) -> ast.stmt | None:
-    """Return the statement in a line, None for one that is not whole."""
-    text = (text_of(texts(case.profile), where["file"], where["line"]) if where else "") or ""
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    return statement
+def statement_at(case: Case, where: Row) -> ast.stmt | None:
+    """Return the statement in a line of the program, None for one that is not whole."""
+    return whole_statement((text_of(texts(case.profile), where["file"], where["line"]) if where else "") or "")
 
 
 def _piece(statement: ast.stmt | None, before: Size, after: Size | None) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from nsysx.analyses.lines import texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
+from nsysx.findings._loop_texts import depth_of
 from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.model import Row
 
@@ -52,11 +53,11 @@ def begun_ahead(lines: Sequence[str], exchange: str) -> tuple[str, int] | None:
     if len(starts) != 1:
         return None
     (start,) = starts
-    depth = _depth(lines[start])
-    heads = [n for n in range(start) if lines[n].lstrip().startswith("for ") and _depth(lines[n]) < depth]
+    depth = depth_of(lines[start])
+    heads = [n for n in range(start) if lines[n].lstrip().startswith("for ") and depth_of(lines[n]) < depth]
     hands_out = next((n for n in range(start + 1, len(lines)) if _YIELDS.match(lines[n])), -1)
     block = _YIELDS.match(lines[hands_out])
-    if not heads or hands_out < 0 or block is None or _depth(lines[hands_out]) != depth:
+    if not heads or hands_out < 0 or block is None or depth_of(lines[hands_out]) != depth:
         return None
     waits = lines[start + 1 : hands_out]
     waiting = [n for n, text in enumerate(waits) if ".wait()" in text]
@@ -88,7 +89,3 @@ def _begun(text: str, block: str) -> str:
     if block not in names or block not in given or _RECEIVED in given:
         return ""
     return f"{', '.join(_RECEIVED if name == block else name for name in names)} = {ast.unparse(made.value)}"
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())

@@ -19,6 +19,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses import lines
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case
+from nsysx.findings._loop_texts import depth_of
 from nsysx.findings._pieces_in_text import function_of_call, names_in, parsed, with_names_replaced
 from nsysx.model import Row
 
@@ -132,18 +133,14 @@ def _context(text: Mapping[int, str], line: int) -> ast.expr | None:
     (context,) = (item.context_expr for item in statement.items if "no_sync" in ast.unparse(item.context_expr))
     if not (isinstance(context, ast.Call) and function_of_call(context) == "no_sync"):
         return context
-    depth = _depth(text[line])
+    depth = depth_of(text[line])
     head = next(
-        (each for number in sorted(text, reverse=True) if number < line and _depth(each := text[number]) < depth), ""
+        (each for number in sorted(text, reverse=True) if number < line and depth_of(each := text[number]) < depth), ""
     )
     branch = parsed(head.strip()) if head.strip().startswith("if ") else None
     if branch is None or not isinstance(branch.body[0], ast.If):
         return None
     return ast.IfExp(branch.body[0].test, context, ast.parse("contextlib.nullcontext()", mode="eval").body)
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 def _keywords(text: str) -> dict[str, ast.expr]:

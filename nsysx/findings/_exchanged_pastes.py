@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from nsysx.findings._pieces_in_text import whole_statement
+
 #: Functions that gather what each rank has into a list, with gradients, and what exchanges parts of it.
 _GATHERS, _EXCHANGES = "all_gather", "all_to_all_single"
 _JOINS = ("cat", "concat", "concatenate")
@@ -18,7 +20,7 @@ def exchanged(gathering: str, picking: str, line_of_pick: int) -> list[str]:
     Of each rank's rows the first part is for the first rank, and so on; parts of all ranks are put together in another dimension than
     that of the rows. [] where these lines do not say so.
     """
-    join, pick = _parsed(gathering), _parsed(picking)
+    join, pick = whole_statement(gathering), whole_statement(picking)
     if join is None or pick is None or not _RANK.search(picking):
         return []
     joins = [n for n in ast.walk(join) if isinstance(n, ast.Call) and _called(n) in _JOINS and n.args]
@@ -36,14 +38,6 @@ def exchanged(gathering: str, picking: str, line_of_pick: int) -> list[str]:
         ast.unparse(join),
         f"{left}  # line {line_of_pick}, without the pick",
     ]
-
-
-def _parsed(text: str) -> ast.stmt | None:
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    return statement
 
 
 def _called(call: ast.Call) -> str:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from copy import deepcopy
 
+from nsysx.findings._loop_texts import depth_of
 from nsysx.findings._pieces_in_text import OtherFormError
 
 
@@ -18,7 +19,7 @@ def masked(source: Mapping[str, object], line: int) -> str:
     heads = [n for n in rows if n < line and rows[n].lstrip().startswith("for ")]
     for head in sorted(heads, reverse=True):
         block, end = [rows[head]], head + 1
-        while end in rows and _indent(rows[end]) > _indent(rows[head]):
+        while end in rows and depth_of(rows[end]) > depth_of(rows[head]):
             block.append(rows[end])
             end += 1
         loop = _loop(block) if end > line else None
@@ -28,10 +29,6 @@ def masked(source: Mapping[str, object], line: int) -> str:
             except OtherFormError:
                 return ""
     return ""
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 def _loop(block: list[str]) -> ast.For | None:

@@ -24,6 +24,7 @@ from nsysx.findings._exposed_transfer import transfer_of_ops_ns
 from nsysx.findings._finding_bounds import BYTES_OF_HEAD_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings._parting_lines import parting_line
+from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.findings._repeated_work import RepeatedOperators, RepeatedWork, own_part, repeated_work, with_more
 from nsysx.findings._ungathered_lines import Ungathered, numbered_line
 from nsysx.model import Row
@@ -188,9 +189,8 @@ def _in_order(text: str, dimension: int) -> str:
 
 def _own_line(text: str, dimension: int) -> str | None:
     """Return a line with a loss of gathered rows as one of a rank's own ones, None where it is another kind of line."""
-    try:
-        (line,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    line = whole_statement(text)
+    if line is None:
         return None
     ungathered = Ungathered()
     line = ungathered.visit(line)

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nsysx.analyses.lines import text_of, texts
+from nsysx.analyses.lines import texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.narrowed_operators import narrowing, result_sizes, sizes_of
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.findings._case import Case
+from nsysx.findings._cut_rows import statement_at
 from nsysx.findings._flow_work import in_short
 from nsysx.model import Row
 
@@ -70,7 +71,7 @@ def _places(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
 
 def _cut_of(case: Case, where: Row, called: Row, name: str) -> _HandedCut | None:
     """Return the cut in a line (``where``) of what a line of the same function calls, None where these do not tell it."""
-    statement = _statement(case, where)
+    statement = statement_at(case, where)
     pieces = [each for each in ast.walk(statement) if _cut_in(each) is not None] if statement is not None else []
     if statement is None or len(pieces) != 1 or not called or called["file"] != where["file"]:
         return None
@@ -84,7 +85,7 @@ def _cut_of(case: Case, where: Row, called: Row, name: str) -> _HandedCut | None
             return None
         call.keywords.append(ast.keyword(name, ast.Name(name)))
         return _HandedCut(where, "", where, ast.unparse(_Replaced(piece, call).visit(statement)), cut)
-    calling = _statement(case, called)
+    calling = statement_at(case, called)
     makes = isinstance(calling, ast.Assign) and isinstance(calling.value, ast.Call) and len(calling.targets) == 1
     if not isinstance(calling, ast.Assign) or not makes or called["line"] > where["line"]:
         return None
@@ -118,7 +119,7 @@ class _Replaced(ast.NodeTransformer):
 
 def _layer(case: Case, where: Row, name: str) -> str:
     """Return the statement of a layer of one argument with the slice of that, "" for another one."""
-    statement = _statement(case, where)
+    statement = statement_at(case, where)
     value = statement.value if isinstance(statement, ast.Return | ast.Assign) else None
     if not isinstance(value, ast.Call) or len(value.args) != 1 or value.keywords:
         return ""
@@ -127,16 +128,6 @@ def _layer(case: Case, where: Row, name: str) -> str:
         return ""
     value.args = [ast.parse(f"{ast.unparse(given)}[:, {name}]", mode="eval").body]
     return ast.unparse(statement) if statement is not None else ""
-
-
-def _statement(case: Case, where: Row) -> ast.stmt | None:
-    """Return the statement in a line, None for one that is not whole."""
-    text = (text_of(texts(case.profile), where["file"], where["line"]) if where else "") or ""
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    return statement
 
 
 def _lines(case: Case) -> Iterator[tuple[str, int, str]]:
@@ -159,7 +150,7 @@ def _known_before(case: Case, cuts: list[_HandedCut]) -> bool:
     last = max(int(each.where["line"]) for each in cuts)
     for file, line, _ in _lines(case):
         if file == cuts[0].where["file"] and first <= line <= last:
-            statement = _statement(case, {"file": file, "line": line})
+            statement = statement_at(case, {"file": file, "line": line})
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if names.intersection(
                 each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)

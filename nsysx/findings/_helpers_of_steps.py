@@ -15,6 +15,7 @@ import polars as pl
 from nsysx.analyses.lines import texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case
+from nsysx.findings._loop_texts import depth_of
 from nsysx.findings._pieces_in_text import only_statement
 
 #: What a helper does besides with what it exchanges: it divides, copies, joins.
@@ -60,7 +61,7 @@ def without_call(case: Case, code: CodeLines, line_row: int) -> str:
     body = list[str]()
     for number in ran:
         inner = str(source.get(str(number), "")).partition("  #")[0].rstrip()
-        if number > line and inner and _depth(inner) <= _depth(text):
+        if number > line and inner and depth_of(inner) <= depth_of(text):
             break
         if number > line:
             body.append(inner)
@@ -73,7 +74,3 @@ def without_call(case: Case, code: CodeLines, line_row: int) -> str:
     if not body or len(entered) != 1:
         return ""
     return f"{written}  # not inside of {entered[0]}"
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())

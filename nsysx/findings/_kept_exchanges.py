@@ -12,6 +12,7 @@ import polars as pl
 from nsysx.analyses import lines
 from nsysx.events.collective_operators import WAITS
 from nsysx.findings._case import Case
+from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.findings._recomputed import asking_lines
 
 _FUNCTIONAL = "_c10d_functional::"
@@ -43,9 +44,8 @@ def _with_contexts(text: str) -> str:
 
     Of one that goes on below, with calls there, what is added is said alone.
     """
-    try:
-        (statement,) = ast.parse(text).body
-    except (SyntaxError, ValueError):
+    statement = whole_statement(text)
+    if statement is None:
         return ""
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and _takes_contexts(node)]
     if len(calls) != 1:

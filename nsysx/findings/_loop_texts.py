@@ -29,21 +29,22 @@ def loop_around(source: Mapping[str, object], line: int) -> LoopText | None:
         for number, text in source.items()
         if isinstance(text, str) and number.isdigit() and text.strip()
     )
-    here = next((_depth(text) for number, text in rows if number == line), -1)
+    here = next((depth_of(text) for number, text in rows if number == line), -1)
     heads = [
         (number, text)
         for number, text in rows
-        if number < line and _depth(text) < here and text.lstrip().startswith("for ")
+        if number < line and depth_of(text) < here and text.lstrip().startswith("for ")
     ]
     if here < 0 or not heads:
         return None
     head, header = heads[-1]
     behind = [(number, text) for number, text in rows if number > head]
-    end = next((number for number, text in behind if _depth(text) <= _depth(header)), None)
+    end = next((number for number, text in behind if depth_of(text) <= depth_of(header)), None)
     if end is not None and end <= line:
         return None
     return LoopText(header, tuple(text for number, text in behind if end is None or number < end))
 
 
-def _depth(text: str) -> int:
+def depth_of(text: str) -> int:
+    """Return by how many letters a line is indented."""
     return len(text) - len(text.lstrip())

@@ -67,6 +67,15 @@ def only_statement(text: str) -> ast.stmt | None:
     return tree.body[0] if tree is not None and len(tree.body) == 1 else None
 
 
+def whole_statement(text: str) -> ast.stmt | None:
+    """Return the statement that a line is, None where it is none, several, or the head of one."""
+    try:
+        (statement,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    return statement
+
+
 def _name_of(node: ast.expr) -> str:
     """Return an expression that is a name, or an attribute of one; "" for another one."""
     plain = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _name_of(node.value))

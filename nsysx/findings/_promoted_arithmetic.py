@@ -23,6 +23,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, work_with_gradients
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.findings._without_autocast import HALVES
 from nsysx.findings._work_bounds import ARITHMETIC_IN_HALVES_LEFT, POOLING_IN_HALVES_LEFT
 from nsysx.model import Finding, Row
@@ -184,9 +185,8 @@ def cast_in_text(text: str, small: Sequence[int]) -> str:
 
     ``small``: of each operator of arithmetic with one, in order of time, in one run of the line or in several, which argument that is.
     """
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    statement = whole_statement(text)
+    if statement is None:
         return ""
     arithmetic = list(_arithmetic(statement))
     every = len(arithmetic)

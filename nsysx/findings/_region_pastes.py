@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from nsysx.findings._loop_texts import depth_of
 from nsysx.findings._pieces_in_text import function_of_call, only_statement
 
 #: What needs all digits of what it is given.
@@ -37,14 +38,14 @@ def narrowed(source: Mapping[int, str], head: int, multiplying: Collection[int])
     if not isinstance(statement, ast.With) or len(statement.items) != 1:
         return None
     body, line = list[tuple[int, ast.stmt]](), head + 1
-    while _indent(source.get(line, "")) > _indent(source[head]):
+    while depth_of(source.get(line, "")) > depth_of(source[head]):
         each = only_statement(source[line].partition("  #")[0])
         if each is None or isinstance(each, ast.With | ast.For | ast.If | ast.While):
             return None
         body.append((line, each))
         line += 1
     behind = min((number for number in source if number >= line), default=0)
-    if _indent(source.get(behind, "")) > _indent(source[head]):  # lines between were not recorded
+    if depth_of(source.get(behind, "")) > depth_of(source[head]):  # lines between were not recorded
         return None
     if not any(number in multiplying for number, _ in body):
         return None
@@ -60,10 +61,6 @@ def narrowed(source: Mapping[int, str], head: int, multiplying: Collection[int])
             code.append(text)
             inside = False
     return RegionPaste("\n".join(code), not kept)
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 def _called(statement: ast.stmt) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from nsysx.findings import _fill_pastes, _segments_in_text
 from nsysx.findings._case import Fix
+from nsysx.findings._pieces_in_text import whole_statement
 
 _FLOAT32 = re.compile(r"float(32)?\b")
 _ARRAYS = re.compile(r"^(np|numpy|torch)\.(as_?array|array|as_?tensor|tensor)$")
@@ -28,9 +29,8 @@ def in_names_of_line(source: Mapping[str, Any], file: str | None, line: int | No
 
 def converted_later(text: str) -> str:
     """Return a statement without the division and the conversion that it makes, and the line that makes both on the GPU; "" for another."""
-    try:
-        (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    statement = whole_statement(text)
+    if statement is None:
         return ""
     by: list[str] = []
 

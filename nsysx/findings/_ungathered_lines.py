@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from nsysx.findings._pieces_in_text import whole_statement
+
 
 class Ungathered(ast.NodeTransformer):
     """Takes the gathers out of a line; ``gathered``: what it has gathered, as it stands there. ``instead``: what stands there then."""
@@ -22,9 +24,8 @@ class Ungathered(ast.NodeTransformer):
 
 def ungathered_line(text: str) -> tuple[str, str] | None:
     """Return what a line that is given a gather assigns to, and its value without the gather; None where it is another kind of line."""
-    try:
-        (line,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    line = whole_statement(text)
+    if line is None:
         return None
     if not isinstance(line, ast.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0], ast.Name):
         return None
@@ -37,9 +38,8 @@ def ungathered_line(text: str) -> tuple[str, str] | None:
 
 def numbered_line(text: str) -> tuple[str, str] | None:
     """Return the name of what a line gathers and brings into another order, and its value with ``rows`` for what came; None for others."""
-    try:
-        (line,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    line = whole_statement(text)
+    if line is None:
         return None
     if not isinstance(line, ast.Assign):
         return None
