@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from nsysx import records
 from nsysx.advice import UNDECIDED, Alternative, Answer, Condition, Tried
 from nsysx.errors import NsysxError
+from nsysx.gpus import Gpu
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
 from nsysx.rows import R, TableOf
@@ -120,24 +121,6 @@ def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:
     """Return checks in reading order: trouble first, missing tables last."""
     order = {"missing": 0, "warn": 1, "ok": 2}
     return tuple(sorted(checks, key=lambda c: (bool(c.table), 0 if c.table else order[c.status])))
-
-
-#: The name shown for a device that the report does not name.
-UNKNOWN_GPU = "unknown GPU"
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One device as a process sees it. Limits are None if the report does not give them (bytes, bytes/s, count)."""
-
-    process: int
-    pid: int
-    device: int
-    name: str
-    l2_bytes: int | None = None
-    memory_bytes: int | None = None
-    memory_bandwidth: int | None = None
-    sm_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

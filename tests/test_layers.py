@@ -31,6 +31,7 @@ ORDER = (
     "advice",
     "records",
     "rows",
+    "gpus",
     "model",
     "__init__",
     "outputs",

@@ -21,6 +21,7 @@ from nsysx.comparing.comparing_bounds import (
 )
 from nsysx.comparing.side import Captured, Side
 from nsysx.events.families import COMMUNICATION, family
+from nsysx.gpus import each_once
 from nsysx.judging.capture_checks import EVENTS_MISSING
 from nsysx.model import Summary
 
@@ -50,7 +51,7 @@ def _joined_value(side: Side, get: Callable[[Summary], Any]) -> str | None:
 
 
 def _gpus(summary: Summary) -> str | None:
-    names = [gpu.name for gpu in summary.capture.gpus]
+    names = [gpu.name for gpu in each_once(summary.capture.gpus)]
     return ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names)) or None
 
 

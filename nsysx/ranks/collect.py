@@ -19,8 +19,8 @@ from nsysx.events.profile import Profile
 from nsysx.events.sampled_clocks import working_clock
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
+from nsysx.gpus import UNKNOWN_GPU
 from nsysx.judging.other_work import others_of_gpu
-from nsysx.model import UNKNOWN_GPU
 from nsysx.ranks import host_meetings, process_groups, usual_work, work_at_times
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
 from nsysx.ranks.rank_places import Place

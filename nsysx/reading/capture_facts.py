@@ -14,7 +14,8 @@ import polars as pl
 
 from nsysx import ids, nsys_messages
 from nsysx.frames import lookup
-from nsysx.model import UNKNOWN_GPU, Capture, Gpu
+from nsysx.gpus import UNKNOWN_GPU, Gpu
+from nsysx.model import Capture
 from nsysx.reading import decoding
 from nsysx.reading.reading_bounds import MOST_CLOCK_MHZ, SINCE_1970_NS
 
@@ -95,7 +96,8 @@ def _gpus(connection: sqlite3.Connection, tables: dict[str, set[str]], used: lis
         if card is None:
             result.append(Gpu(process, pid, device, UNKNOWN_GPU))
         else:
-            result.append(Gpu(process, pid, device, decoding.text_of(card[3]) or UNKNOWN_GPU, *map(_limit, card[4:])))
+            named, (l2, memory, bandwidth, sms) = decoding.text_of(card[3]) or UNKNOWN_GPU, map(_limit, card[4:])
+            result.append(Gpu(process, pid, device, named, l2, memory, bandwidth, sms, card[0]))
     return tuple(result)
 
 

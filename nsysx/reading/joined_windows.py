@@ -17,7 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from nsysx.model import UNKNOWN_GPU, Capture, Gpu
+from nsysx.gpus import UNKNOWN_GPU, Gpu
+from nsysx.model import Capture
 from nsysx.reading import capture_facts, opening, schema
 from nsysx.reading.reading_bounds import JOINED_WINDOWS_APART_NS, SECOND_REPORT_DOMAINS
 from nsysx.reading.trace import Trace, summed_notes

@@ -12,6 +12,7 @@ from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
 from nsysx.events import bare, coverage
 from nsysx.events.bare_alone import few_longer
+from nsysx.gpus import each_once
 from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
@@ -22,14 +23,17 @@ from nsysx.render.safe_text import clean
 
 def facts_line(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
     """Return the report's name, the GPU, the steps and the step time."""
-    gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
+    gpus = [clean(g.name, 60) for g in each_once(summary.capture.gpus) if g.name]
     line = [facts.report_name(summary)]
     if len(summary.capture.files) > 1:
         line[0] += f" and {len(summary.capture.files) - 1} more"
     kinds, ranks = sorted(set(gpus)), len(summary.typed_rows(rank_table.ROWS))
-    if ranks > len(gpus):  # one report a rank: the capture is the first one's
+    users = len({g.process for g in summary.capture.gpus})
+    if ranks > users:  # one report a rank: the capture is the first one's
         line.append(f"{ranks} ranks")
     line += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
+    if users > len(gpus) > 0:
+        line[-1] += f" for {users} processes"
     if summary.step.shown_ns is None:
         line.append("no steps found")
         return tuple(texts(s, 80) for s in line)

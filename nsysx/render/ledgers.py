@@ -11,7 +11,8 @@ from nsysx.advice import BarPart
 from nsysx.analyses import cpu_ledger, gpu_ledger
 from nsysx.analyses.helpers.step_record import gpu_parts, rows_of
 from nsysx.catalogue import WORKING, CpuPart, DeviceActivity, Paint
-from nsysx.model import UNKNOWN_GPU, Row, Summary
+from nsysx.gpus import UNKNOWN_GPU
+from nsysx.model import Row, Summary
 from nsysx.ranks import rank_table
 from nsysx.render.labels import CAUSES, label
 from nsysx.render.safe_text import clean, scrub

@@ -7,7 +7,8 @@ from typing import Any
 
 from nsysx import analyses
 from nsysx.answer import answered
-from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
+from nsysx.gpus import Gpu
+from nsysx.model import Capture, Check, Column, Finding, Scope, Steps, Summary, Table, TableSpec, Verdict
 from nsysx.pictures import Lane, LongestStretch, Span, Timeline
 from nsysx.ranks import rank_table as ranks_room
 from nsysx.ranks.rank_bounds import MOST_RANKS_IN_ORDER

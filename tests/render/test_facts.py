@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.model import Gpu
+from nsysx.gpus import Gpu
 from nsysx.render import facts
+from nsysx.render.facts_line import facts_line
 from nsysx.render.grids import CellTexts
 from tests.render import factory
 
@@ -25,3 +26,14 @@ def test_files_and_gpus_of_a_large_job_are_counted(count: int, one_by_one: bool)
     else:
         assert reports == f"{count} files, rank0.sqlite to rank{count - 1}.sqlite"
         assert [f.label for f in of_gpus] == [f"{count} GPUs"]
+
+
+@pytest.mark.parametrize(
+    ("cards", "said"),
+    [((0, 1), "2 x NVIDIA H100"), ((0, 0), "NVIDIA H100 for 2 processes"), ((None, None), "2 x NVIDIA H100")],
+)
+def test_a_gpu_that_processes_share_is_one_gpu(cards: tuple[int | None, ...], said: str) -> None:
+    full = factory.summary()
+    gpus = tuple(Gpu(process=i, pid=i, device=0, name="NVIDIA H100", card=card) for i, card in enumerate(cards))
+    line = facts_line(replace(full, capture=replace(full.capture, gpus=gpus)), CellTexts(True))
+    assert said in line

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.model import Check, Column, Gpu, Table
+from nsysx.gpus import Gpu
+from nsysx.model import Check, Column, Table
 from nsysx.ranks import rank_table
 from nsysx.render import grids, labels, view
 from tests.render import factory
