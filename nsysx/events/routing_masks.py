@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from functools import cached_property
 
 from nsysx.events.matrix_products import Factors, MatrixProducts
@@ -34,6 +35,13 @@ def routed_products(flow: OperatorFlow) -> list[ProductForm]:
     return [masks.form_of(factors) for row, factors in masks.products.items() if row in masks.routing]
 
 
+def unit_rows(flow: OperatorFlow, rows: Iterable[int]) -> dict[int, int]:
+    """Return which of these operators make rows of a unit matrix, and how many numbers such a row has."""
+    products = MatrixProducts(flow)
+    results = {row: products.results.get(flow.number[row]) for row in rows if _SETS.match(flow.names[row])}
+    return {row: result[-1] for row, result in results.items() if result and products.is_unit(row)}
+
+
 class _Masks(MatrixProducts):
     @cached_property
     def set_share(self) -> dict[int, float]:
@@ -42,10 +50,18 @@ class _Masks(MatrixProducts):
         for row in self.flow.outermost:
             number = self.flow.number[row]
             result = self.results.get(number)
-            share = 1.0 if not result or row in self.products else self._share(row, result, shares)
+            if row in self.products:
+                share = self._share_of_product(self.products[row], shares)
+            else:
+                share = self._share(row, result, shares) if result else 1.0
             if share < 1:
                 shares[number] = share
         return shares
+
+    def _share_of_product(self, factors: Factors, shares: dict[int, float]) -> float:
+        """Return which share of a product of two masks can be set: so is a mask of the experts and places of all choices made at once."""
+        first, second = (shares.get(self.base_of(number)[0], 1.0) for number in factors.made)
+        return min(1.0, factors.inner * first * second) if max(first, second) < 1 else 1.0
 
     def _share(self, row: int, result: Size, shares: dict[int, float]) -> float:
         """Return which share of a result can be set; ``shares``: those of what was made before."""
@@ -100,6 +116,8 @@ class _Masks(MatrixProducts):
         """Of each product with such a mask which factor that is. Rows of a unit matrix alone are told as such (``product_forms``)."""
         routing = dict[int, int]()
         for factors in self.products.values():
+            if self.flow.number[factors.row] in self.set_share:  # it makes a mask of two
+                continue
             for argument, number in enumerate(factors.made):
                 base, _ = self.base_of(number)
                 row = self.flow.row_of.get(base)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -15,7 +16,7 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
-from nsysx.events.routing_masks import routed_products
+from nsysx.events.routing_masks import routed_products, unit_rows
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings import _routed_pastes, _transform_pastes
 from nsysx.findings._case import Case, Fix, Rule, ops_of
@@ -24,6 +25,8 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
+from nsysx.findings._pieces_in_text import whole_statement
+from nsysx.findings._routing_names import RoutingNames, routing_names
 from nsysx.findings._work_bounds import (
     ADDED_AT_MOST_SHARE,
     MOST_LINES_NAMED,
@@ -191,27 +194,76 @@ def _fix(case: Case, remedy: str, forms: Sequence[ProductForm], places: Mapping[
     """
     fix, source = Fix.by_name(remedy), texts(case.profile)
     if forms[0].kind == "transform":
-        paste = _transform_pastes.halved(_statements(case, forms, places))
+        paste = _transform_pastes.halved(
+            _statements(case, frozenset().union(*(form.rows for form in forms)), places[forms[0].at])
+        )
         return fix.but(paste=paste or None)
     if forms[0].kind != "routed":
         return fix
     lines = [
         (text_of(source, each["file"], each["line"]) if (each := places[form.at]) else None, form) for form in forms
     ]
-    paste = _routed_pastes.moved_rows(lines)
     if _routed_pastes.has_no_places(forms[0]):
-        return fix.but(text=_BY_NUMBER, paste=paste, condition=f"{_NUMBERED}{left_out}")
+        return fix.but(text=_BY_NUMBER, paste=_routed_pastes.moved_rows(lines), condition=f"{_NUMBERED}{left_out}")
+    names = _routing_names(case, forms, places)
+    if names:
+        computed = _computed(source, forms, places)
+        paste = _routed_pastes.moved_rows(lines, names, computed)
+        return fix.but(paste=paste, condition=f"{'' if computed else _STAYS}{left_out}".strip())
+    paste = _routed_pastes.moved_rows(lines)
     grouped = forms[0].before.count(" x ") > 2
     return fix.but(paste=paste, condition=f"{fix.condition}{_OF_GROUPS if grouped else ''}{left_out}")
 
 
-def _statements(case: Case, forms: Sequence[ProductForm], places: Mapping[int, Row]) -> dict[int, str]:
-    """Return the lines (number -> text) of the first form's file in which operators of the forms are."""
+def _routing_names(case: Case, forms: Sequence[ProductForm], places: Mapping[int, Row]) -> RoutingNames | None:
+    """Return what the program calls what it makes the masks of, None where its lines do not tell, or are not of one function."""
+    flow, code, where = flow_of(case.profile), case.profile.code(), places[forms[0].at]
+    if flow is None or code is None or not where:
+        return None
+    rows, classes = frozenset().union(*(form.rows for form in forms)), dict[int, int]()
+    of_units = unit_rows(flow, rows)
+    functions = {_function_of(code, flow, row) for row in [*of_units, *(form.at for form in forms)]}
+    if len(functions) != 1 or None in functions:
+        return None
+    for row, number in of_units.items():
+        line = int(place_of_operator(code, flow, flow.start_ns[[row]])["line"])
+        if classes.setdefault(line, number) != number:
+            return None
+    there = [row for row in rows if _function_of(code, flow, row) in functions]
+    return routing_names(_statements(case, there, where), classes, forms[0].before)
+
+
+def _function_of(code: CodeLines, flow: OperatorFlow, row: int) -> tuple[str, str] | None:
+    """Return the function (file and name) in whose line an operator is, None where that is not known."""
+    at_work = int(code.places_of(code.at(flow.thread, flow.start_ns[[row]]))[0])
+    file, name = (code.places[column][at_work] if at_work >= 0 else None for column in ("file", "function"))
+    return (str(file), str(name)) if file is not None and name is not None else None
+
+
+def _computed(source: Mapping[str, Any], forms: Sequence[ProductForm], places: Mapping[int, Row]) -> list[str]:
+    """Return the program's lines between the product that sends rows and the one that brings them back, if they are few and all known."""
+    there, back = (
+        {
+            (where["file"], int(where["line"]))
+            for form in forms
+            if form.sums_tokens is sends and (where := places[form.at])
+        }
+        for sends in (True, False)
+    )
+    if len(there) != 1 or len(back) != 1:
+        return []
+    ((file, first),), ((other, last),) = there, back
+    if file != other or not 0 < last - first - 1 <= MOST_LINES_NAMED:
+        return []
+    lines = [(text_of(source, file, number) or "").strip() for number in range(first + 1, last)]
+    return lines if all(line and whole_statement(line) is not None for line in lines) else []
+
+
+def _statements(case: Case, rows: Iterable[int], where: Row) -> dict[int, str]:
+    """Return the lines (number -> text) of a place's file in which these operators are."""
     flow, code, source = flow_of(case.profile), case.profile.code(), texts(case.profile)
-    where, statements = places[forms[0].at], dict[int, str]()
-    for row in (
-        sorted(frozenset().union(*(form.rows for form in forms))) if flow is not None and code is not None else ()
-    ):
+    statements = dict[int, str]()
+    for row in sorted(rows) if flow is not None and code is not None else ():
         assert flow is not None
         assert code is not None
         each = place_of_operator(code, flow, flow.start_ns[[row]])
@@ -220,6 +272,8 @@ def _statements(case: Case, forms: Sequence[ProductForm], places: Mapping[int, R
     return statements
 
 
+#: What is said where the lines are in the program's own names.
+_STAYS = "What the experts compute stays, between the two."
 #: What masks of several groups of tokens need besides; and what is said of masks of rows and numbers alone.
 _OF_GROUPS = " Flatten the groups of tokens first, and count on the experts from one group to the next."
 _BY_NUMBER = "Move rows by their numbers: products with a mask of weighed one-hot rows multiply by zeros"

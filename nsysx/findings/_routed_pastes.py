@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nsysx.events.product_forms import ProductForm
 from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._routing_names import RoutingNames
 
 _PRODUCTS = ("einsum", "bmm", "matmul", "mm")
 
@@ -23,8 +24,17 @@ class _ProductText(NamedTuple):
     given: frozenset[str] = frozenset()
 
 
-def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
-    """Return lines that move rows to their slots and back; ``lines``: the text of each product's, None where it was not recorded."""
+#: What the lines are written in where the program's own names are not known.
+_NAMES = RoutingNames("choice", "place", "gate", "experts", "places")
+
+
+def moved_rows(
+    lines: Sequence[tuple[str | None, ProductForm]], named: RoutingNames | None = None, computed: Sequence[str] = ()
+) -> str:
+    """Return lines that move rows to their slots and back; ``lines``: the text of each product's, None where it was not recorded.
+
+    ``named``: what the program calls what it makes its masks of; ``computed``: its lines between the two products.
+    """
     there = next((each for text, form in lines if form.sums_tokens and (each := _read(text, form))), None)
     back = next((each for text, form in lines if not form.sums_tokens and (each := _read(text, form))), None)
     several = max(int(form.after) for _, form in lines)
@@ -37,16 +47,20 @@ def moved_rows(lines: Sequence[tuple[str | None, ProductForm]]) -> str:
     # What the experts compute may be called in the product itself.
     between = f"{buffer} = {out}" if back and buffer in back.given else ""
     out = buffer if between else out
-    weighted = f"{y} * gate.to({y}.dtype)[..., None]"
+    names = named or _NAMES
+    experts, places = names.experts, names.places
+    weighted = f"{y} * {names.gate}.to({y}.dtype)[..., None]"
     sizes = lines[0][1].before.split(" x ")
     numbers = f"experts, places = {', '.join(sizes[1:])}  # as the masks have here" if len(sizes) == 3 else ""
+    if named:
+        numbers = f"keep = ({names.place} >= 0) & ({names.place} < {places})"
     return "\n".join(
         (
             *([numbers] if numbers else []),
-            "slot = torch.where(keep, choice * places + place, experts * places)  # the last one: no place",
-            f"{buffer} = {x}.new_zeros(experts * places + 1, {x}.size(-1)).index_copy(0, {slots}, {rows}){_instead(there)}",
-            f"{buffer} = {buffer}[:-1].unflatten(0, (experts, places))",
-            *([between] if between else []),
+            f"slot = torch.where(keep, {names.choice} * {places} + {names.place}, {experts} * {places})  # the last one: no place",
+            f"{buffer} = {x}.new_zeros({experts} * {places} + 1, {x}.size(-1)).index_copy(0, {slots}, {rows}){_instead(there)}",
+            f"{buffer} = {buffer}[:-1].unflatten(0, ({experts}, {places}))",
+            *([between] if between else computed),
             f"{y} = F.embedding(slot, F.pad({out}.flatten(0, 1), (0, 0, 0, 1))){_instead(back)}",
             f"{y} = ({weighted}).sum(-2)" if several > 1 else f"{y} = {weighted}",
         )

@@ -93,6 +93,40 @@ def test_two_choices_of_each_token_and_numbers_beside_all_places() -> None:
     assert form.after == "2"
 
 
+#: Both choices of each token beside all experts, weighed, and their places beside all places.
+CHOICES: list[Called] = [
+    X, ("arange", 2, (-1,), "[]"), ("eq", 3, (-1, 2), "[4096, 2, 1], [16]"), ("mul", 4, (3, -1), "[4096, 2, 16], [4096, 2, 1]"),
+    ("transpose", 5, (4, -1, -1), "[4096, 2, 16], [], []"),
+    ("arange", 6, (-1,), "[]"), ("eq", 7, (-1, 6), "[4096, 2, 1], [320]"), ("to", 8, (7, -1), "[4096, 2, 320], []"),
+]  # fmt: skip
+BOTH: Called = ("bmm", 9, (5, 8), "[4096, 16, 2], [4096, 2, 320]")
+IS_SET: list[Called] = [("gt", 10, (9, -1), f"{MASK}, []"), ("to", 11, (10, -1), f"{MASK}, []")]
+TO_SLOTS: list[Called] = [
+    ("flatten", 12, (11, -1, -1), f"{MASK}, [], []"), ("t", 13, (12,), "[4096, 5120]"), ("mm", 14, (13, 1), "[5120, 4096], [4096, 512]"),
+    ("flatten", 15, (9, -1, -1), f"{MASK}, [], []"), ("mm", 16, (15, 14), "[4096, 5120], [5120, 512]"),
+]  # fmt: skip
+
+
+def test_a_product_of_two_masks_over_the_choices_is_a_mask() -> None:
+    there, back = routed(*CHOICES, BOTH, *IS_SET, *TO_SLOTS)
+    assert (there.before, there.after, there.sums_tokens, back.sums_tokens) == ("4096 x 16 x 320", "2", True, False)
+    # It goes with what it is made of, but for the numbers, and is no product that moves rows.
+    assert len(there.rows | back.rows) == len([*CHOICES, BOTH, *IS_SET, *TO_SLOTS]) - 3 and 8 in there.rows
+
+
+@pytest.mark.parametrize("dense", ["weights of places", "many choices"])
+def test_a_product_of_a_mask_and_what_has_no_zeros_is_none(dense: str) -> None:
+    """Slots that all choices share in part, and so many choices that each place is taken."""
+    called = [*CHOICES, BOTH, *IS_SET, *TO_SLOTS]
+    if dense == "weights of places":
+        called[6] = ("softmax", 7, (-1, -1, -1), "[4096, 2, 320], [], []")
+    else:
+        called = [
+            (n, at, made, sizes.replace(", 2,", ", 900,").replace(", 2]", ", 900]")) for n, at, made, sizes in called
+        ]
+    assert not [form for form in routed(*called) if form.before == "4096 x 16 x 320"]
+
+
 @pytest.mark.parametrize(
     "called",
     [
