@@ -1,9 +1,10 @@
 """Work of the backward for gradients of sizes that no optimizer steps by: from the operators of an X-ray step.
 
-Where wrappers of ranks send gradients in buckets, what reads them has no name (`needless_gradients`). Their sizes tell, too: torch names
-the size of each gradient that it adds to a parameter, and those of all that an optimizer updates. A size of which an optimizer updates
-none is that of parameters which no optimizer holds. The work that only leads to such gradients is not needed, nor is what a backward does
-behind the last one that an optimizer holds.
+Where wrappers of ranks send gradients in buckets, what reads them has no name (`needless_gradients`). What an optimizer is given has one,
+if the bucket's view is the gradient: what the wrapper's hook wrote into it. That holds where the gradients which are so named have as many
+elements as optimizers hold. Else sizes tell: torch names the size of each gradient that it adds to a parameter, and those of all that an
+optimizer updates. A size of which an optimizer updates none is that of parameters which no optimizer holds. The work that only leads to
+such gradients is not needed, nor is what a backward does behind the last one that an optimizer holds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import re
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import ID, SIZES, results_in
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
+from nsysx.records import whole_number
 
 #: The node that adds a gradient to its parameter, and how torch calls it, with the hooks of wrappers behind it.
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -33,14 +36,18 @@ _OPERATORS = "^aten::"
 
 @dataclass(frozen=True)
 class UnheldGradients:
-    """``elements`` of the ``total`` elements with gradients have a size of which optimizers update none.
+    """Of ``elements`` of the ``total`` elements with gradients optimizers update none.
 
-    ``needless``: of each API call of the report, whether it launches work for these gradients alone.
+    ``needless``: of each API call of the report, whether it launches work for these gradients alone. ``modules`` in whose backward these
+    gradients are added to their parameters, and those of the gradients that are ``held``; empty where some have no such module, and where
+    sizes tell.
     """
 
     elements: int
     total: int
     needless: Flags
+    modules: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
 
 
 class _Span(NamedTuple):
@@ -82,7 +89,8 @@ def _find(profile: Profile) -> UnheldGradients | None:
     updated = _updated_sizes(theirs, marks.filter(pl.col("name") == "optimizer"))
     gradients = _spans(theirs.filter(pl.col("name") == _ACCUMULATES))
     backwards = marks.filter(pl.col("name") == "backward")["start_ns", "end_ns"].sort("start_ns").rows()
-    lost = [each for each in gradients if each.size not in updated]
+    named = _held_by_name(profile, theirs, marks, gradients, len(backwards))
+    lost = [each for each in gradients if (each.size not in updated if named is None else each not in named)]
     if not backwards or not lost or len(lost) == len(gradients):
         return None
     calls = profile.attributed.api_calls
@@ -94,7 +102,64 @@ def _find(profile: Profile) -> UnheldGradients | None:
     if repeats is not None:
         needless |= needless[repeats.like]
     elements, total = (sum(math.prod(each.size) for each in some) // len(backwards) for some in (lost, gradients))
-    return UnheldGradients(elements, total, needless)
+    modules = None if named is None else [_modules(theirs, calls, some) for some in (lost, named)]
+    return UnheldGradients(elements, total, needless, *(modules or ()))
+
+
+def gradient_sizes(profile: Profile) -> set[tuple[int, ...]]:
+    """Return the sizes of all gradients that are added to parameters, those of a step whose operators are recorded."""
+    ranges = profile.ranges.ranges
+    adding = ranges.filter(pl.col("process") == profile.process, pl.col("name").cast(pl.String) == _ACCUMULATES)
+    texts = adding["label"].cast(pl.String).str.extract(SIZES, 1).drop_nulls().unique()
+    return {size for text in texts for size in sizes_of(text)[:1]}
+
+
+def _held_by_name(
+    profile: Profile, recorded: pl.DataFrame, marks: pl.DataFrame, gradients: Sequence[_Span], backwards: int
+) -> set[_Span] | None:
+    """Return the gradients that optimizers are given, None where these are not as many numbers as optimizers hold."""
+    settings = settings_of(profile)
+    optimizers = (settings.rows("optimizers") if settings is not None else None) or ()
+    elements = sum(whole_number(row.get("elements")) or 0 for row in optimizers)
+    given = set[int]()
+    for thread, start, end in marks.filter(pl.col("name") == "optimizer")["thread", "start_ns", "end_ns"].rows():
+        inside = (pl.col("thread") == thread) & (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
+        for text in recorded.filter(inside)["label"].drop_nulls():
+            given.update(maker for maker, which in results_in(text.partition("input_op_ids = ")[2]) if which >= 0)
+    made = recorded.filter(pl.col("label").str.extract(ID, 1).cast(pl.Int64).is_in(sorted(given)))
+    held = set[_Span]()
+    for each, (thread, start, end) in zip(gradients, _evaluated(recorded, gradients), strict=True):
+        inside = (made["thread"] == thread) & (made["start_ns"] >= start) & (made["end_ns"] <= end)
+        if inside.any():
+            held.add(each)
+    whole = sum(math.prod(each.size) for each in held)
+    return held if elements and whole == elements * max(backwards, 1) else None
+
+
+def _evaluated(recorded: pl.DataFrame, gradients: Sequence[_Span]) -> list[tuple[int, int, int]]:
+    """Return when (thread, start, end) each gradient is added, with what the wrapper's hook does with it."""
+    outer = sorted(
+        (each.thread, each.start_ns, each.end_ns) for each in _spans(recorded.filter(recorded["name"] == _EVALUATES))
+    )
+    spans = list[tuple[int, int, int]]()
+    for each in gradients:
+        row = bisect(outer, (each.thread, each.start_ns, each.end_ns)) - 1
+        within = row >= 0 and outer[row][0] == each.thread and each.end_ns <= outer[row][2]
+        spans.append(outer[row] if within else (each.thread, each.start_ns, each.end_ns))
+    return spans
+
+
+def _modules(recorded: pl.DataFrame, calls: pl.DataFrame, gradients: Iterable[_Span]) -> frozenset[str]:
+    """Return the modules in whose backward gradients are added, none where that of one is not known."""
+    modules = set[str]()
+    start_ns, thread = calls["start_ns"].to_numpy(), calls["thread"].to_numpy()
+    for on, first_ns, end_ns in _evaluated(recorded, list(gradients)):
+        inside = (start_ns >= first_ns) & (start_ns < end_ns) & (thread == on)
+        names = calls.filter(pl.Series(inside, dtype=pl.Boolean))["module"].cast(pl.String).unique().to_list()
+        if len(names) != 1 or names[0] is None:
+            return frozenset()
+        modules.add(names[0])
+    return frozenset(modules)
 
 
 def _updated_sizes(recorded: pl.DataFrame, stepping: pl.DataFrame) -> set[tuple[int, ...]]:

@@ -9,7 +9,7 @@ parameters are, but operators may tell which gradients have sizes that no optimi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -95,9 +95,45 @@ def _untrained(profile: Profile) -> Untrained | None:
         return None
     if not_compared(settings):
         by_sizes = None if unheld_parameters(settings) else lost_by_sizes(profile, settings)
-        return None if by_sizes is None else Untrained(*by_sizes)
+        return None if by_sizes is None else _in_parts(profile, Untrained(*by_sizes))
     networks = [_of_row(row) for row in settings.rows("untrained") or ()]
     return max((each for each in networks if each is not None), key=lambda each: each.elements, default=None)
+
+
+def _in_parts(profile: Profile, network: Untrained) -> Untrained:
+    """Return the network with its parts, where operators tell in which layers gradients are made that optimizers do not hold.
+
+    Layers only: what a module with others inside of it computes with may be a parameter of another module.
+    """
+    gradients = unheld_gradients(profile)
+    if gradients is None or not _as_many(gradients.elements, network.elements):
+        return network
+    modules = profile.attributed.modules.select(pl.col("module", "parent").cast(pl.String))
+    networks, parents = outermost(profile), set(modules["parent"].drop_nulls())
+    layers = gradients.modules | gradients.held
+    if not gradients.modules or not gradients.held or layers & parents or not networks.keys() >= layers:
+        return network
+    lost, kept = (
+        {within_network(module, networks[module][0]) for module in some} for some in (gradients.modules, gradients.held)
+    )
+    parts, trained = sorted(_largest(lost, kept)), sorted(_largest(kept, lost))
+    return network if lost & kept or "" in lost | kept else network._replace(parts=tuple(parts), trained=tuple(trained))
+
+
+def _as_many(some: int, others: int) -> bool:
+    return abs(some - others) <= FEWEST_UNTRAINED_SHARE * others
+
+
+def _largest(paths: Set[str], others: Set[str]) -> set[str]:
+    """Return the largest parts of a network in which these layers lie, and none of the others."""
+    taken = {part for other in others for part in _owners(other)}
+    return {next(part for part in _owners(path) if part not in taken or part == path) for path in paths}
+
+
+def _owners(path: str) -> list[str]:
+    """Return the parts in which a layer lies, the largest first, and itself."""
+    names = path.split(".")
+    return [".".join(names[:n]) for n in range(1, len(names) + 1)]
 
 
 def _of_row(row: Row) -> Untrained | None:
@@ -233,7 +269,7 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
 def _of_sizes(case: Case, network: Untrained) -> pl.DataFrame | None:
     """Return the work for gradients of sizes that no optimizer steps by, None where these are not as many as nothing trains."""
     gradients = unheld_gradients(case.profile)
-    if gradients is None or abs(gradients.elements - network.elements) > FEWEST_UNTRAINED_SHARE * network.elements:
+    if gradients is None or not _as_many(gradients.elements, network.elements):
         return None
     call = case.ops["call"].fill_null(-1).to_numpy()
     chosen = np.append(gradients.needless, np.False_)[call] & (case.ops["cls"] != DeviceActivity.COMM.value).to_numpy()

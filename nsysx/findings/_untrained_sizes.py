@@ -19,6 +19,7 @@ from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings
+from nsysx.events.unheld_gradients import gradient_sizes
 from nsysx.findings._finding_bounds import FEWEST_UNTRAINED_SHARE, MOST_LIVING_OPTIMIZERS, MOST_UPDATED_BYTES_NS
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -87,20 +88,28 @@ def _kinds(row: Row) -> Mapping[str, object]:
 
 
 def _written(profile: Profile) -> float:
-    """Return into how many elements operators outside of an optimizer write what may be new weights; infinitely many if not known."""
+    """Return into how many elements operators outside of an optimizer write what may be new weights; infinitely many if not known.
+
+    In a forward or backward that is only what has the size of a gradient: activations are added to there, too.
+    """
     flow = flow_of(profile)
     if flow is None:
         return float("inf")
-    ranges = profile.ranges.ranges
-    stepping = ranges.filter(
-        pl.col("own"), pl.col("process") == profile.process, pl.col("name").cast(pl.String) == "optimizer"
+    ranges = profile.ranges.ranges.filter(pl.col("own"), pl.col("process") == profile.process)
+    stepping, passing = (
+        ranges.filter(ranges["name"].cast(pl.String).is_in(names))["start_ns", "end_ns"].rows()
+        for names in (["optimizer"], ["forward", "backward"])
     )
-    spans, whole = stepping["start_ns", "end_ns"].rows(), 0
+    weights, whole = gradient_sizes(profile), 0
     for row in flow.outermost:
         begin_ns = int(flow.start_ns[row])
-        if _UPDATES.match(flow.names[row]) and not any(start <= begin_ns < end for start, end in spans):
-            # The tensors that are written come first, each with what is written.
-            whole += sum(map(math.prod, sizes_of(flow.size[row])))
+        if not _UPDATES.match(flow.names[row]) or any(start <= begin_ns < end for start, end in stepping):
+            continue
+        # The tensors that are written come first, each with what is written.
+        sizes = sizes_of(flow.size[row])
+        if weights and any(start <= begin_ns < end for start, end in passing):
+            sizes = [size for size in sizes if size in weights]
+        whole += sum(map(math.prod, sizes))
     return whole
 
 
