@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from nsysx_probe.probe_bounds import MOST_PARTS
+from nsysx_probe.probe_bounds import FIRST_COMPARED_STEPS, MOST_PARTS
 from nsysx_probe.untrained_weights import UntrainedWeights
 from torch import nn
 
-from tests.inject.test_probe import armed
+from tests.inject.test_probe import Lab, armed
 from tests.inject.test_settings_reader import settings
 
 
@@ -157,6 +157,45 @@ def test_a_program_that_ends_in_its_last_window_was_compared_before_that_opened(
     weights.window_opens()
     rows: list[dict[str, Any]] = weights.rows or []
     assert [row["class"] for row in rows] == ([] if moved else ["Net"])
+
+
+@pytest.mark.parametrize("after", ["nothing", "moved", "moved late", "gone"])
+def test_a_program_that_ends_before_its_second_window_is_compared_in_bare_steps(after: str) -> None:
+    net, weights = Net(), UntrainedWeights(torch)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    weights.stepping([net])
+    weights.judge([net], [torch.optim.SGD(net.head.parameters(), lr=0.1)], [])
+    assert not weights.look(), "no window has closed"
+    weights.window_closed()
+    weights.ended()
+    assert weights.rows is None, "nothing was compared"
+    for part in ("moved", "moved late"):
+        if after == part:
+            net.layers[1].weight.data.add_(1)
+        assert weights.look()
+    if after == "gone":
+        net = Net()
+        weights.look()  # of the steps before nothing had moved
+    weights.ended()
+    assert [row["class"] for row in weights.rows or ()] == ([] if "moved" in after else ["Net"])
+
+
+def test_weights_are_compared_ever_more_rarely_while_the_probe_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    lab = Lab(NSYSX_STEPS="60:62")
+    monkeypatch.setattr(lab.probe.settings.untrained, "look", lambda: compared.append(lab.probe.steps.index))
+    try:
+        net = Net()
+        optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+        for _ in range(50):
+            net(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert lab.probe.out.errors == []
+    finally:
+        lab.close()
+    assert len(compared) == 2 and compared[1] - compared[0] == 2 * FIRST_COMPARED_STEPS
 
 
 @pytest.mark.parametrize("buckets", ["wrapper", "foreign"])

@@ -373,9 +373,9 @@ FIRST_PARAMETERS, MOST_HELD_PARAMETERS = 4, 20_000
 DEEPEST_INPUT = 4
 
 # ---- untrained_weights ----------------------------------------------------------------------------------------------
-#: So many parameters are compared with what they were, spread over all of them; more parts of a network than this are not listed.
-#: Chosen: one takes 0.1 ms behind a window, and adapters lie in each layer. Before a window the device is asked so often, for so long.
-MOST_COMPARED_WEIGHTS, MOST_PARTS, WEIGHTS_LOOK_S, WEIGHTS_REST_S = 64, 64, 0.001, 2.0
+#: So many parameters are compared, spread over all; more parts are not listed (chosen: 0.1 ms each, and adapters lie in each layer). Before
+#: a window the device is asked so often, for so long. Behind one they are compared after so many steps, then twice as many, and so on.
+MOST_COMPARED_WEIGHTS, MOST_PARTS, WEIGHTS_LOOK_S, WEIGHTS_REST_S, FIRST_COMPARED_STEPS = 64, 64, 0.001, 2.0, 8
 
 # ---- weights --------------------------------------------------------------------------------------------------------
 #: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.

@@ -19,7 +19,8 @@ from .interrupts import shielded
 from .output import Output
 from .patch import Patch, Patcher
 from .phase_ranges import Phases
-from .probe_bounds import RESTING_AHEAD, RESTING_SETTLED
+from .probe_bounds import FIRST_COMPARED_STEPS, RESTING_AHEAD, RESTING_SETTLED
+from .settings_state import asked
 
 
 class Resting:
@@ -28,7 +29,7 @@ class Resting:
     def __init__(self, torch: Any, out: Output, borders: Borders, phases: Phases, calls: ModuleCalls) -> None:
         self.out = out
         self.steps, self.clock, self.window = borders.steps, borders.clock, borders.window
-        self._evaluations = borders.settings.evaluations
+        self._evaluations, self._untrained = borders.settings.evaluations, borders.settings.untrained
         self.phases = phases
         self.calls = calls
         self.on = False
@@ -42,6 +43,7 @@ class Resting:
         self._key: object = None  # the optimizer that ends steps
         self._depth = 0  # open calls of optimizers: a scaler's step holds that of its optimizer
         self._interrupted = False  # the open step may contain an evaluation
+        self._compares = self._apart = 0  # weights are compared from that step on, and again so many steps later
 
     def arm(self, patcher: Patcher) -> None:
         """Note whose functions get their own code back."""
@@ -102,13 +104,19 @@ class Resting:
             steps.done = 1
             following = steps.index + 1
             dropped, self._interrupted = followed or self._interrupted, False
-            if dropped:
+            if dropped or (following >= self._compares and self._compare(following)):
                 self.clock.stop()
             self.clock.begin(following, event=self.window.near(following))
             if self.window.comes(following, RESTING_AHEAD) or dropped or steps.pending:
                 self.wake()
         except BaseException as error:
             self.out.fail("resting", error)
+
+    def _compare(self, following: int) -> bool:
+        """Have weights compared, ever more rarely; return whether that took time of the step."""
+        self._apart *= 2
+        self._compares = following + self._apart
+        return bool(asked(self._untrained.look))
 
     # ---- to rest and to wake ----------------------------------------------------------------------------------------
 
@@ -144,6 +152,8 @@ class Resting:
         self._driver, self._key = self.phases.driver, self.steps.key
         self._depth, self._interrupted = 0, False
         following = self.steps.index + 1
+        self._apart = FIRST_COMPARED_STEPS
+        self._compares = following + self._apart
         self.clock.move()
         self.clock.begin(following, event=self.window.near(following))
         self._removed = [p for p in patcher.patches if p.each_step and p.function.__code__ is p.new]

@@ -127,6 +127,7 @@ class SettingsReader:
         if last:
             self.end()
             self._safely(self.evaluations.window_closed)
+            self._safely(self.untrained.ended)
         if last and self._read is None:
             self._safely(self._without_step)
         if self._read is None:

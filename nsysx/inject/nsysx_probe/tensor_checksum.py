@@ -22,12 +22,18 @@ def checksum(torch: Any, tensors: Iterable[Any], before: int = 0) -> int | None:
 
 def some_numbers(torch: Any, tensor: Any, most: int = MOST_BATCH_NUMBERS) -> list[Any]:
     """Return numbers of a tensor that lie equally far apart: oddly far, so that not all of them are of one column."""
+    index = some_places(torch, tensor, most)
+    chosen = tensor[index] if index else tensor.reshape(1)
+    numbers: list[Any] = chosen.cpu().tolist()
+    return numbers
+
+
+def some_places(torch: Any, tensor: Any, most: int = MOST_BATCH_NUMBERS) -> tuple[Any, ...]:
+    """Return the index by which a tensor gives these numbers, on its device; () for a single number."""
     apart = -(-tensor.numel() // most) | 1
     left = torch.arange(0, tensor.numel(), apart)
     index: list[Any] = []
     for size in reversed(tensor.shape):
         index.insert(0, (left % size).to(tensor.device))
         left = left // size
-    chosen = tensor[tuple(index)] if index else tensor.reshape(1)
-    numbers: list[Any] = chosen.cpu().tolist()
-    return numbers
+    return tuple(index)

@@ -4,7 +4,8 @@ Parts that are to stay as they were trained before are often only left out of th
 same, and wrappers of ranks reduce them. Where gradients are reset, nothing of them shows that they are for nothing: lines of the program,
 masters that are copied back or an optimizer that is none of torch's may train such weights, too. So some numbers of some of them are read
 when a window has closed and the device has rested, and compared with those behind the window before, many steps ago. A program may end
-in its last window: so they are compared just before that opens, too.
+in its last window: so they are compared just before that opens, too. Or it ends before that: so the device compares them now and then
+while bare steps are counted, and nobody waits for it; what it has found is read at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,19 @@ class _Suspect(NamedTuple):
     some: list[weakref.ref[Any]]
 
 
+class _Watched(NamedTuple):
+    """A suspect whose numbers stay on its device: where they lie in each parameter, what they were, and whether they differ now.
+
+    ``differs`` is on the host; it holds what was found once the device has reached ``event``, which is of its steps alone.
+    """
+
+    suspect: _Suspect
+    places: list[tuple[Any, ...]]
+    numbers: list[Any]
+    differs: Any
+    event: Any
+
+
 class UntrainedWeights:
     """``rows``: of each such network ``class``, ``elements`` of these parameters ``of`` all that get gradients, and the ``parts`` of it in
     which they are, as well as those that are ``trained``: paths of modules and parameters. No paths where these are many. None as long as
@@ -39,6 +53,8 @@ class UntrainedWeights:
         self._suspects: list[_Suspect] = []
         self._judged = False
         self._numbers: dict[int, list[Any]] = {}
+        self._watched: list[_Watched] = []
+        self._looked = False
 
     def begin(self) -> None:
         """A step is watched."""
@@ -108,14 +124,58 @@ class UntrainedWeights:
         self._numbers = numbers
         if compared and self._judged:
             self.rows = rows
+        self._watched, self._looked = [], False
+        if self.rows is None:
+            with self.torch._C.DisableTorchFunction(), self.torch.no_grad():
+                self._watched = [self._watch(suspect) for suspect in self._suspects]
+
+    def look(self) -> bool:
+        """Have the device compare numbers with those behind the last window, and return whether it was asked to."""
+        torch = self.torch
+        if not self._watched or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            return False
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for each in self._watched:
+                living = [p for p in (ref() for ref in each.suspect.some) if p is not None]
+                if len(living) < len(each.numbers):
+                    return self._looked
+                rows = zip(living, each.places, each.numbers)  # noqa: B905 - Python 3.9
+                now = [(_local(p)[index] if index else _local(p).reshape(1)) != numbers for p, index, numbers in rows]
+                each.differs.copy_(torch.cat([part.reshape(-1) for part in now]).any(), non_blocking=True)
+                if each.event is not None:
+                    each.event.record(torch.cuda.current_stream(now[0].device))
+        self._looked = True
+        return True
+
+    def ended(self) -> None:
+        """The program ends: where numbers were never compared, take what devices have found, and wait for none."""
+        if (
+            self.rows is None
+            and self._looked
+            and all(each.event is None or each.event.query() for each in self._watched)
+        ):
+            self.rows = [each.suspect.row for each in self._watched if not bool(each.differs)]
+
+    def _watch(self, suspect: _Suspect) -> _Watched:
+        some = [_local(p) for p in (ref() for ref in suspect.some) if p is not None]
+        places = [tensor_checksum.some_places(self.torch, each) for each in some]
+        rows = zip(some, places)  # noqa: B905 - Python 3.9
+        numbers = [each[index] if index else each.reshape(1).clone() for each, index in rows]
+        on_gpu = some[0].is_cuda
+        differs = self.torch.ones((), dtype=self.torch.bool, device="cpu", pin_memory=on_gpu)
+        return _Watched(suspect, places, numbers, differs, self.torch.cuda.Event() if on_gpu else None)
 
     def _at_rest(self, parameter: Any) -> bool:
         return not parameter.is_cuda or bool(self.torch.cuda.current_stream(parameter.device).query())
 
     def _some_numbers(self, parameter: Any) -> list[Any]:
         with self.torch._C.DisableTorchFunction(), self.torch.no_grad():
-            local_part = parameter._local_tensor if hasattr(parameter, "_local_tensor") else parameter
-            return tensor_checksum.some_numbers(self.torch, local_part.detach())
+            return tensor_checksum.some_numbers(self.torch, _local(parameter))
+
+
+def _local(parameter: Any) -> Any:
+    """Return the part of a parameter that this rank has, without its gradient's graph."""
+    return (parameter._local_tensor if hasattr(parameter, "_local_tensor") else parameter).detach()
 
 
 def _parts(network: Any, given: set[int], theirs: set[int]) -> tuple[list[str], list[str]]:
