@@ -27,6 +27,7 @@ from nsysx.ranks.rank_bounds import (
     NOTABLE_KIND_SHARE,
     ONE_KIND_SHARE,
     OTHER_KINDS_SHARE,
+    SAME_KERNELS_UNLIKE_SHARE,
 )
 from nsysx.ranks.rank_places import WorkPlace
 from nsysx.ranks.rank_record import Rank
@@ -40,6 +41,7 @@ class LongerKind(NamedTuple):
 
     ``how``: in what way the kernel of that kind differs that takes longer by most, None where none of the longest does. ``dealt``: it is
     longer outside of forward and backward, and the line is the call below which it is, as of an optimizer that deals parameters out.
+    ``others_unlike``: the share of all other kinds in kernels that peers do not run as large and as often; 1 where that is not known.
     """
 
     family: str
@@ -48,6 +50,7 @@ class LongerKind(NamedTuple):
     site: WorkPlace | None
     how: str | None
     dealt: bool = False
+    others_unlike: float = 1.0
 
     @property
     def more(self) -> float:
@@ -147,7 +150,9 @@ def kinds(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
         kind = LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family))
         dealt = _dealt_out(rank, others, kind)
         longer_kinds.append(kind if dealt is None else kind._replace(site=dealt, dealt=True))
-    return tuple(sorted(longer_kinds, key=lambda kind: (-kind.more, kind.family)))
+    first, *rest = sorted(longer_kinds, key=lambda kind: (-kind.more, kind.family))
+    unlike = uneven.unlike(rank, others, without=first.family) if rank.kernels else first.others_unlike
+    return first._replace(others_unlike=unlike), *rest
 
 
 def _line_of(rank: Rank, others: Sequence[Rank], family: str) -> WorkPlace | None:
@@ -191,7 +196,9 @@ def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
     rest = longer_kinds[1:]
     unlike = sum(abs(kind.more) for kind in rest)
     others = sum(kind.ns_there for kind in rest)
-    alike = others >= OTHER_KINDS_SHARE * usual and unlike <= ALIKE_WORK_SHARE * others
+    # On a GPU that ranks share, the same kernels take as long as the other rank leaves of it: their number and size tell.
+    same = unlike <= ALIKE_WORK_SHARE * others or longer_kinds[0].others_unlike <= SAME_KERNELS_UNLIKE_SHARE
+    alike = others >= OTHER_KINDS_SHARE * usual and same
     if alike and longer_kinds[0].more >= ONE_KIND_SHARE * surplus:
         return Surplus.ONE
     longer = sum(kind.ns_there for kind in longer_kinds if kind.more * usual >= surplus * kind.ns_there / 2)

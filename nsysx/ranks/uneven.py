@@ -32,9 +32,13 @@ class Differs(NamedTuple):
     ns_there: float
 
 
-def unlike(rank: Rank, others: Sequence[Rank]) -> float:
-    """Return which share of the longest kernels of a rank is not run as often, at the same size, by one of the others."""
-    whole = sum(ns for _, ns in rank.kernels.values())
+def unlike(rank: Rank, others: Sequence[Rank], without: str = "") -> float:
+    """Return which share of the longest kernels of a rank is not run as often, at the same size, by one of the others.
+
+    ``without``: a kind of work (family) whose kernels do not count.
+    """
+    kernels = {key: each for key, each in rank.kernels.items() if not without or family(key[0]) != without}
+    whole = sum(ns for _, ns in kernels.values())
     if not whole or not others or not rank.steps:
         return 0.0
 
@@ -42,7 +46,7 @@ def unlike(rank: Rank, others: Sequence[Rank]) -> float:
         here = [(x.kernels[key][0], x.steps) for x in others if key in x.kernels and x.steps]
         return len(here) == len(others) and all(n * rank.steps == count * steps for n, steps in here)
 
-    return sum(ns for key, (count, ns) in rank.kernels.items() if not same(key, count)) / whole
+    return sum(ns for key, (count, ns) in kernels.items() if not same(key, count)) / whole
 
 
 def is_bound(gpu_ns: float, step_ns: float) -> bool:

@@ -56,6 +56,17 @@ def test_kernels_that_only_take_longer_are_no_more_work() -> None:
         assert late_work.spread(late_work.kinds(late, [peer])) == spread
 
 
+@pytest.mark.parametrize(
+    ("norms", "spread"),
+    [(2, Surplus.ONE), (4, Surplus.SEVERAL)],  # the same kernels, slower beside another rank's; more rows, too
+)
+def test_other_kinds_are_alike_if_their_kernels_are_as_large_and_as_often(norms: int, spread: Surplus) -> None:
+    both = {("gemm", 132, 8): (10, 3_600), ("rms_norm", norms, 8): (10, 400)}
+    late = replace(worked(0, attention=840, gemm=360, norm=40), kernels={("flash_fwd", 16, 8): (10, 8_400), **both})
+    usual = {("flash_fwd", 8, 8): (10, 1_600), ("gemm", 132, 8): (10, 3_000), ("rms_norm", 2, 8): (10, 500)}
+    assert late_work.spread(late_work.kinds(late, [replace(PEER, kernels=usual)])) == spread
+
+
 METRIC = WorkPlace("sort", FILE, 120, "scores = auc(logits)")
 
 
