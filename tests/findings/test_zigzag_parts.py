@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nsysx.findings import _zigzag_parts
 from nsysx.findings._zigzag_parts import _lines_of, zigzag
 
 HEAD = {60: "def forward(self, x, table):", 61: "n = x.shape[0]", 62: "q, keys, values = self.qkv(x).unbind(1)"}
@@ -33,6 +34,36 @@ def test_keys_that_are_cut_in_a_line_before_the_call() -> None:
     assert (lines.end, lines.gathered, lines.ended) == ("seen", 63, 64)
     others = {65: "first = keys[:seen].mean()"}
     assert _lines_of(HEAD | GATHERED | END | others | call, 66) is None
+
+
+def test_keys_that_the_caller_gathers_go_back_in_order_where_they_are_cut() -> None:
+    cut = {82: "q, keys, values = (z[None] for z in (q, keys[:seen], values[:seen]))", 81: "seen = (self.rank + 1) * n"}
+    call = {
+        83: "y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)",
+        80: "def attend(self, q, keys, values):",
+    }
+    given = {64: "x = x + self.out(part.attend(q, keys, values).flatten(1))"}
+    lines = _lines_of(HEAD | GATHERED | given | cut | call, 83)
+    assert lines is not None and (lines.gathered, lines.restored) == (63, "before line 82")
+    assert lines.uses("self.rank") and not lines.uses("self.world") and not lines.uses("rank")
+    assert _lines_of(HEAD | GATHERED | {64: "x = x + self.out(keys)"} | cut | call, 83) is None
+
+
+def test_a_slice_of_the_ranks_size_is_such_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {
+        "8": "self.length = total // self.ranks",
+        "9": "return x[self.rank * self.length : (self.rank + 1) * self.length]",
+        "10": "log(x[self.rank : self.rank + 1])",
+    }
+    monkeypatch.setattr(_zigzag_parts, "texts_of_ranks", lambda _: {"/a/f.py": lines})
+    monkeypatch.setattr(_zigzag_parts, "texts", lambda _: {})
+    monkeypatch.setattr(_zigzag_parts, "code_of_ranks", lambda _, file, line: {"/a/f.py": lines}[file][str(line)])
+    share = _zigzag_parts.share_of_parts(SimpleNamespace())  # type: ignore[arg-type]
+    assert share is not None and (share.world, share.where, share.rank) == ("self.ranks", "f.py:9", "self.rank")
+    parts = "torch.cat([x.chunk(2 * self.ranks)[p] for p in (self.rank, 2 * self.ranks - 1 - self.rank)])"
+    assert share.paste.startswith(f"return {parts}  #")
+    del lines["8"]  # how many there are, nothing says
+    assert _zigzag_parts.share_of_parts(SimpleNamespace()) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
