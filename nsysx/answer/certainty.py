@@ -35,6 +35,7 @@ from nsysx.judging import window_checks
 from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import rank_table
+from nsysx.ranks.rank_bounds import STRAGGLER_FEWEST_STEPS
 
 #: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
 _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
@@ -144,10 +145,12 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         share = units.share(late["last_share"], 1)
         # Who comes last may be late by no more than healthy processes differ: its own time decides.
         beyond = (late.get("late_low_ns") or 0) > (late.get("late_drift_ns") or 0)
-        level: Level = "certain" if beyond and not warned else "likely"
+        few = (late.get("steps") or STRAGGLER_FEWEST_STEPS) < STRAGGLER_FEWEST_STEPS
+        level: Level = "certain" if beyond and not warned and not few else "likely"
         longer = f"takes at least {units.duration(late.get('late_low_ns') or 0)} a step longer than its peers"
         # The first clause is what a terminal shows.
-        reason = f"Rank {late['rank']} {longer} without waiting"
+        who = f"In only {units.several(late['steps'], 'steady step')} rank" if few else "Rank"
+        reason = f"{who} {late['rank']} {longer} without waiting"
         # One that is late by its work may come first while tracing holds its peers.
         last = not late.get("late_by_work") or (late["last_share"] or 0) >= LAST_IN_MOST_SHARE
         reason += f", and comes last in {share} of the collectives." if last else "."

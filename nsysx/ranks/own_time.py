@@ -188,14 +188,14 @@ class OwnTimes:
         return max(now - then, 0.0) * min(self.real / now, 1.0)
 
 
-def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
-    """Return the ranks of a group in replay; None if one has none, their replayed steps are not the same, or it misses them."""
+def own_times(aligned: Aligned, group: Sequence[int], fewest: int = FEWEST_REPLAYED_STEPS) -> OwnTimes | None:
+    """Return the ranks of a group in replay; None if one has none, their replayed steps are not the same, too few, or it misses them."""
     replays = [aligned.ranks[r].played for r in group]
     if len(group) > MOST_REPLAYED_RANKS or any(p is None for p in replays):
         return None
     played_ranks = [p for p in replays if p is not None]
     numbers = sorted(set[int].intersection(*(set(p.numbers) for p in played_ranks)))
-    if len(numbers) < FEWEST_REPLAYED_STEPS or not _in_a_row(numbers, played_ranks):
+    if len(numbers) < fewest or not _in_a_row(numbers, played_ranks):
         return None
     number, transfer, shared = _collectives(aligned, group)
     members = {
@@ -231,7 +231,7 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
 def _in_a_row(numbers: Sequence[int], played_ranks: Sequence[Played]) -> bool:
     """Return whether no step lies between those of these numbers; of several parts each has the number of its first."""
     every = sorted(set[int].union(*(set(p.numbers) for p in played_ranks)))
-    return set(np.diff(numbers).tolist()) == {int(np.diff(every).min())}
+    return len(every) == 1 or set(np.diff(numbers).tolist()) == {int(np.diff(every).min())}
 
 
 def _lengths_by_rank(members: Sequence[ReplayedRank]) -> list[I64]:

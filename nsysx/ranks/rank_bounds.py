@@ -16,6 +16,16 @@ MOST_LATE_RANKS = 6
 #: Places that are told by themselves, for each rank; what is left is one row without a place.
 MOST_COMMUNICATION_PLACES = 12
 
+# ---- few_steps --------------------------------------------------------------------------------------------------
+#: In one or two steps alone a rank has far more work if it is behind by this share of them: no interval tells what is chance. Chosen: the
+#: second half of a causal sequence makes half of a step, while a rank's host code differs by a few per cent.
+FAR_BEHIND_SHARE = 0.2
+#: Such steps are like all others if bare ones lie no further apart than this share of their length, and the recorded ones no further from
+#: them. Chosen: bare steps of a rank that always has as much lay within 4 %; lengths drawn for each step differ by far more.
+LIKE_BARE_STEPS_SHARE = 0.1
+#: It is behind by its GPU work where that makes this share of the delay. Chosen.
+MOST_WORK_SHARE = 0.8
+
 # ---- job_ledger -------------------------------------------------------------------------------------------------
 #: Ranks that have rows of their own at most: of more those that wait least and longest.
 MOST_LEDGER_RANKS = 16

@@ -30,7 +30,7 @@ import numpy as np
 from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.frame_bounds import PROCESS_DRIFT
 from nsysx.frames.statistics import F64
-from nsysx.ranks import late_lines, late_work, uneven
+from nsysx.ranks import few_steps, late_lines, late_work, uneven
 from nsysx.ranks.behind import behind_peers, half_of_all, late_by, median_of_others
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
@@ -120,8 +120,13 @@ def groups(costs: Sequence[CollectiveCosts]) -> list[tuple[int, ...]]:
     return sorted(peers, key=lambda g: (-len(g), g))
 
 
-def without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> F64 | None:
-    """Return the own time of each rank of a group in each common step (ns), shape (ranks, steps); None without such steps."""
+def without_waiting(
+    ranks: Sequence[Rank],
+    costs: Sequence[CollectiveCosts],
+    group: tuple[int, ...],
+    fewest: int = STRAGGLER_FEWEST_STEPS,
+) -> F64 | None:
+    """Return the own time of each rank of a group in each common step (ns), shape (ranks, steps); None with fewer steps."""
     rows = []
     for r in group:
         tiles = ranks[r].tiles
@@ -129,7 +134,7 @@ def without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], gro
             return None
         chosen = [i for i, a in enumerate(costs[r].among) if a.together and a.ranks == group]
         rows.append((tiles.end_ns - tiles.start_ns) - waiting_per_step(ranks[r], costs[r], chosen))
-    if len({len(row) for row in rows}) != 1 or len(rows[0]) < STRAGGLER_FEWEST_STEPS:
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) < fewest:
         return None
     return np.array(rows, np.float64)
 
@@ -271,8 +276,18 @@ def _candidate(aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[
     ranks, times = aligned.ranks, own_times(aligned, group)
     behind = _by_own_time(aligned, costs, group, times)
     if times is None or (behind is not None and behind.named):
-        return behind
+        return behind or _by_few_steps(aligned, costs, group)
     return _by_work(ranks, group, times) or behind
+
+
+def _by_few_steps(aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> Straggler | None:
+    """Return the rank with far more GPU work in one or two steps alone, see ``few_steps``; None if there is none."""
+    step_ns = without_waiting(aligned.ranks, costs, group, fewest=1)
+    far = None if step_ns is None else few_steps.far_behind(aligned, group, step_ns)
+    if step_ns is None or far is None:
+        return None
+    price, cause = _shares(step_ns, far.member), Late.COMPUTE.value
+    return Straggler(group[far.member], group, *far.late_ns, 0, cause, *price, far.error, far.even_ns)
 
 
 def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> Straggler | None:

@@ -91,7 +91,8 @@ class Played:
     """The replayed steps of one rank: ``bare`` without tracing and ``recorded`` with it.
 
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
-    ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
+    ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not, and ``apart_ns`` how far such
+    steps lie apart. ``op`` is the GPU op of each op
     of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none. ``left`` is, by the name of
     a change that all ranks can make, what it leaves of each op (share), ``unheld`` the items that hold the host no more, and how much of
     the code before them does not, see ``job_changes``.
@@ -105,6 +106,7 @@ class Played:
     device: int
     op: I64
     measured_ns: int | None = None
+    apart_ns: int | None = None
     left: Mapping[str, F64] = field(default_factory=dict)
     unheld: Mapping[str, Unheld] = field(default_factory=dict)
 
@@ -146,6 +148,7 @@ def played(profile: Profile) -> Played | None:
         device=window.device,
         op=ops,
         measured_ns=None if measured is None else measured.step_ns,
+        apart_ns=tracing_costs.apart_ns(profile),
         left=job_changes.left_by(profile, ops),
         unheld=job_changes.unheld_by(profile, bare.call),
     )

@@ -322,6 +322,16 @@ def _unrecorded(run: Mapping[str, Any], process: int) -> Mapping[str, Any] | Non
     return next((record for record in records if isinstance(record.get("unrecorded_steps"), dict)), None)
 
 
+def apart_ns(profile: Profile) -> int | None:
+    """Return how far bare steps of the shown process lie apart, but for the longest and shortest twentieth (ns); None without several."""
+    record = _unrecorded(profile.trace.run, profile.steps.process)
+    lengths = [] if record is None else [*bare.lengths(record), *bare.after(record, profile.trace.capture)]
+    if len(lengths) < BOOTSTRAP_FEWEST_STEPS:
+        return None
+    low, high = (float(np.quantile(lengths, share)) for share in (0.05, 0.95))
+    return round(high - low)
+
+
 def _in_process(record: Mapping[str, Any], capture: Capture) -> Measured | None:
     if between := bare.lengths(record):
         return _beside_windows(between, bare.after(record, capture), detached=bare.detached(record, capture))

@@ -206,6 +206,14 @@ def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_
     assert ("But: " in cause.reason) is warned
 
 
+def test_a_late_rank_of_one_step_is_no_more_than_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = {"rank": 1, "last_share": 1.0, "late_low_ns": 300, "late_drift_ns": 0, "steps": 1}
+    monkeypatch.setattr(certainty.subject, "rank_waited_for", lambda _: late)
+    cause = certainty._cause(known(9.8, 10.3), CHOSEN)
+    assert cause.level == "likely"
+    assert cause.reason.startswith("In only 1 steady step rank 1 takes at least 300 ns a step longer than its peers")
+
+
 @pytest.mark.parametrize(
     ("code", "limit", "said"),
     [
