@@ -51,17 +51,22 @@ def fix_of(line: Row, late: Row) -> Fix:
     remedy = _line_remedies.fix_of(_line_remedies.Seen(text))
     alone = f"Only rank {late['rank']} is held by {line_in_words(line)}{_calling(line, late)}"
     if _copied_weights.kept_on_cpu(text) and _copies_more(late):
-        there = f"{line_in_words({**line, 'text': '', 'lines': 1})}{_calling(line, late)}"
-        beside = [str(x["text"] or "") for x in late["late_lines"] or () if x.get("function") == line["function"]]
-        return _copied_weights.on_gpu(
-            [text, *beside],
-            f"Keep on the GPU what rank {late['rank']} alone keeps of the weights, updated in one call: the others wait for {there}",
-            f"Let each rank keep on its GPU what rank {late['rank']} alone keeps of the weights, of its own shards, updated in one call: "
-            f"all ranks gather whole weights, and wait, for {there}",
-        )
+        return kept_on_gpu(line, late)
     if remedy is None:
         return Fix(f"{alone}: take it out of the step, do it beside the steps, or share it between the ranks")
     return remedy.but(text=f"{alone}: {units.uncapitalized(remedy.text)}")
+
+
+def kept_on_gpu(line: Row, late: Row) -> Fix:
+    """Return the advice to keep on the GPU what a line that one rank alone runs keeps of the weights."""
+    there = f"{line_in_words({**line, 'text': '', 'lines': 1})}{_calling(line, late)}"
+    beside = [str(x["text"] or "") for x in late["late_lines"] or () if x.get("function") == line["function"]]
+    return _copied_weights.on_gpu(
+        [str(line["text"] or ""), *beside],
+        f"Keep on the GPU what rank {late['rank']} alone keeps of the weights, updated in one call: the others wait for {there}",
+        f"Let each rank keep on its GPU what rank {late['rank']} alone keeps of the weights, of its own shards, updated in one call: "
+        f"all ranks gather whole weights, and wait, for {there}",
+    )
 
 
 def lines_as_evidence(late: Row) -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""What is kept of the weights by one rank alone, on its CPU, in some of the steps: what goes with it on all ranks.
+"""What is kept of the weights by one rank alone, on its CPU: that it is, by its copies; in some of the steps, what goes with it on all.
 
 The others do not only wait for what that rank's host does. Whole weights are gathered for it by all, and copied, before its host begins:
 all that these steps have more than the usual ones is for it, and how much that is the steps tell that ran while nothing recorded.
@@ -13,11 +13,11 @@ import numpy as np
 from nsysx import units
 from nsysx.events import bare
 from nsysx.events.profile import Profile
-from nsysx.findings import _copied_weights
+from nsysx.findings import _copied_weights, _late_rank_lines
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import MOST_SHARE
 from nsysx.findings._rank_rows import profile_of, straggler_of
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 
 def with_all_that_goes(case: Case, finding: Finding) -> Finding:
@@ -55,6 +55,36 @@ def with_all_that_goes(case: Case, finding: Finding) -> Finding:
         f"while nothing recorded such steps made the mean one {units.duration(more_ns)} longer."
     )
     return replace(finding, saving=worth, detail=detail)
+
+
+def kept_on_gpu(case: Case, finding: Finding) -> Finding:
+    """Return the finding about a rank held by a function that copies all weights to its host, by their number and bytes, with advice to
+    keep on the GPU what it keeps of them, whatever its lines call weights and devices; others as they are.
+    """
+    late = straggler_of(case)
+    line = None if late is None or finding.verdict != "found" else _late_rank_lines.holds(late)
+    if late is None or line is None or any(way.name for way in finding.remedies):
+        return finding
+    shown = profile_of(case, late["process"])
+    copies = None if shown is None else _to_host_of(shown, line)
+    if copies is None:
+        return finding
+    count, moved = (round(number * case.steps) for number in copies)
+    if not _copied_weights.of_weights(case, count, moved):
+        return finding
+    return _late_rank_lines.kept_on_gpu(line, late).into(finding)
+
+
+def _to_host_of(profile: Profile, line: Row) -> tuple[float, float] | None:
+    """Return how many copies to its host the function of a line makes in one step of the shown process, and their bytes; None without."""
+    code, ops = profile.code(), profile.steady_ops
+    ops = ops.filter((ops["process"] == profile.process) & (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH"))
+    if code is None or not profile.scope.steps or not ops.height:
+        return None
+    function = line["file"], line["function"]
+    rows = [n for n, (file, _, name) in enumerate(code.places.iter_rows()) if (file, name) == function]
+    copies = ops.filter(np.isin(code.places_of(code.op[ops["op"].to_numpy()]), rows))
+    return profile.scope.per_step(copies.height), profile.scope.per_step(int(copies["bytes"].fill_null(0).sum()))
 
 
 def _copying_steps(profile: Profile) -> tuple[int, int, int] | None:

@@ -36,7 +36,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._dispatched import read_by_one_rank
 from nsysx.findings._even_attention import in_parts
 from nsysx.findings._finding_bounds import MOST_SHARE, RANK_WORK_LEADS_SHARE
-from nsysx.findings._lone_averages import with_all_that_goes
+from nsysx.findings._lone_averages import kept_on_gpu, with_all_that_goes
 from nsysx.findings._lone_updates import updated_by_one
 from nsysx.findings._long_step_lines import line_of_one_rank
 from nsysx.findings._owned_updates import owned_unevenly
@@ -63,7 +63,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the ranks do work of their own kind, and wait for each other in turn")
     late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     late = _late_at_times.in_its_steps(case, late)
-    late = _beside_each_other(case, with_all_that_goes(case, late))
+    late = _beside_each_other(case, with_all_that_goes(case, kept_on_gpu(case, late)))
     placed = placed_by_cost(case, late) or placed_by_load(case, late)
     placed = placed or owned_unevenly(case, late) or updated_by_one(case, late)
     late = placed or read_by_one_rank(case, late) or without_sampler(case, late)

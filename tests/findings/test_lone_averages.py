@@ -72,3 +72,21 @@ def test_weights_that_are_gathered_for_it_stay_shards(gathered: bool) -> None:
     assert fix.ways[0].name == "weights-on-gpu"
     assert ("to_local()" in fix.paste) is gathered and ("all ranks gather" in fix.text) is gathered
     assert fix.paste == (_copied_weights._OF_SHARDS if gathered else _copied_weights.ON_GPU.paste)
+
+
+@pytest.mark.parametrize(
+    ("copies", "moved", "name"),
+    [
+        (30, 40_000_000, "weights-on-gpu"),  # all parameters, and buffers with them
+        (30, 4_000_000, ""),  # of something else
+        (3, 40_000_000, ""),
+    ],
+)
+def test_all_weights_that_are_copied_are_kept_whatever_lines_call_them(
+    copies: int, moved: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lone_averages, "_to_host_of", lambda *_: (copies, moved))
+    monkeypatch.setattr(_copied_weights, "_weights", lambda _: iter([(20, 39_000_000)]))
+    found = told(tmp_path, monkeypatch, [USUAL] * 40, None, "value = theirs[name].to(self.place)")
+    assert [way.name for way in found.remedies] == ([name] if name else [])
+    assert found.saving_ns_per_step
