@@ -25,8 +25,8 @@ from nsysx.findings._finding_bounds import (
 )
 from nsysx.findings._loops_of_stages import two_loops
 from nsysx.findings._rank_rows import rank_rows
-from nsysx.findings._stage_cut import cut_line, cut_text
-from nsysx.findings._stage_layers import in_words, moved, paste_of, stage_layers, text_of
+from nsysx.findings._stage_cut import counts_line, cut_line, cut_text
+from nsysx.findings._stage_layers import cut_once, in_words, moved, paste_of, stage_layers, text_of
 from nsysx.findings._work_bounds import HOSTS_FASTER_SHARE
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE, UNEVEN_STAGES_TIMES, UNLIKE_STAGES_TIMES
 from nsysx.judging.other_work import FASTER_ALONE, others_of_gpu
@@ -60,11 +60,21 @@ def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Find
     layers = None if stages is None else stage_layers(case, stages)
     if stages is None or layers is None:
         return None
-    saving = moved(case, stages, layers, (least_micro_batches(case, kernels), _messages(case, kernels)))
+    few = least_micro_batches(case, kernels)
+    layers = cut_once(case, stages, layers, few)
+    saving = moved(case, stages, layers, (few, _messages(case, kernels)))
     if saving is None:
         return None
-    fix = Fix.by_name("even-stages", text=text_of(stages, layers), paste=paste_of(layers, cut_text(case.profile)))
-    return fix.into(_of_stages(case, finding, stages, in_words(stages, layers), saving))
+    fix = Fix.by_name(
+        "even-stages", text=text_of(stages, layers), paste=paste_of(layers, cut_text(case.profile, layers.counts))
+    )
+    told = in_words(stages, layers)
+    if layers.hosts_ns and max(layers.hosts_ns) > case.step_ns - (saving.most_ns or saving.likely_ns or 0):
+        told += f" Hosts launch that in up to {units.duration(round(max(layers.hosts_ns)))}: fewer launches are next."
+        fix = fix.but(condition=f"{fix.condition}{_HOSTS_NEXT_UP}")
+    placed = _of_stages(case, finding, stages, told, saving)
+    where = counts_line(case.profile, layers.counts)
+    return fix.into(replace(placed, where={**placed.where, **where}))
 
 
 def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:
@@ -82,7 +92,7 @@ def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Findin
         return None
     saving = Saving(None, "alone it saves little or nothing: layers move with their launches")
     text = f"Make fewer launches in every stage first; then {units.uncapitalized(text_of(stages, layers))}"
-    fix = Fix.by_name("even-stages", text=text, paste=paste_of(layers, cut_text(case.profile)))
+    fix = Fix.by_name("even-stages", text=text, paste=paste_of(layers, cut_text(case.profile, layers.counts)))
     told = (
         f"{in_words(stages, layers)} Hosts take longer to launch that, without tracing: now {stages.hosts_in_words()}."
     )
@@ -303,6 +313,12 @@ _BY_HAND = (
 _KEPT = (
     "Each stage keeps the activations of all micro-batches until their backward; where these do not fit, run backwards behind few forwards "
     "(1F1B: as many as stages follow)."
+)
+
+
+#: What is next where a host may launch its part of a cut for longer than GPUs compute.
+_HOSTS_NEXT_UP = (
+    " Then a host may set the pace: fewer launches (torch.compile of each stage) are next, and the cut stays right."
 )
 
 

@@ -23,6 +23,33 @@ _SPLIT_POINT = re.compile(r"\.(\d+)(?=[\"']\s*:\s*SplitPoint\.BEGINNING)")
 _EDGES = re.compile(r"\[\s*(\w+)\[([\w.]+)\]\s*:\s*\1\[\2 \+ 1\]\s*\]")
 
 
+#: How many layers each stage has, as a setting writes it: layers_per_stage=(6, 6), "blocks": [6, 6].
+_COUNTS = re.compile(
+    r"(?i)(?P<name>\b\w*(?:stage|layer|block)\w*[\"']?\s*[:=]\s*[\[(]\s*)(?P<counts>\d+(?:\s*,\s*\d+)+)(?=\s*,?\s*[\])])"
+)
+
+
+def counts_line(profile: Profile, counts: Sequence[int]) -> Row:
+    """Return the one line of the program that sets these numbers of layers; empty without one, or where several do."""
+    noted = texts_of_ranks(profile)
+    places = [
+        (file, int(line))
+        for file, lines in noted.items()
+        for line in lines
+        if str(line).isdigit() and counts_with(text_of(noted, file, int(line)) or "", counts, counts)
+    ]
+    return {"file": places[0][0], "line": places[0][1]} if len(places) == 1 else {}
+
+
+def counts_with(text: str, counts: Sequence[int], better: Sequence[int]) -> str:
+    """Return a line that sets these numbers of layers with better ones in their place, "" where it sets others."""
+    code = text.partition("  #")[0].strip()
+    match = _COUNTS.search(code)
+    if match is None or [int(number) for number in match["counts"].split(",")] != [*counts]:
+        return ""
+    return f"{code[: match.start('counts')]}{', '.join(map(str, better))}{code[match.end('counts') :]}"
+
+
 def cut_line(profile: Profile) -> Row:
     """Return the line that cuts the network in stages, as its text shows; empty where none does."""
     noted = texts_of_ranks(profile)
@@ -34,9 +61,9 @@ def cut_line(profile: Profile) -> Row:
     return {"file": file, "line": line} if file else {}
 
 
-def cut_text(profile: Profile) -> str:
-    """Return the text of that line, "" where none is known."""
-    line = cut_line(profile)
+def cut_text(profile: Profile, counts: Sequence[int] = ()) -> str:
+    """Return the text of that line, "" where none is known; rather of the one that sets these numbers of layers."""
+    line = counts_line(profile, counts) or cut_line(profile)
     return (text_of(texts_of_ranks(profile), line.get("file"), line.get("line")) or "").partition("  #")[0].strip()
 
 

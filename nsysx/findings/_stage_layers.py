@@ -26,8 +26,10 @@ from nsysx.findings._finding_bounds import (
     NAMED_STAGE_PARTS,
     SHARED_CUT_SHARE,
 )
+from nsysx.findings._job_bounds import HOSTS_OFTEN_FASTER_SHARE
 from nsysx.findings._rank_rows import profiles_of_ranks
-from nsysx.findings._stage_cut import cut_with
+from nsysx.findings._stage_cut import counts_with, cut_with
+from nsysx.findings._work_bounds import HOSTS_FASTER_SHARE
 from nsysx.judging.judging_bounds import UNEVEN_CUT_SHARE
 from nsysx.judging.other_work import others_of_gpu
 from nsysx.judging.schedule import paced_ns
@@ -69,6 +71,11 @@ class StageLayers(NamedTuple):
     beside: tuple[tuple[str, float], ...]
     host_layer_ns: tuple[float, ...] = ()
     host_rest_ns: tuple[float, ...] = ()
+
+    @property
+    def for_gpus(self) -> tuple[int, ...]:
+        """How many layers each has where what GPUs compute alone is even."""
+        return _dealt(self.rest_ns, sum(self.layer_ns) / len(self.layer_ns), sum(self.counts))
 
     @property
     def hosts_ns(self) -> tuple[float, ...]:
@@ -205,6 +212,26 @@ def _classes(profile: Profile) -> dict[str, str]:
 _OUTSIDE = ""
 
 
+def cut_once(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: float) -> StageLayers:
+    """Return the layers with the cut that is even for the GPUs where hosts, by their replay, would hold a part of it up, and lose nothing.
+
+    Hosts mostly take somewhat less than replayed: then a step is as short as with the cut that these leave, and at the most as long as now.
+    With fewer launches it is right without another cut.
+    """
+    even = layers._replace(better=layers.for_gpus)
+    if not layers.host_layer_ns or even.better in (layers.better, layers.counts):
+        return layers
+    longest = [max(layers.layer_ns)] * len(layers.counts)
+
+    def step_ns(cut: StageLayers, faster: float) -> float:
+        hosts = [(1 - faster) * ns for ns in cut.hosts_ns]
+        return paced_ns(cut.work_ns(longest, [1.0] * len(longest)), micro_batches, hosts)
+
+    no_longer = step_ns(even, HOSTS_OFTEN_FASTER_SHARE) <= step_ns(layers, HOSTS_OFTEN_FASTER_SHARE)
+    now_ns = max(stages.step_ns(micro_batches), case.step_ns)
+    return even if no_longer and step_ns(even, 0.0) <= now_ns else layers
+
+
 def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: tuple[float, float]) -> Saving | None:
     """Return what a step saves with the better cut; None where that is little. ``micro_batches``: the fewest and the most it may have.
 
@@ -220,7 +247,12 @@ def moved(case: Case, stages: UnevenStages, layers: StageLayers, micro_batches: 
     even, shared = [1.0] * len(layers.counts), bool(others_of_gpu(case.profile))
     slower = [slowest / ns for ns in layers.layer_ns] if shared else even
     least = stages.step_ns(few) - paced_ns(layers.work_ns([slowest] * len(even), slower), few, layers.hosts_ns)
-    best = paced_ns(layers.work_ns([longest] * len(even), even), many, layers.hosts_ns)
+    hosts = (
+        [(1 - HOSTS_FASTER_SHARE) * ns for ns in layers.hosts_ns]
+        if layers.better == layers.for_gpus
+        else layers.hosts_ns
+    )
+    best = paced_ns(layers.work_ns([longest] * len(even), even), many, hosts)
     most = max(case.step_ns * (1 - best / stages.step_ns(many)), least)
     why = "the longest stage sets the pace; layers take between as long as on it and as where they take longest"
     least, most = round(max(min((1 - UNEVEN_CUT_SHARE) * least, case.step_ns), 0)), round(min(most, case.step_ns))
@@ -257,6 +289,8 @@ def text_of(stages: UnevenStages, layers: StageLayers) -> str:
 
 def paste_of(layers: StageLayers, text: str = "") -> str:
     """Return the lines that cut the layers so; ``text``: the line that cuts them now, with whose names they are written."""
+    if counted := counts_with(text, layers.counts, layers.better):
+        return f"{counted}  # not {list(layers.counts)}"
     dealt = f"layers_of = {list(layers.better)}  # not {list(layers.counts)}"
     cut = cut_with(text, layers.better, "layers_of")
     if cut:

@@ -48,7 +48,7 @@ def of_ranks(
     if turns is not None:
         return replace(verdict, sentence=f"{verdict.sentence} {_of_turns(turns, micro_batches or 1, at_once or 0.0)}")
     uneven = uneven_stages(rows, hosts_ns=hosts_ns) if late is None and verdict.code == StepLimit.COMM else None
-    if uneven is not None and not uneven.held_by_hosts(micro_batches or 1):
+    if uneven is not None and not uneven.bound_by_hosts(micro_batches or 1):
         return replace(verdict, sentence=_of_stages(uneven, verdict))
     if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
         first = _waits_not_sends(verdict, rows, shown_row, micro_batches, hosts_ns) or verdict.sentence
@@ -138,7 +138,7 @@ def _of_schedule(rows: Sequence[Row], micro_batches: int | None, hosts_ns: Mappi
 def _held_stages(rows: Sequence[Row], schedule: Schedule, hosts_ns: Mapping[int, int]) -> UnevenStages | None:
     """Return the stages of a pipeline if a host sets their pace, else None."""
     stages = uneven_stages(rows, 0.0, hosts_ns)
-    return stages if stages is not None and stages.held_by_hosts(schedule.micro_batches) else None
+    return stages if stages is not None and stages.bound_by_hosts(schedule.micro_batches) else None
 
 
 def _waits_not_sends(

@@ -65,6 +65,10 @@ class UnevenStages(NamedTuple):
         hardly = then > (1 - HELD_BY_HOSTS_SHARE) * self.step_ns(micro_batches)
         return hardly and then > self._replace(hosts_ns=()).even_step_ns(micro_batches)
 
+    def bound_by_hosts(self, micro_batches: float) -> bool:
+        """Return whether that is so, and a host takes longer now, too, than the longest stage computes: else that stage sets the pace."""
+        return self.held_by_hosts(micro_batches) and max(self.hosts_ns, default=0.0) >= max(self.work_ns)
+
     def hosts_in_words(self) -> str:
         """Return how long the host of each stage takes for its launches, as "84.17 ms on rank 0, 88.23 ms on rank 1"."""
         pairs = zip(self.rows, self.hosts_ns, strict=False)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from nsysx.findings._stage_cut import cut_with
+from nsysx.findings._stage_cut import counts_with, cut_with
+
+
+@pytest.mark.parametrize(
+    ("text", "then"),
+    [
+        ("layers_per_stage=(6, 4), batch=1,", "layers_per_stage=(7, 3), batch=1,"),
+        ('"blocks": [6, 4],  # of the stages', '"blocks": [7, 3],'),
+        ("layers_per_stage=(4, 6), batch=1,", ""),  # other numbers
+        ("kernel=(6, 4)", ""),
+    ],
+)
+def test_a_setting_that_counts_the_layers_of_stages_has_better_ones_in_its_place(text: str, then: str) -> None:
+    assert counts_with(text, (6, 4), (7, 3)) == then
 
 
 @pytest.mark.parametrize(

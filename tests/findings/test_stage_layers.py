@@ -300,3 +300,36 @@ def test_ranks_of_several_pipelines_are_not_dealt_layers(
     settings = RecordedSettings({"groups": [{"ranks": ranks} for ranks in groups]})
     monkeypatch.setattr(_stage_layers, "settings_of", lambda _: settings)
     assert _stage_layers._in_parts(cast(Case, SimpleNamespace(profile=None)), 4) == apart
+
+
+@pytest.mark.parametrize(
+    ("layer_ms", "step_ms", "better"),
+    [
+        (
+            15.0,
+            134,
+            (8, 4),
+        ),  # with 8 of them a host that is a tenth faster than replayed takes no longer than the GPU; now 127
+        (15.0, 125, (7, 5)),  # as slow as replayed it would make a step longer
+        (17.0, 160, (7, 5)),  # even a tenth faster
+        (9.0, 134, (8, 4)),  # hosts hold nothing up
+    ],
+)
+def test_stages_are_cut_once_for_their_gpus_where_hosts_lose_nothing(
+    layer_ms: float, step_ms: int, better: tuple[int, int]
+) -> None:
+    layers = _stage_layers.StageLayers(
+        "Block",
+        (6, 6),
+        (7, 5),
+        (10.4 * MS,) * 2,
+        (6.0 * MS, 56.6 * MS),
+        (),
+        (layer_ms * MS,) * 2,
+        (10.0 * MS, 14.0 * MS),
+    )
+    rows = ({"rank": 0}, {"rank": 1})
+    stages = UnevenStages(rows[1], rows[0], (68.4 * MS, 119.0 * MS), rows)
+    case = cast(Case, SimpleNamespace(step_ns=step_ms * MS))
+    assert layers.for_gpus == (8, 4)
+    assert _stage_layers.cut_once(case, stages, layers, 8.0).better == better

@@ -538,6 +538,7 @@ def test_lines_that_may_cut_a_network_in_stages_are_kept(tmp_path: Path) -> None
         "per_stage = c.layers // num_stages",
         "mine = blocks[edges[stage] : edges[stage + 1]]",
         'spec = {"layers.6": SplitPoint.BEGINNING}',
+        "layers_per_stage=(6, 6), microbatch=1,",
     ]
     others = ["stage = PipelineStage(module, rank, world, device)", "# n = layers // stages", "half = n // 2"]
     file.write_text("\n".join([*cuts, *others]))

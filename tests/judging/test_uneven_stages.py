@@ -66,7 +66,10 @@ def test_layers_come_with_their_launches() -> None:
     stages = uneven_stages(rows, hosts_ns={0: 65 * MS, 1: 80 * MS})
     assert stages is not None and stages.hosts_ns == (65 * MS, 80 * MS)
     assert stages.step_ns(8) == 85 * MS and stages.even_step_ns(8) == 85 * MS
-    assert stages.held_by_hosts(8)
+    assert stages.held_by_hosts(8) and stages.bound_by_hosts(8)
+    # As long as the longest stage computes for longer than any host launches, that stage sets the pace, whatever an even cut gains.
+    waiting = uneven_stages(rows, hosts_ns={0: 65 * MS, 1: 78 * MS})
+    assert waiting is not None and waiting.held_by_hosts(8) and not waiting.bound_by_hosts(8)
 
 
 @pytest.mark.parametrize("hosts", [{}, {0: 60 * MS}, {0: 20 * MS, 1: 40 * MS}], ids=["unknown", "one", "fast"])

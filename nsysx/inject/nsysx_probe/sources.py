@@ -31,6 +31,10 @@ _OF_A_WORKER = re.compile(
 _CUTS = re.compile(r"\[|\b(chunk|\w*split|\w*range|islice|narrow)\(")
 #: Lines that may cut a network in stages: they divide by the number of stages or ranks, take layers by it, or name where to split.
 _CUTS_STAGES = re.compile(r"(?i)^(?!\s*#).*(//.*(stage|world|rank)|\[.*stage.*:.*\]|\bSplitPoint\.)")
+#: What sets how many layers each stage has: numbers under such a name.
+_COUNTS_OF_STAGES = re.compile(
+    r"(?i)^(?!\s*#).*\b\w*(stage|layer|block)\w*[\"']?\s*[:=]\s*[\[(]\s*\d+(\s*,\s*\d+)+\s*,?\s*[\])]"
+)
 #: What a plan asks for that has the outputs of a split layer gathered, or added up for all ranks, or its input gathered for it alone.
 _PLAN = re.compile(
     r"^(?!\s*#).*(\boutput_layouts\s*=\s*[(\[]*\s*Replicate\b|\bRowwiseParallel\(\s*\)|"
@@ -56,11 +60,11 @@ OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER 
 
 
 def _gives_shares(text: str) -> bool:
-    """Return whether a line may take a rank's or a worker's share, cut a network in stages, plan how its layers split, shard, gather or
-    checkpoint them, convert what a function is given, or name an order of passes.
+    """Return whether a line may take a rank's or a worker's share, cut a network in stages or count their layers, plan their split,
+    shard, gather or checkpoint them, convert what a function is given, or name an order of passes.
     """
     takes = _OF_A_RANK.search(text) and _CUTS.search(text)
-    texts = (_OF_A_WORKER, _CUTS_STAGES, _PLAN, _SHARDS, _GATHERS, _SCHEDULES, _CASTS, _WRAPS)
+    texts = (_OF_A_WORKER, _CUTS_STAGES, _COUNTS_OF_STAGES, _PLAN, _SHARDS, _GATHERS, _SCHEDULES, _CASTS, _WRAPS)
     return bool(takes or any(each.search(text) for each in texts))
 
 
