@@ -52,6 +52,37 @@ def gathered_frozen(profile: Profile) -> UntrainedGathers | None:
     return profile.once(_frozen)
 
 
+def gathered_behind(profile: Profile) -> frozenset[int]:
+    """Return what the training's forward gathers of the units that a loop before it had whole, with the copies into and out of them.
+
+    Empty where nothing trains them, or an optimizer or a backward comes between: that changes the parameters, or frees them.
+    """
+    return profile.once(_behind_loop)
+
+
+def _behind_loop(profile: Profile) -> frozenset[int]:
+    loop, settings = gathered_in_loop(profile), settings_of(profile)
+    if loop is None or loop.frozen or settings is None:
+        return frozenset()
+    ops = profile.steady_ops["op", "phase", "module", "call_start_ns"].drop_nulls("call_start_ns").sort("call_start_ns")
+    of_loop = ops.filter(pl.col("op").is_in(list(loop.ops)))
+    changing = ops["phase"].cast(pl.String).is_in(["optimizer", "backward"]).fill_null(value=False)
+    units = of_loop["module"].cast(pl.String).unique()
+    again = _gathering(profile, copies=bool(settings.wrappers("fully_shard")), phase="forward")
+    again = again.filter(pl.col("module").is_in(units.implode()))
+    last_call, last_change = (
+        _last_before(x["call_start_ns"].to_numpy(), again["call_start_ns"].to_numpy())
+        for x in (of_loop, ops.filter(changing))
+    )
+    return frozenset(again["op"].to_numpy()[last_call > last_change].tolist())
+
+
+def _last_before(times: I64, each: I64) -> I64:
+    """Return the last of these times, in order, before each of others, -1 without one."""
+    result: I64 = np.append(-1, times)[np.searchsorted(times, each)]
+    return result
+
+
 def _in_loop(profile: Profile) -> UntrainedGathers | None:
     steps = profile.scope.steps or 1
     candidates = []
@@ -133,15 +164,18 @@ def _calling_lines(profile: Profile, ops: I64, rows: Sequence[Row]) -> I64:
     return row_of_op
 
 
-def _gathering(profile: Profile, *, copies: bool) -> pl.DataFrame:
-    """Return what the steps launch to gather parameters without gradients; ``copies``: a unit copies its parameters out of what came."""
+def _gathering(profile: Profile, *, copies: bool, phase: str = "") -> pl.DataFrame:
+    """Return what the steps launch to gather parameters without gradients, or in a ``phase``; ``copies``: a unit copies its parameters out
+    of what came.
+    """
     ops = profile.steady_ops["op", "call", "name", "cls", "phase", "module", "stream", "call_start_ns"]
     comm = ops["cls"] == DeviceActivity.COMM.value
     busiest = ops.filter(~comm).group_by("stream").len().sort("len", "stream")["stream"]
     trains = ops["phase"].cast(pl.String).is_in(["forward", "backward", "optimizer"]).fill_null(value=False)
     # What a line gathers outside of all modules (whole weights for an average) is no call of a network.
     inside = (pl.col("module").cast(pl.String) != IN_STEP).fill_null(value=False)
-    ops = ops.filter(~trains & inside & pl.col("call_start_ns").is_not_null())
+    when = ops["phase"].cast(pl.String) == phase if phase else ~trains
+    ops = ops.filter(when & inside & pl.col("call_start_ns").is_not_null())
     if not ops.height or not len(busiest):
         return ops.clear()
     gathers = lookup.matching(ops["name"], _GATHERS)

@@ -14,7 +14,7 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.frozen_base import frozen_base, parted_by_zero, sharded_networks, trained_numbers
 from nsysx.events.recorded_settings import BYTES_OF_KIND, RecordedSettings, settings_of
-from nsysx.events.untrained_gathers import UntrainedGathers, gathered_frozen, gathered_in_loop
+from nsysx.events.untrained_gathers import UntrainedGathers, gathered_behind, gathered_frozen, gathered_in_loop
 from nsysx.findings._case import Case, Saving, calls_of, way
 from nsysx.findings._costly_jobs import on_all_ranks, sharded
 from nsysx.findings._exposed_transfer import exposed_share
@@ -66,7 +66,11 @@ def once_in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str,
     """Return the advice with what the program's wrapper calls it."""
     settings = settings_of(case.profile)
     if settings is None or settings.wrappers("fully_shard"):
-        return title, remedy
+        if not gathered_behind(case.profile):
+            return title, remedy
+        # The forward that comes next frees them unit by unit.
+        text = remedy.text.replace("and free them behind it", "and leave them to the training's forward behind it")
+        return title, replace(remedy, text=text, paste=remedy.paste.replace("unit.reshard(); ", ""))
     text = remedy.text.replace("keep each unit gathered meanwhile", "summon_full_params() around it")
     paste = "with FullyShardedDataParallel.summon_full_params(model, writeback=False):\n    ...  # the loop"
     return title, replace(remedy, text=text, paste=paste)
@@ -137,21 +141,24 @@ def _without(
 ) -> Callable[[Case, RecordedSettings | None], Saving | None]:
     """Return what asks for the worth of steps without these wasted.
 
-    At least their work and their launches go; FSDP's hooks, which run on the host before each of them, mostly go, too.
+    At least their work and their launches go; FSDP's hooks, which run on the host before each of them, mostly go, too, and with a loop's
+    the gathers of a forward behind it, which finds the parameters whole. Either replay may be off by its error.
     """
 
     def worth(case: Case, settings: RecordedSettings | None) -> Saving | None:
         wasted = find(case)
         if wasted is None:
             return None
-        most = case.worth(RemoveOps(wasted.ops), RemoveHost(_of_hooks(case, wasted), leading=True), bound=True)
+        also = gathered_behind(case.profile) if find is _loop else frozenset()
+        most = case.worth(RemoveOps(wasted.ops | also), RemoveHost(_of_hooks(case, wasted), leading=True), bound=True)
         least = on_all_ranks(case, name) or case.worth(RemoveOps(wasted.ops), bound=True)
         if least.likely_ns is None:
             exposed_ns = exposed_share(case, wasted.gathers) * case.taken_by((StepPart.COMM,))
             return case.bound(exposed_ns, "all that is exposed of these gathers is gone")
-        at_best = max(least.likely_ns, most.likely_ns or 0)
+        at_best = max(least.likely_ns, most.most_ns or most.likely_ns or 0)
         why = "the gathers go with their launches, and most of what FSDP's hooks run on the host before them"
-        return Saving.between(least.likely_ns, at_best, why).within(case.step_ns)
+        surely = max(least.likely_ns - (least.error_ns or 0), 0) if least.most_ns is None else least.likely_ns
+        return Saving.between(surely, at_best, why).within(case.step_ns)
 
     return worth
 

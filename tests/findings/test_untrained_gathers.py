@@ -115,9 +115,29 @@ def test_a_rollout_that_gathers_the_policy_for_each_token_gathers_it_once(tmp_pa
     assert "12 times in each step" in finding.detail and "44 gathers" in finding.detail
     assert (finding.where["file"], finding.where["line"]) == (FILE, 11)
     assert [r.name for r in finding.remedies] == ["gathered-once"]
-    # The host sets the pace: 18 us of launches go for each of 44 gathers, and at most 100 us of hooks.
-    assert 44 * 40_000 < (finding.saving.likely_ns or 0) < (finding.saving.most_ns or 0) < 44 * 118_000
+    # The host sets the pace: 18 us of launches go for each of 44 gathers, at most 100 us of hooks, and those of the forward behind.
+    assert 44 * 40_000 < (finding.saving.likely_ns or 0) < (finding.saving.most_ns or 0) < (44 + UNITS) * 118_000
+    assert "leave them to the training's forward" in finding.remedies[0].text
+    assert "reshard()" not in finding.paste and "set_reshard_after_forward(unit is not model" in finding.paste
     assert summary.answer.do[0].text.startswith("Gather the parameters once")
+
+
+def test_an_update_behind_the_rollout_leaves_no_parameters_to_the_forward(tmp_path: Path) -> None:
+    def updated(program: Lined, number: int) -> None:
+        with program.line(12), program.range("optimizer AdamW"):
+            program.launch(20)
+
+    def body(program: Lined, number: int) -> None:
+        for _ in range(12):
+            with program.line(10), program.line(11), program.range("evaluation Net"), program.range("net:Net"):
+                for n in range(UNITS):
+                    unit(program, n, root="net", kernel_us=6, gathers=True)
+        updated(program, number)
+        step(program, number)
+
+    found = Lined(SOURCE, settings()).run(body).found(tmp_path, "NSX127")
+    loop = next(f for f in found if f.evidence[0]["setting"] == "gathers in a loop")
+    assert "free them behind it" in loop.remedies[0].text and "unit.reshard()" in loop.paste
 
 
 def test_a_teacher_that_nothing_trains_stays_whole(tmp_path: Path) -> None:
