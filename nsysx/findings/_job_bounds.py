@@ -23,6 +23,10 @@ LINES_OF_ATTENTION, LINES_TO_ATTENTION = 4, 20
 #: Hosts of stages mostly take so much (share) less than replayed, see HOSTS_FASTER_SHARE. With 9 and 3 layers for 6 and 6 one took
 #: 0.16 less.
 HOSTS_OFTEN_FASTER_SHARE = 0.1
+# ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
+#: A kernel of up to so long (ns) starts and ends for a notable part of it: one for the inputs of several calls may take no longer. Of 47
+#: calls of a convolutional network on an H200 such kernels took 47 of 100 ms; one call left 60 of a step of 202 ms, 39 less than all took.
+SMALL_KERNEL_NS = 20_000
 # ---- _loops_between ---------------------------------------------------------------------------------------------
 #: A network that is called so often between two steps is given batches in a loop. Chosen: a rollout passes once, or once for each of two.
 BATCHES_EVALUATED = 3

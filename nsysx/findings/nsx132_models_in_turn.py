@@ -5,8 +5,9 @@ What it means
     each frame, crop or request: each call is small, and the GPU waits for the launches of every one of them. Where no call needs what
     another one computes, one batched operation serves all: inputs in one batch, one table with an offset for each column, stacked
     parameters (torch.func.stack_module_state and vmap). The saving keeps the launches of as many calls as have to come one after the
-    other, and the GPU's work as it is: larger kernels may save some of that, too. Where each call exchanges something with other ranks,
-    as tables do whose rows are divided over them, all ranks meet for each: one exchange for all is one meeting and one wait.
+    other, and the GPU's work as it is; of calls of one network short kernels go, too, which take as long for the inputs of all. Where
+    each call exchanges something with other ranks, as tables do whose rows are divided over them, all ranks meet for each: one exchange
+    for all is one meeting and one wait.
 
 In the trace
     The same launches again and again, for modules of one class that are no part of each other. The operators of an X-ray say which
@@ -46,6 +47,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import TINY_KERNEL_NS
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
+from nsysx.findings._job_bounds import SMALL_KERNEL_NS
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
 from nsysx.findings._work_bounds import (
@@ -125,6 +127,7 @@ def check(case: Case) -> list[Finding]:
             most_ns=round(best.goes * case.step_ns),
             source="time",
         )
+        worth = worth if best.several else _in_large_kernels(case, best, worth)
     detail = (
         f"{_described(best)} They make {launches(best) / case.steps:.0f} of {calls.height / case.steps:.0f} launches {case.per}; the GPU "
         f"idles {units.duration(cost)} ({case.share(cost)}) waiting for these."
@@ -143,6 +146,28 @@ def check(case: Case) -> list[Finding]:
     title = f"{what}{each}; the GPU idles {units.duration(cost)} for launches"
     fix = _in_names(case, best, _fix(best, exchanges))
     return [Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, takes=takes).as_finding(case)]
+
+
+def _in_large_kernels(case: Case, turns: _Turns, worth: Saving) -> Saving:
+    """Return what one call for the inputs of several saves: their launches (``worth``), and the GPU's work that many small kernels add.
+
+    A kernel of a few microseconds takes nearly as long for the inputs of all calls, and gradients of weights are added up no more: these
+    go but for one call's. At most that is so of all kernels that start and end for a notable part of their time.
+    """
+    theirs = case.ops["module"].cast(pl.String).is_in(list(turns.modules)).fill_null(value=False)
+    work = case.ops.filter(theirs & (case.ops["cls"] != DeviceActivity.COMM.value)).select(
+        ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    tiny, small = (
+        round(turns.goes * case.per_step(int(work["ns"].filter(work["ns"] <= longest).sum())))
+        for longest in (TINY_KERNEL_NS, SMALL_KERNEL_NS)
+    )
+    idle = case.taken_by(part for part in StepPart if part.idle)
+    saved = worth.likely_ns or 0
+    likely, most = min(saved + tiny, case.step_ns), min(max(idle, saved) + small, case.step_ns)
+    why = "the launches of one call stay, and of its small kernels, which take nearly as long for all inputs"
+    error = likely - saved + (worth.error_ns or 0)
+    return replace(worth, likely_ns=likely, confidence=why, error_ns=error, most_ns=most, source="limits")
 
 
 def _exchanges(case: Case, turns: _Turns) -> int:

@@ -93,7 +93,14 @@ def called(
 def test_calls_that_need_nothing_of_each_other_are_one(name: str, remedy: str, tmp_path: Path) -> None:
     found = finding(tmp_path, called(name))
     assert found.verdict == "found" and [way.name for way in found.remedies] == [remedy]
-    assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
+    if name == "frames:Encoder":  # its 80 kernels of 4 us take as long for the inputs of all
+        assert found.saving_ns_per_step == pytest.approx(7 / 8 * 80 * (12_000 + 4_000), rel=0.001)
+        assert (found.saving.source, found.saving.most_ns) == (
+            "limits",
+            max(found.saving.most_ns or 0, 7 * 10 * 16_000),
+        )
+    else:
+        assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
 
 
 def in_rounds(count: int) -> Callable[[Program, int], None]:
