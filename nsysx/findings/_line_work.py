@@ -30,6 +30,7 @@ from nsysx.findings import (
     _kept_by_masks,
     _lighter_operators,
     _low_rank_weights,
+    _masked_positions,
     _nearest_pairs,
     _neighbour_orders,
     _neighbour_searches,
@@ -118,6 +119,7 @@ def findings_of(case: Case, rule: Rule, code: CodeLines) -> list[Finding]:
     grown += [*_written_parts.findings_of(case, rule), *_taken_pieces.findings_of(case, rule)]
     grown += [*_neighbour_searches.findings_of(case, rule), *_lighter_operators.findings_of(case, rule)]
     grown += [*_enlarged_logits.findings_of(case, rule), *_ignored_targets.findings_of(case, rule)]
+    grown += _masked_positions.findings_of(case, rule)
     grown += [*_converted_addends.findings_of(case, rule), *_unwritten_keys.findings_of(case, rule)]
     grown += [*_nearest_pairs.findings_of(case, rule), *_sampled_levels.findings_of(case, rule)]
     grown += [*_edge_messages.findings_of(case, rule), *_triple_cubes.findings_of(case, rule)]

@@ -205,8 +205,8 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         keeping = " and ".join(filter(None, picked)) or "One line"
         title = f"{keeping} {'keep' if len(picked) > 1 else 'keeps'} {units.share(kept, 1)} of what "
         title += f"{in_short(made)} computes" if in_short(made) and in_short(made) not in picked else "it computes"
-        if flow.names[most] == "aten::linear" and _keeps_logits(case):
-            paste = last_kept(case, code, flow, picks, most) or _LOGITS_TO_KEEP
+        if flow.names[most] == "aten::linear" and keeps_logits(case):
+            paste = last_kept(case, code, flow, picks, most) or LOGITS_TO_KEEP
             fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, paste))
         else:
             ordered = [most, *(row for row in sorted(share_of) if row != most)]
@@ -236,10 +236,10 @@ def _of_most_work(flow: OperatorFlow, rows: Iterable[int], taken: Mapping[int, i
 
 
 _FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): without, all positions are projected to the vocabulary"
-_LOGITS_TO_KEEP = "out = model(input_ids=ids, logits_to_keep=n)  # n: so many last positions, or a tensor of the positions that are read"
+LOGITS_TO_KEEP = "out = model(input_ids=ids, logits_to_keep=n)  # n: so many last positions, or a tensor of the positions that are read"
 
 
-def _keeps_logits(case: Case) -> bool:
+def keeps_logits(case: Case) -> bool:
     """Return whether all networks that are called are language models of transformers whose forward takes ``logits_to_keep``."""
     settings = settings_of(case.profile)
     rows = () if settings is None else settings.rows("networks") or ()
