@@ -193,6 +193,7 @@ SETTINGS = (
         takes=_unread.taken,
         leads=True,
         phase="backward",
+        worded=_unread.without_gradients_there,
         at=_unread.place_of_network,
     ),
     Costly(

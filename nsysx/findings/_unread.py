@@ -6,7 +6,7 @@ gradients that are reset, and which parameters no optimizer holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,25 +19,23 @@ from nsysx.catalogue import StepPart
 from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.leaf_backwards import leaf_backwards
 from nsysx.events.needless_gradients import needless_gradients, outermost_calls
-from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_flow import ModuleCall, flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
-from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._freezing_pastes import frozen_by_optimizers, network_name, parts_frozen, untrained_parts
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._unread_calls import calls_of_classes, line_of_calls, network_names, without_gradients
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
-
-_DDP = "DistributedDataParallel"
 
 
 def _unread_backwards(settings: RecordedSettings | None) -> dict[str, list[int]]:
@@ -131,12 +129,26 @@ def _without(case: Case, work: pl.DataFrame) -> Saving:
     return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
 
 
+def _needless_calls(case: Case) -> tuple[Sequence[ModuleCall], bool]:
+    """Return calls of networks whose backward is not needed, and whether none of a step is: else that of another loss may be."""
+    of_step, settings = needless_gradients(case.profile), settings_of(case.profile)
+    if can_tell(case.profile):
+        return (() if of_step is None else of_step.networks[:1]), True
+    lost = _unread_backwards(settings)
+    backwards = whole_number(settings.record.get("backwards")) if settings is not None else None
+    whole = all(set(numbers) >= set(range(backwards or 0)) for numbers in lost.values())
+    return calls_of_classes(case.profile, lost), bool(backwards) and whole
+
+
 def place_of_network(case: Case) -> Row:
     """Return the line that calls the first network whose backward is not needed; empty where that is not known."""
-    of_step, flow, code = needless_gradients(case.profile), flow_of(case.profile), case.profile.code()
-    if of_step is None or flow is None or code is None or not of_step.networks:
-        return {}
-    return place_of_operator(code, flow, np.array([of_step.networks[0].start_ns]))
+    return line_of_calls(case.profile, _needless_calls(case)[0])
+
+
+def without_gradients_there(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
+    """Return title and advice with the line that calls the network."""
+    calls, needless = _needless_calls(case)
+    return title, without_gradients(case, remedy, calls, needless=needless) if calls else remedy
 
 
 def unread(case: Case, settings: RecordedSettings) -> str:
@@ -146,10 +158,9 @@ def unread(case: Case, settings: RecordedSettings) -> str:
     lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
-    return (
-        f"the backward of {' and '.join(lost)} runs for gradients that are reset before an optimizer reads them: "
-        f"{units.duration(ns)} {case.per}"
-    )
+    in_none = lost.keys() <= {cls for cls, (alone, whole) in _in_no_optimizer(settings).items() if alone == whole}
+    why = "of parameters that no optimizer holds" if in_none else "that are reset before an optimizer reads them"
+    return f"the backward of {' and '.join(lost)} runs for gradients {why}: {units.duration(ns)} {case.per}"
 
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
@@ -195,33 +206,21 @@ def numbered_backwards(case: Case, called_ns: I64) -> tuple[I64, I64]:
     return row, np.append(nth, -1)[row]
 
 
-def network_names(profile: Profile) -> dict[str, tuple[str, ...]]:
-    """Return module -> the classes by which the probe may name the network that it is a part of: its own, and that of its wrapper unless
-    several networks are wrapped alike, as a generator and its critic are.
-    """
-    tree = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String)).drop_nulls("module")
-    networks = outermost(profile)
-    wrappers = {root for root, cls in networks.values() if cls == _DDP}
-    wrapped: dict[str, str] = {}  # module -> the class of the network in its wrapper
-    names: dict[str, tuple[str, ...]] = {}
-    for module, cls, parent in tree.iter_rows():  # parents come first
-        if parent in wrappers:
-            wrapped[module] = cls
-        elif parent in wrapped:
-            wrapped[module] = wrapped[parent]
-        root, outer = networks[module]
-        several = root in wrappers and len(wrappers) > 1
-        names[module] = tuple(name for name in (wrapped.get(module), None if several else outer) if name)
-    return names
-
-
 # ---- parameters that no optimizer holds ------------------------------------------------------------------------------
 
 PRODUCTS = ("gemm", "convolution")
 
 
 def unheld_parameters(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
-    """Return class of a network -> numbers of its parameters with gradients that no optimizer reads, and of all that it trains."""
+    """Return class of a network -> numbers of its parameters with gradients that no optimizer reads, and of all that it trains.
+
+    Those are left out whose whole backward is for nothing.
+    """
+    needless = _unread_backwards(settings)
+    return {cls: counts for cls, counts in _in_no_optimizer(settings).items() if cls not in needless}
+
+
+def _in_no_optimizer(settings: RecordedSettings | None) -> dict[str, tuple[int, int]]:
     seen = None if settings is None else settings.record.get("unheld")
     rows = seen.items() if isinstance(seen, Mapping) else ()
     doubtful = _read_otherwise(settings)

@@ -22,7 +22,8 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread import PRODUCTS, can_tell, network_names, numbered_backwards
+from nsysx.findings._unread import PRODUCTS, can_tell, numbered_backwards
+from nsysx.findings._unread_calls import network_names
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay.engine import Edit, ScaleOps

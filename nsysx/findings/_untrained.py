@@ -38,7 +38,8 @@ from nsysx.findings._freezing_pastes import (
     parts_frozen,
 )
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, network_names, unheld_parameters
+from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, unheld_parameters
+from nsysx.findings._unread_calls import network_names
 from nsysx.findings._untrained_sizes import lost_by_sizes, not_compared
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup

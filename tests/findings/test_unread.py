@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import polars as pl
 import pytest
 
-from nsysx.findings import _unread
 from nsysx.model import Finding
 from tests.findings.lined import Lined
 
@@ -19,25 +15,6 @@ MAKES, LOSS, STEP = 12, 14, 16
 SOURCE = {MAKES: "fake = generator(z)", LOSS: "critic(fake).mean().backward()", STEP: "opt.step()"}
 #: The operators of a step by number: the generator, the critic, then what their backward makes, and the gradients.
 GENERATOR, CRITIC, OF_CRITIC, TO_FAKE, OF_GENERATOR, CAST, CRITIC_GRAD, GENERATOR_GRAD = range(1, 9)
-
-
-@pytest.mark.parametrize("several", [True, False])
-def test_networks_that_are_wrapped_alike_bear_their_own_classes(several: bool) -> None:
-    """A generator and its critic: the class of their wrapper says nothing of which of them is meant."""
-    ddp = "DistributedDataParallel"
-    tree = [
-        ("G", ddp, None),
-        ("G.module", "Restorer", "G"),
-        ("G.module.stem", "Conv2d", "G.module"),
-        ("head", "Linear", None),
-    ]
-    tree += [("D", ddp, None), ("D.module", "Critic", "D")] if several else []
-    modules = pl.DataFrame(tree, schema=["module", "cls", "parent"], orient="row")
-    names = _unread.network_names(cast("Any", SimpleNamespace(attributed=SimpleNamespace(modules=modules))))
-    assert names["head"] == ("Linear",)
-    assert names["G.module.stem"] == names["G.module"] == (("Restorer",) if several else ("Restorer", ddp))
-    assert names["G"] == (() if several else (ddp,))
-    assert names.get("D.module") == (("Critic",) if several else None)
 
 
 class Trained(Lined):
