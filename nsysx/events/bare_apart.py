@@ -51,6 +51,14 @@ def told_apart(trace: Trace, steps: StepTable, calls: pl.DataFrame) -> Trace:
     return replace(trace, run={**trace.run, "probe": [*told]}, capture=replace(trace.capture, probe=told))
 
 
+def steps_until_next(between: pl.DataFrame) -> int:
+    """Return behind how many steps such a stretch comes, 0 where that differs, or only one was recorded."""
+    behind = between["index"].unique().sort().to_list()
+    distances = Counter(b - a for a, b in pairwise(behind))
+    every, often = distances.most_common(1)[0] if distances else (0, 0)
+    return every if every > 1 and often >= max(len(behind) - 2, 1) else 0
+
+
 def _with(record: Row, apart: Mapping[object, Row]) -> Row:
     noted = apart.get(record.get("pid"))
     return record if noted is None else {**record, "unrecorded_steps": noted}
@@ -84,7 +92,7 @@ def _apart(record: Mapping[str, Any], between: pl.DataFrame, calls: pl.DataFrame
 
     ``between``: the recorded stretches of its process that hold the forward of a network without gradients.
     """
-    noted, every = record.get("unrecorded_steps"), _every(between)
+    noted, every = record.get("unrecorded_steps"), steps_until_next(between)
     if not isinstance(noted, dict) or not every or bare.loader_sets_pace(record):
         return None
     # What `bare` returns is checked: those are numbers, and none is absurd.
@@ -116,11 +124,3 @@ def _without(noted: Row, names: tuple[str, str, str], ns: I64, most_ns: float) -
         fetches: list(compress(waited, keep)) if len(waited) == len(ns) else [],
     }
     return {**short, loops: noted.get(loops) or ns.tolist()} if len(ns) else {}
-
-
-def _every(between: pl.DataFrame) -> int:
-    """Return behind how many steps such a stretch comes, 0 where that differs, or only one was recorded."""
-    behind = between["index"].unique().sort().to_list()
-    distances = Counter(b - a for a, b in pairwise(behind))
-    every, often = distances.most_common(1)[0] if distances else (0, 0)
-    return every if every > 1 and often >= max(len(behind) - 2, 1) else 0

@@ -95,7 +95,7 @@ def _fix(line: LongStepLine | None, each: str, shares: str, owners: str) -> Fix:
     if line is not None and line.evaluates:
         evenly = f"Share evenly what the ranks evaluate in {each}, every n-th item or a random share: {shares}"
         return Fix.by_name("mixed-shares", text=evenly)
-    what = f"{line.function} computes on each rank" if line is not None and not line.enters else "each rank computes"
+    what = f"{line.called} computes on each rank" if line is not None and not line.enters else "each rank computes"
     return Fix.by_name(
         "dealt-by-cost", text=f"Deal out by cost, not by number, what {what} in {each}{owners}: {shares}"
     )

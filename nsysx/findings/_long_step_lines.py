@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx import ids, units
 from nsysx.analyses.lines import text_of, texts
+from nsysx.events.profile import Profile
 from nsysx.events.sampled_stacks import spoken
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import FEWEST_LONG_STEPS, LONG_STEP_TIMES, MOST_SHARE, OWN_REMEDY_SHARE
@@ -43,8 +44,15 @@ _MAKES_GROUP, _IN_GROUP = re.compile(r"\bnew_(sub)?groups?\w*\("), re.compile(r"
 _READS_WEIGHTS = (re.compile(r"\b(torch\.load|load_file)\("), re.compile(r"\bload_state_dict\("))
 #: What is made once is kept, whatever runs how often.
 _KEPT = ("made-once", "networks-kept", "wrapped-once")
+#: The function of lines that stand in none.
+_PROGRAM = "<module>"
 #: What people call an evaluation.
 _EVALUATION = re.compile(r"(?i)\b_?(run_|do_)?(eval|valid|test|infer|score)")
+
+
+def called(function: str, line: int) -> str:
+    """Return what a function is called in a sentence, by a line of it where it is the program itself."""
+    return f"line {line}" if function == _PROGRAM else function
 
 
 class LongStepLine(NamedTuple):
@@ -89,8 +97,13 @@ class LongStepLine(NamedTuple):
         return _EVALUATION.search(self.entries) is not None
 
     @property
+    def called(self) -> str:
+        """What runs there: its function, or the line of what the program runs in none, as a loop at its own level."""
+        return called(self.function, self.line)
+
+    @property
     def _what(self) -> str:
-        return f"what {PurePath(self.file).name}:{self.line} calls" if self.enters else self.function
+        return f"what {PurePath(self.file).name}:{self.line} calls" if self.enters else self.called
 
     def fix(self, otherwise: str, *, reads: bool = False) -> Fix:
         """Return what can be done about what the line does, or else less often; ``otherwise`` is the remedy where its text says nothing.
@@ -120,7 +133,7 @@ class LongStepLine(NamedTuple):
     def saving(self, cost_ns: int, steps: int) -> Saving:
         """Return what is saved of ``cost_ns`` of each step without this line's function in long steps, of which ``steps`` were seen."""
         error = max(self.share_error * cost_ns, cost_ns / max(steps, 1))  # one of them more or less
-        why = f"from step lengths: {self.function} runs in {units.share(self.share, 1)} of the time of long steps"
+        why = f"from step lengths: {self.called} runs in {units.share(self.share, 1)} of the time of long steps"
         return Saving(round(self.share * cost_ns), why, error_ns=round(error), most_ns=cost_ns, source="steps")
 
     @property
@@ -206,7 +219,33 @@ def _samples(case: Case, process: int) -> Iterator[tuple[str, int, str, int]]:
     for record in ids.records_of(case.profile.trace.capture.probe, process):
         noted = record.get("long_steps")
         if isinstance(noted, Mapping):
+            noted = _without_end(case.profile, noted)
             yield from (tuple(row[:4]) for row in (*_rows(noted, "places"), *_rows(noted, "entries")))
+
+
+def _without_end(profile: Profile, noted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a probe noted without the samples behind the loop: the last step ends with the program, which may take its time.
+
+    A function that all steps run below one line of has left the loop where it is at another line.
+    """
+    around = profile.once(lines_around_steps)
+    rows = [*_rows(noted, "places")]
+    left = [row for row in rows if around.get((row[0], row[2]), row[1]) == row[1]]
+    behind = sum(row[3] for row in rows) - sum(row[3] for row in left)
+    samples = whole_number(noted.get("samples")) or 0
+    return {**noted, "places": left, "samples": max(samples - behind, 0)} if behind else noted
+
+
+def lines_around_steps(profile: Profile) -> dict[tuple[str, str], int]:
+    """Return (file, function) -> the one line of it below which all steps run that an X-ray looked at, as ``main()`` of a program."""
+    code, steps = profile.code(), profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)
+    if code is None or not steps.height:
+        return {}
+    stacks = np.unique(code.at(int(steps["thread"][0]), steps["start_ns"].sort().to_numpy()))
+    functions = list(code.places["file", "function"].cast(pl.String).iter_rows())
+    lines, often = code.places["line"].to_list(), Counter(functions)
+    open_there = {row for stack in stacks.tolist() for row in code.chain(stack)[:-1]}
+    return {functions[row]: lines[row] for row in open_there if often[functions[row]] == 1}
 
 
 #: What the probe notes of long steps -> the columns of a row.
@@ -222,7 +261,10 @@ def _rows(noted: Mapping[str, Any], name: str) -> list[list[Any]]:
 def _lines(case: Case, process: int) -> Iterator[LongStepLine]:
     for record in ids.records_of(case.profile.trace.capture.probe, process):
         noted = record.get("long_steps")
-        if not isinstance(noted, Mapping) or not (samples := whole_number(noted.get("samples"))):
+        if not isinstance(noted, Mapping):
+            continue
+        noted = _without_end(case.profile, noted)
+        if not (samples := whole_number(noted.get("samples"))):
             continue
         rows, steps = _rows(noted, "places"), whole_number(noted.get("steps")) or 0
         entering = (text_of(texts(case.profile), row[0], row[1]) or "" for row in _rows(noted, "entries"))

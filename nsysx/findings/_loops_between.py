@@ -18,11 +18,13 @@ from nsysx.events.between_parts import COPIES_OUT, COPIES_OUT_PAGEABLE, BetweenS
 from nsysx.findings import _job_bounds as bounds
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._finding_bounds import BUSY_BETWEEN_SHARE, MOST_SHARE, ROUND_BYTES
+from nsysx.findings._lines_between import LinesBetween, lines_between
 from nsysx.findings._long_step_lines import LongStepLine
 from nsysx.findings._made_between import is_unread
 from nsysx.findings._scanned_loops import scan_of_lines
 from nsysx.frames import intervals
 from nsysx.frames.intervals import interval_of
+from nsysx.model import Row
 from nsysx.reading import schema
 
 #: What is called a network that runs between steps, and evaluates nothing, where the program is at no line of its own.
@@ -45,20 +47,39 @@ class LaunchLoop(NamedTuple):
     """A loop between steps that makes ``launches`` of the same few kernels before every ``every`` steps, in a function of the program.
 
     What is left without it: ``share`` of the time between steps, in which the host makes none of them, or ``stays_ns`` of the GPU's other
-    work.
+    work. ``within``: where no line of it was seen, between which lines it runs.
     """
 
     launches: int
     every: int
     share: float
     stays_ns: int
-    line: LongStepLine
+    line: LongStepLine | None
+    within: LinesBetween | None
     fix: Fix
+
+    @property
+    def what(self) -> str:
+        """What it is called."""
+        if self.line is not None:
+            return self.line.called
+        return "a loop" if self.within is None else f"a loop{self.within.in_function}, behind line {self.within.line},"
+
+    @property
+    def where(self) -> Row:
+        """Its place, as far as it is known."""
+        if self.line is not None:
+            return self.line.where
+        return {} if self.within is None else self.within.where
 
     def sentence(self) -> str:
         """Return what was seen."""
-        count = units.count(self.launches)
-        return f"Each time {count} launches of a few short kernels follow each other while the program is at {self.line.in_words}."
+        sentence = f"Each time {units.count(self.launches)} launches of a few short kernels follow each other"
+        if self.line is not None:
+            return f"{sentence} while the program is at {self.line.in_words}."
+        return (
+            f"{sentence}." if self.within is None else f"{sentence}, which the program makes in {self.within.in_words}."
+        )
 
     def saved_ns(self, between_ns: int) -> SavedLoop:
         """Return what goes of it per step. What takes its place makes few launches, or as many that a graph makes."""
@@ -66,16 +87,21 @@ class LaunchLoop(NamedTuple):
         scans = self.fix.ways[0].name == "scan-at-once"
         left = bounds.LAUNCHES_OF_SCAN / self.launches if scans else bounds.LAUNCH_LEFT_IN_GRAPH
         likely = max(0.0, most - min(1.0, left) * between_ns)
-        least = min(likely, self.line.share * between_ns * (1.0 if scans else bounds.GOES_BY_FUSION))
+        seen = 1 - self.share if self.line is None else self.line.share
+        least = min(likely, seen * between_ns * (1.0 if scans else bounds.GOES_BY_FUSION))
         return SavedLoop(round(least), round(likely), round(most))
 
 
-def evaluates_between(case: Case, recorded: BetweenSteps | None, line: LongStepLine | None) -> bool:
-    """Return whether networks that run between steps evaluate, as far as that is known."""
+def evaluates_between(
+    case: Case, recorded: BetweenSteps | None, line: LongStepLine | None, loop: LaunchLoop | None
+) -> bool:
+    """Return whether networks that run between steps evaluate, as far as that is known; ``loop``: what takes most of the time there."""
     if recorded is None or not recorded.forwards or recorded.forwards >= bounds.BATCHES_EVALUATED * recorded.evaluating:
         return True
     if line is not None and (line.evaluates or line.entered_by_evaluation):
         return True
+    if line is None and loop is not None:
+        return False
     if not is_unread(case.profile):
         return line is None or line.enters or line.usual or _share_of_networks(case, recorded) >= MOST_SHARE
     return False
@@ -101,8 +127,8 @@ def _share_of_networks(case: Case, recorded: BetweenSteps) -> float:
 
 
 def launch_loop(case: Case, recorded: BetweenSteps | None, line: LongStepLine | None) -> LaunchLoop | None:
-    """Return the loop of launches that takes most of the time between steps, None where there is none, or its line is not known."""
-    if recorded is None or line is None or line.enters or line.usual:
+    """Return the loop of launches that takes most of the time between steps, None where there is none."""
+    if recorded is None or (line is not None and (line.enters or line.usual)):
         return None
     ops = case.profile.attributed.gpu_ops.filter(
         (pl.col("process") == case.process) & pl.col("call_start_ns").is_not_null()
@@ -129,11 +155,17 @@ def launch_loop(case: Case, recorded: BetweenSteps | None, line: LongStepLine | 
     steps = case.profile.steps.cpu.filter(pl.col("process") == case.process)
     before = np.searchsorted(np.sort(steps["start_ns"].to_numpy()), recorded.start_ns[stretches])
     every = max(1, int(np.median(np.diff(before)))) if len(before) > 1 else 1
-    return LaunchLoop(launches, every, 1 - host / ns, round(stays / len(stretches)), line, _fix(case, line))
+    begins = in_loop.group_by("stretch").agg(pl.col("call_start_ns").min())["call_start_ns"].sort().to_numpy()
+    within = lines_between(case, begins) if line is None else None
+    return LaunchLoop(
+        launches, every, 1 - host / ns, round(stays / len(stretches)), line, within, _fix(case, line, within)
+    )
 
 
-def _fix(case: Case, line: LongStepLine) -> Fix:
-    of_file = texts(case.profile).get(line.file)
-    scan = scan_of_lines(of_file, line.line, line.lines) if isinstance(of_file, Mapping) else None
-    text = _GRAPHED.format(function=line.function)
-    return scan if scan is not None else Fix.by_name(way("batched-operation", text, ""))
+def _fix(case: Case, line: LongStepLine | None, within: LinesBetween | None) -> Fix:
+    of_file = None if line is None else texts(case.profile).get(line.file)
+    scan = scan_of_lines(of_file, line.line, line.lines) if line is not None and isinstance(of_file, Mapping) else None
+    if scan is not None:
+        return scan
+    text = _GRAPHED.format(function=line.called if line is not None else within.loop if within is not None else "it")
+    return Fix.by_name(way("batched-operation", text, ""))

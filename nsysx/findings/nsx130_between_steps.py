@@ -29,6 +29,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.events.bare_apart import steps_until_next
 from nsysx.events.between_parts import (
     COPIES_IN,
     COPIES_IN_PAGEABLE,
@@ -92,7 +93,8 @@ def check(case: Case) -> list[Finding]:
     forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
     evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
     line = line_of_long_steps(case)
-    passes = evaluates and not evaluates_between(case, recorded, line)
+    launching = launch_loop(case, recorded, line)
+    passes = evaluates and not evaluates_between(case, recorded, line, launching)
     evaluates = evaluates and not passes
     restarted = None if evaluates or passes else _new_workers.started_anew(case, fewest=2)
     line = line if restarted is None else None
@@ -107,8 +109,9 @@ def check(case: Case) -> list[Finding]:
     shared = same is not None and same.made and not named
     evaluates = evaluates and not shared
     plain = not (evaluates or rounds or made or rollout or shared or restarted)
-    loop = launch_loop(case, recorded, line) if plain else None
-    code = line.function if line is not None and not line.enters else PASS if passes else "other code"
+    loop = launching if plain else None
+    code = line.called if line is not None and not line.enters else PASS if passes else "other code"
+    code = loop.what if loop is not None else code
     what = "evaluation" if evaluates else code if restarted is None else "a new start of the loader"
     what = f"a loop of {rounds} calls of a network" if rounds else "a rollout" if made or rollout else what
     what = "what every rank computes alike" if shared else what
@@ -116,6 +119,8 @@ def check(case: Case) -> list[Finding]:
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
     )
+    iteration, steps_each = _iteration(case, real.loop_ns)
+    detail += iteration
     if recorded is not None:
         detail += f" {_in_words(recorded)}"
     if restarted is not None:
@@ -137,7 +142,7 @@ def check(case: Case) -> list[Finding]:
     )
     # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
     evidence: list[Row] = [
-        {"step_ns": real.step_ns, "between_ns": between, **(_loop_worth.of_loop(real, between) or {})}
+        {"step_ns": real.step_ns, "between_ns": between, **(_loop_worth.of_loop(real, between) or {}), **steps_each}
     ]
     if restarted is not None:
         evidence.append({"set_in_program": "persistent_workers=False"})
@@ -168,6 +173,7 @@ def check(case: Case) -> list[Finding]:
         )
         evidence[0] = {**evidence[0], **(_loop_worth.of_loop(real, least) or {})}
     elif loop is not None:
+        where |= loop.where
         goes = loop.saved_ns(between)
         takes = f"takes {units.duration(goes.most_ns)} per step, {units.share(goes.most_ns, real.loop_ns)} of the loop"
         title = f"Between steps {what} {takes}: {units.count(loop.launches)} launches each time"
@@ -193,6 +199,16 @@ def check(case: Case) -> list[Finding]:
         case
     )
     return _beside_wrapper(case, told, calls, real)
+
+
+def _iteration(case: Case, loop_ns: int) -> tuple[str, Row]:
+    """Return how long an iteration of the program's is where something runs behind every so many steps, in words and as evidence."""
+    every = steps_until_next(case.profile.steps.between.filter(pl.col("process") == case.process))
+    if not every:
+        return "", {}
+    return f" An iteration of {every} steps and what runs between them takes {units.duration(every * loop_ns)}.", {
+        "steps_each": every
+    }
 
 
 def _through_wrapper(calls: WrapperCalls | None) -> str:

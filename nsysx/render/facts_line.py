@@ -75,7 +75,9 @@ def _covered(summary: Summary) -> list[str]:
     more = None if real is None or (real.loop_ns or 0) < (1 + MEAN_LONGER) * real.step_ns else real.loop_ns
     if real is None and told is not None:  # it was measured, and only no replay comes near the recorded steps
         more = next((row["loop_ns"] for row in told.evidence if row.get("loop_ns")), None)
-    whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
+    each = None if told is None else next((row["steps_each"] for row in told.evidence if row.get("steps_each")), None)
+    iteration = "" if more is None or each is None else f", {units.duration(each * more)} for {each},"
+    whole = "" if more is None else f"{units.duration(more)} a step{iteration} with what runs between steps"
     if not named:
         return [whole] if whole else []
     share = units.share(covered["steady_ns"], loop)

@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from nsysx import units
 from nsysx.answer import as_if_chosen
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.findings._scanned_loops import scan_of_lines
@@ -38,9 +40,18 @@ CALLS = {"40": "    values = returns_of(rollout)"}
 
 
 def program(
-    *, launches: int, networks: int, read: bool = False, kernel_ns: int = 2 * US, reads_each: int = 0
+    *,
+    launches: int,
+    networks: int,
+    read: bool = False,
+    kernel_ns: int = 2 * US,
+    reads_each: int = 0,
+    looked_at: bool = False,
 ) -> Report:
-    """Return a program of 20 steps of 2 ms, behind every fourth of which networks are called, and a loop launches two kernels in turn."""
+    """Return a program of 20 steps of 2 ms, behind every fourth of which networks are called, and a loop launches two kernels in turn.
+
+    ``looked_at``: an X-ray notes the lines of two steps, the first one's until a network is called.
+    """
     report = Report()
     report.gpu(0, pids=[(100, 0)])
     thread = (process := report.process(100)).thread(100, "python3")
@@ -49,6 +60,13 @@ def program(
     for step in range(20):
         thread.add_range(f"step {step}", t, t + 2 * MS, domain="nsysx")
         thread.launch(t + 10 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=2 * MS - 40 * US)
+        if looked_at and step in (7, 8):
+            until = t + 2 * MS + (30 * US if step == 7 else 0)
+            thread.line(f"{FILE}:90 <module>", t - 5 * US, until)
+            thread.line(f"{FILE}:42 train", t - 4 * US, t + 1 * MS)
+            thread.line(f"{FILE}:43 train", t + 1 * MS, t + 2 * MS - US)
+            if step == 7:
+                thread.line(f"{FILE}:38 train", t + 2 * MS, until - US)
         t += 2 * MS
         if step % 4 != 3:
             continue
@@ -81,10 +99,16 @@ def finding_of(
     *,
     function: str = "returns_of",
     between_ns: int = 3 * MS,
+    behind: int = 0,
 ) -> Finding:
-    """Return what is said where the program was seen at some lines of a function in long steps, with so much between steps, per step."""
+    """Return what is said where the program was seen at some lines of a function in long steps, with so much between steps, per step.
+
+    ``behind``: how often it was seen at a line behind its loop.
+    """
     seen = [[FILE, int(number), function, 30, False] for number in lines if lines[number].startswith("        ")]
-    noted = {"steps": 5, "samples": 30 * len(seen), "places": seen, "entries": [[FILE, 40, "train", 30]]}
+    entries = [[FILE, 40, "train", 30]] if seen else []
+    seen += [[FILE, 93, "<module>", behind, False]] if behind else []
+    noted = {"steps": 5, "samples": sum(row[3] for row in seen), "places": seen, "entries": entries}
     record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "long_steps": noted}
     text = {"probe": [{**record, "source": {FILE: {**lines, **CALLS}}, "settings": {"evaluations": []}}]}
     (folder / "r.run.json").write_text(json.dumps(text))
@@ -215,3 +239,47 @@ def test_a_loop_with_a_line_that_nobody_saw_has_no_paste() -> None:
 )
 def test_lines_that_do_not_tell_the_loop_have_no_scan(lines: dict[str, str]) -> None:
     assert scan_of_lines(lines, 21, tuple(map(int, lines))) is None
+
+
+@pytest.mark.parametrize("behind", [0, 35])
+def test_a_loop_of_which_no_line_was_seen_is_told_between_those_that_were(
+    behind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The long step that was looked at is the end of the program: at another line of what all steps run below."""
+    told = finding_of(tmp_path, monkeypatch, program(launches=1_000, networks=1, looked_at=True), {}, behind=behind)
+    assert "a loop in train, behind line 38, takes" in told.title and "<module>" not in told.title
+    assert (told.where["file"], told.where["line"]) == (FILE, 38)
+    assert "what runs between lines 38 and 42 in train" in told.fix
+    assert "An iteration of 4 steps and what runs between them takes" in told.detail
+    row = told.evidence[0]
+    assert row["steps_each"] == 4
+    summary = replace(factory.summary(), findings=(told,))
+    covered = {"steady_ns": 40, "rest": [{"what": "evaluation between steps", "ns": 60}]}
+    summary = replace(summary, steps=replace(summary.steps, coverage=covered))
+    monkeypatch.setattr(type(summary), "step", property(lambda _: SimpleNamespace(estimate=None)))
+    assert f"a step, {units.duration(4 * row['loop_ns'])} for 4, with what" in " ".join(facts_line._covered(summary))
+
+
+def test_a_loop_of_a_program_of_which_no_line_was_seen_has_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = finding_of(tmp_path, monkeypatch, program(launches=1_000, networks=1), {})
+    assert "a loop takes" in told.title and told.where.get("line") is None
+
+
+def test_a_line_of_the_program_itself_beside_its_steps_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no X-ray tells that all steps run below another line of it, the loop may be the program's own."""
+    told = finding_of(tmp_path, monkeypatch, program(launches=1_000, networks=1), {}, behind=35)
+    assert told.where["line"] == 93 and "line 93 takes" in told.title and "launches in line 93" in told.fix
+
+
+@pytest.mark.parametrize(
+    "made", [{"launches": 60, "networks": 12}, {"launches": 60, "networks": 1, "kernel_ns": 200 * US}]
+)
+def test_evaluations_of_which_no_line_was_seen_are_no_loop(
+    made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = finding_of(tmp_path, monkeypatch, program(**made, looked_at=True), {}, behind=35)
+    assert "a loop" not in told.title and "launches each time" not in told.title and "<module>" not in told.title
