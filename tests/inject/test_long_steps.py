@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, long_steps
+from nsysx_probe import capture_range, clock, long_steps
 from nsysx_probe.long_steps import LongSteps
 from nsysx_probe.sources import Sources
 
@@ -26,7 +26,7 @@ class Looked:
         for name in ("LONG_STEP_LOOK_NS", "LONG_STEP_SAMPLE_NS"):
             monkeypatch.setattr(long_steps, name, MS // 2)
         monkeypatch.setattr(long_steps, "SHORTEST_LONG_STEP_NS", 50 * MS)
-        self.clock: Any = SimpleNamespace(begun=(0, time.perf_counter_ns()))
+        self.clock: Any = SimpleNamespace(begun=(0, time.perf_counter_ns()), last_steps=lambda _most: [])
         self.sources = Sources(SimpleNamespace(__file__="/nowhere/torch/__init__.py"), {})
         self.looks = LongSteps(self.clock, self.sources)
         self.looks.start()
@@ -167,3 +167,33 @@ def test_the_loop_that_a_long_step_is_at_is_kept_with_its_head(usual: bool, line
     looks._steps = 1
     assert looks.record() is not None
     assert list(sources.texts()[str(file)]) == lines
+
+
+@pytest.mark.parametrize("every", [4, 0])
+def test_a_step_that_is_due_to_be_long_is_looked_at_sooner(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advantages behind the updates of each iteration: 25 ms of steps of 2 ms, in which nothing else is long for 10 s."""
+    monkeypatch.setattr(long_steps, "SHORTEST_RETURNING_NS", 5 * MS)
+    looked = Looked(monkeypatch)
+    monkeypatch.setattr(long_steps, "SHORTEST_LONG_STEP_NS", 10_000 * MS)
+    told = clock.StepClock(SimpleNamespace())
+    looked.clock.last_steps = told.last_steps
+    number, end = 0, time.monotonic() + (30 if every else 1)
+    while not looked.noted("evaluation") and time.monotonic() < end:
+        number += 1
+        told.begin(number)
+        looked.clock.begun = told.begun
+        time.sleep(0.002)
+        if every and number % every == 0:
+            for _ in range(20):
+                evaluation()
+    looked.looks.stop()
+    assert bool(looked.noted("evaluation")) is bool(every)
+
+
+def test_the_lengths_of_the_last_steps_leave_out_those_that_were_not_followed() -> None:
+    told = clock.StepClock(SimpleNamespace())
+    for number in (0, 1, 2, 4, 5):
+        told.begin(number)
+    assert [step.number for step in told.last_steps(64)] == [0, 1, 4]
+    assert [step.number for step in told.last_steps(2)] == [4]
+    assert clock.StepClock(SimpleNamespace()).last_steps(64) == []

@@ -147,6 +147,15 @@ class StepClock:
             for number, ns, marked, recorded, fetch in self._periods
         ]
 
+    def last_steps(self, most: int) -> list[TimedStep]:
+        """Return the last steps with the time from each one's beginning to the next one's; asked by another thread, it may miss some."""
+        with contextlib.suppress(IndexError):
+            count = len(self._begun)
+            begun = [self._begun[i] for i in range(max(0, count - most - 1), count)]
+            steps = zip(begun, begun[1:])  # noqa: B905, RUF007 - Python 3.9
+            return [TimedStep(i, after - ns, False, False, 0) for (i, ns), (j, after) in steps if j == i + 1]
+        return []
+
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
         return max((p.ns for p in self.periods), default=0)

@@ -17,13 +17,16 @@ from .clock import StepClock
 from .probe_bounds import (
     FEWEST_LOOKS,
     LAST_LOOKS,
+    LAST_STEPS,
     LONG_STEP_LOOK_NS,
     LONG_STEP_SAMPLE_NS,
     LONG_STEP_TIMES,
     MOST_LONG_STEP_PLACES,
     MOST_LONG_STEP_SAMPLES,
     SHORTEST_LONG_STEP_NS,
+    SHORTEST_RETURNING_NS,
 )
+from .returning_steps import next_long
 from .sources import Sources
 
 #: What opens and closes windows.
@@ -97,8 +100,20 @@ class LongSteps:
                 continue
             usual = int(statistics.median(lengths))
             pause_ns = max(LONG_STEP_LOOK_NS, usual)
-            if time.perf_counter_ns() - begun[1] > max(LONG_STEP_TIMES * usual, SHORTEST_LONG_STEP_NS):
+            long_ns, due_ns = max(LONG_STEP_TIMES * usual, SHORTEST_LONG_STEP_NS), self._due_ns(begun[0])
+            left_ns = min(long_ns, due_ns or long_ns) - (time.perf_counter_ns() - begun[1])
+            if due_ns and left_ns > 0:  # what runs between steps may take no longer than a few of them
+                stopped.wait(left_ns / 1e9)
+            if (due_ns or left_ns < 0) and self._clock.begun == begun:
                 self._follow(thread, begun, stopped)
+
+    def _due_ns(self, index: int) -> int:
+        """Return from which time on step ``index`` is long, if long ones come back regularly and it is one that is due; else 0."""
+        steps = self._clock.last_steps(LAST_STEPS)
+        if not steps or next_long(steps, index - 1, {}) != index:
+            return 0
+        usual = int(statistics.median(step.ns for step in steps))
+        return max(LONG_STEP_TIMES * usual, SHORTEST_RETURNING_NS)
 
     def _follow(self, thread: int, begun: tuple[int, int], stopped: threading.Event) -> None:
         """Note lines until another step begins."""

@@ -69,8 +69,7 @@ AUTO_MOST_BEFORE = 48
 XRAY_STEPS, PLAIN_STEPS = 3, 24
 
 # ---- changes/compiling ----------------------------------------------------------------------------------------------
-#: How long a program compiled with max-autotune may take until its first step (s). Chosen: a try that ends too early measures
-#: nothing.
+#: How long a program compiled with max-autotune may take until its first step (s). A try that ends too early measures nothing.
 MAX_AUTOTUNE_START_S = 900.0
 
 # ---- changes/distributed --------------------------------------------------------------------------------------------
@@ -103,12 +102,13 @@ BARE_SHORTEST_NS, BARE_LONGEST_NS = 1_000_000_000, 3_000_000_000
 BARE_FEWEST, BARE_ENOUGH = 3, 32
 #: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
 BARE_ERROR_SHARE, BARE_ERROR_BLOCKS = 0.01, 8
-#: A bare step is long from so many times the usual length on, and from this time on; then its line is noted this often, ...
-LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, LONG_STEP_SAMPLE_NS = 3, 60_000_000, 10_000_000
-#: ... so many times in all, of which so many lines are told. Whether a step is long is looked at no more often than this.
-MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES, LONG_STEP_LOOK_NS = 1_000, 20, 200_000_000
-#: So many looks tell the usual length, and the last ones of them count.
-FEWEST_LOOKS, LAST_LOOKS = 5, 50
+#: A bare step is long from so many times the usual length on, and from this time on, where long ones come back from the second ...
+LONG_STEP_TIMES, SHORTEST_LONG_STEP_NS, SHORTEST_RETURNING_NS = 3, 60_000_000, 15_000_000
+#: ... on. It is looked for no more often than this, and its line noted this often, so many times; so many of the lines are told.
+LONG_STEP_LOOK_NS, LONG_STEP_SAMPLE_NS = 200_000_000, 10_000_000
+MOST_LONG_STEP_SAMPLES, MOST_LONG_STEP_PLACES = 1_000, 20
+#: So many looks tell the usual length, and the last ones of them count; so many steps tell whether long ones come back.
+FEWEST_LOOKS, LAST_LOOKS, LAST_STEPS = 5, 50, 64
 #: Steps so many times as long as usual come back regularly if so many, and this share of all, are as far from the last one.
 RETURNING_TIMES, FEWEST_RETURNS, REGULAR_SHARE = 2, 3, 0.7
 #: A step that spends this share of its time in a loader's next has waited for its batch.
