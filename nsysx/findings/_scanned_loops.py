@@ -15,6 +15,7 @@ from nsysx.analyses.lines import texts
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, Fix
+from nsysx.findings._first_rounds import chosen_in_first, with_else
 from nsysx.findings._line_remedies import BATCHED, IN_ONE, PREALLOCATED
 from nsysx.findings._loop_texts import LoopText, loop_around
 from nsysx.findings._pieces_in_text import function_of_call, names_in
@@ -32,7 +33,7 @@ def or_scan(case: Case, row: lines.CodeLineRow, fix: Fix | None, *, looping: boo
     """
     source = texts(case.profile)
     of_file = source.get(str(row["file"] or "")) if looping else None
-    loop = loop_around(of_file, row["line"] or 0) if isinstance(of_file, Mapping) else None
+    loop = loop_around(with_else(of_file), row["line"] or 0) if isinstance(of_file, Mapping) else None
     if loop is None:
         return _by_function(case, row, fix)
     read = fix_at(source, row["file"], row["line"])
@@ -58,6 +59,7 @@ def scan_of_lines(source: Mapping[str, object], line: int, sampled: Sequence[int
     """Return the advice to scan for a line of such a loop that no X-ray saw, None for any other. ``sampled``: the lines at which the
     program was seen in that function; ``source``: the texts of lines of its file.
     """
+    source = with_else(source)
     noted = loop_around(_of_one_function(source, sampled), line)
     loop = noted or _rounds_of(source, sampled)
     paste = None if loop is None else scanned(loop.header, loop.body)
@@ -146,7 +148,13 @@ class _RecurrentRounds:
     """The rounds of one loop. ``carried``: names that a round reads before it gives them a value, and that another one gave them."""
 
     def __init__(self, loop: ast.For, statements: Sequence[ast.stmt]) -> None:
-        self.loop, self.statements = loop, statements
+        self.loop = loop
+        chosen = {id(each): chosen_in_first(loop, each) for each in statements}
+        self.chosen = {id(each.statement): each for some in chosen.values() for each in some}
+        self.statements = list[ast.stmt]()
+        for each in statements:
+            self.statements += [value.statement for value in chosen[id(each)]] or [each]
+        statements = self.statements
         self.numbers = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
         given = {name for each in statements for name in _names_given(each)}
         self.carried, given_before = set[str](), set[str]()
@@ -253,6 +261,10 @@ class _RecurrentRounds:
 
     def _runs_for_all(self, statement: ast.stmt) -> bool:
         """Return whether a statement does for all rounds what it does for one where the round's number stands for all of them."""
+        chosen = self.chosen.get(id(statement))
+        if chosen is not None:
+            read = names_in(chosen.first) | names_in(chosen.others)
+            return not read & self.carried and self._runs_for_all(ast.Expr(chosen.others))
         if not isinstance(statement, (ast.Assign, ast.Expr)) or (
             isinstance(statement, ast.Assign) and not _targets(statement)
         ):
