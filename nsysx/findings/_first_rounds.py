@@ -39,13 +39,13 @@ def with_else(source: Mapping[str, object]) -> Mapping[str, object]:
             below.append(each)
         gaps = [i for i in range(1, len(below)) if below[i][0] == below[i - 1][0] + 2]
         if len(gaps) == 1 and below[0][0] == number + 1:
-            names = [_given(list(part)) for part in (below[: gaps[0]], below[gaps[0] :])]
+            names = [_names_given(list(part)) for part in (below[: gaps[0]], below[gaps[0] :])]
             if names[0] and names[0] == names[1]:
                 told[str(below[gaps[0]][0] - 1)] = " " * depth_of(text) + "else:"
     return told
 
 
-def _given(rows: list[tuple[int, str]]) -> list[str]:
+def _names_given(rows: list[tuple[int, str]]) -> list[str]:
     """Return the names that lines give a value, sorted; none where one of them does anything else."""
     statements = [whole_statement(text) for _, text in rows]
     names = [name for each in statements if (name := _name_given(each))]
