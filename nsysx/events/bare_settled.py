@@ -11,6 +11,7 @@ from nsysx.events.event_bounds import (
     FEWEST_SETTLED_STEPS,
     FEWEST_UNSETTLED_STEPS,
     LEAST_SETTLED_SCORE,
+    SETTLED_DECILES_SHARE,
     UNSETTLED_SHARE,
     UNSETTLED_SPREADS,
 )
@@ -22,6 +23,7 @@ def unsettled(steps_ns: Sequence[int]) -> int:
     The border is where the ranks of the lengths before and behind it differ most (Mann and Whitney's U as a standard score: Pettitt,
     "A non-parametric approach to the change-point problem", 1979). Steps that come and go in length, by a period or because the host
     drifts, have no such border: most of those before it are longer than most of those behind it, by more than these spread.
+    Those behind it must be steady in themselves: where they wander, too, that they are shorter on the whole is the host's drift.
     """
     count, ns = len(steps_ns), np.asarray(steps_ns, np.float64)
     fewest = max(FEWEST_SETTLED_STEPS, int(np.ceil(FEWEST_SETTLED_SHARE * count)))
@@ -35,10 +37,12 @@ def unsettled(steps_ns: Sequence[int]) -> int:
     border = int(first[scores.argmax()])
     before, behind = ns[:border], ns[border:]
     low, usual, high = np.quantile(behind, (0.25, 0.5, 0.75))
+    apart = float(np.subtract(*np.quantile(behind, (0.9, 0.1))))
     longer = float(np.median(before) - usual)
     clear = (
         scores.max() >= LEAST_SETTLED_SCORE
         and np.quantile(before, 0.25) > high
-        and longer > max(UNSETTLED_SHARE * usual, UNSETTLED_SPREADS * (high - low))
+        and longer > max(UNSETTLED_SHARE * usual, UNSETTLED_SPREADS * (high - low), apart)
+        and apart < SETTLED_DECILES_SHARE * usual
     )
     return border if clear else 0

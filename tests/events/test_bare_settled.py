@@ -69,6 +69,35 @@ def test_the_loop_is_cut_where_its_steps_are() -> None:
     assert loop == [round(t * MS) for t in settled]
 
 
+#: All that a program of 217 ms noted between two windows, on a host whose speed wanders (measured, ms).
+WANDERING = [
+    230.0,
+    231.0,
+    242.0,
+    211.0,
+    250.0,
+    255.0,
+    226.0,
+    232.0,
+    228.0,
+    188.0,
+    191.0,
+    194.0,
+    226.0,
+    221.0,
+    181.0,
+    173.0,
+    192.0,
+    192.0,
+]
+
+
+def test_steps_that_get_shorter_as_the_host_drifts_all_count() -> None:
+    assert bare.lengths(noted(WANDERING)) == [round(t * MS) for t in WANDERING]
+    steady = [*WANDERING[:9], *(191.0 + 0.5 * (i % 3) for i in range(9))]
+    assert bare.slower_at_first(noted(steady)) == [round(t * MS) for t in steady[:9]]
+
+
 def periodic(count: int) -> list[float]:
     return [219.0 if i % 5 == 0 else 12.4 + 0.01 * (i % 3) for i in range(count)]
 
