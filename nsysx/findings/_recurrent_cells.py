@@ -9,6 +9,8 @@ import polars as pl
 
 from nsysx.advice import Alternative
 from nsysx.analyses import modules
+from nsysx.events.needs_of_calls import state_is_touched
+from nsysx.events.operator_flow import flow_of
 from nsysx.findings._case import Case, way
 from nsysx.findings._finding_bounds import SEQUENCE_CELL_CALLS
 from nsysx.findings._fix import Fix
@@ -40,14 +42,21 @@ class RecurrentCell(NamedTuple):
 
 
 def recurrent_cell(case: Case) -> RecurrentCell | None:
-    """Return the recurrent cell that the program calls for each element of a sequence, None where it calls none."""
+    """Return the recurrent cell that the program calls for each element of a sequence, None where it calls none.
+
+    None, too, where an X-ray shows that a layer would not make the same: the state is changed between two calls, or the input needs it.
+    """
     cells = (
         RecurrentCell(str(r["path"]), str(r["cls"]), (r["calls"] or 0) / case.steps)
         for r in case.typed_rows(modules.ROWS)
         if r["cls"] in _LAYERS
     )
     most = max(cells, key=lambda cell: cell.calls, default=None)
-    return most if most is not None and most.calls >= SEQUENCE_CELL_CALLS else None
+    if most is None or most.calls < SEQUENCE_CELL_CALLS:
+        return None
+    flow = flow_of(case.profile)
+    calls = [] if flow is None else [call for call in flow.calls if (call.path, call.cls) == (most.path, most.cls)]
+    return None if flow is not None and state_is_touched(flow, calls) else most
 
 
 def sequence_of(case: Case, launches: Collection[int]) -> Fix | None:
