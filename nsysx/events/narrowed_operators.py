@@ -201,7 +201,7 @@ class _Reads:
             return None
         for each, of_it in zip(made, arguments, strict=True):
             self._read(each, of_it)
-        return arguments[0] if SOFTMAX.match(name) else kept
+        return arguments[0] if SOFTMAX.match(name) or _ROW_BY_ROW.match(name) else kept
 
     def _pick(self, row: int) -> None:
         flow = self._flow
@@ -274,9 +274,9 @@ class _Reads:
         if _JOINS.match(name):  # of each part as much, in the other dimensions
             apart = joined_in([size for size in sizes if size], result) not in (None, *kept.dimensions)
             return [kept if size else None for size in sizes] if apart else None
-        by_row = _ROW_BY_ROW.match(name) and last not in kept.dimensions
-        if by_row and (name.endswith("norm") or (len(sizes) > 1 and len(sizes[1]) == 2)):
-            return [kept, *others]
+        if _ROW_BY_ROW.match(name) and (name.endswith("norm") or (len(sizes) > 1 and len(sizes[1]) == 2)):
+            rows = kept if last not in kept.dimensions else kept.of_rows(last, over_last=True)
+            return [rows, *others] if rows is not None else None
         if _BY_SAMPLE.match(name) and kept.dimensions == frozenset({0}):
             return [kept, *others]
         if SOFTMAX.match(name):

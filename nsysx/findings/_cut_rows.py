@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
@@ -14,6 +15,9 @@ from nsysx.findings._case import Case
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.model import Row
+
+#: Calls that change the type of what a layer makes, behind it.
+_RETYPES = ("float", "half", "bfloat16", "double", "to", "contiguous")
 
 
 def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[int], computing: Sequence[int]) -> str:
@@ -25,7 +29,7 @@ def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[i
     result = result_sizes(flow, sizes)
     where = [_place(code, flow, row) for row in picks]
     piece, made = _piece_of(case, code, flow, picks), _place(code, flow, computing[0])
-    line = _with_piece(statement_at(case, made), piece) if piece and made else ""
+    line = with_piece(statement_at(case, made), piece) if piece and made else ""
     if not line:
         return ""
     lines = [f"{line}  # {in_short(made)}; so many as {in_short(where[0])} keeps"]
@@ -123,22 +127,18 @@ def _is_all(index: ast.expr) -> bool:
     return isinstance(index, ast.Slice) and index.lower is index.upper is index.step is None
 
 
-def _with_piece(statement: ast.stmt | None, piece: str) -> str:
-    """Return a statement whose value is a call of one argument with a piece of that argument, "" for another one."""
-    if isinstance(statement, ast.Return):
-        value, start = statement.value, "return "
-    elif isinstance(statement, ast.Assign):
-        value, start = statement.value, f"{ast.unparse(statement.targets[0])} = "
-    else:
+def with_piece(statement: ast.stmt | None, piece: str) -> str:
+    """Return a statement whose value is a call of one argument, as another type or not, with a piece of that; "" for another one."""
+    if not isinstance(statement, ast.Return) and (not isinstance(statement, ast.Assign) or len(statement.targets) > 1):
         return ""
-    if (
-        not isinstance(value, ast.Call)
-        or len(value.args) != 1
-        or value.keywords
-        or isinstance(value.args[0], ast.Starred)
-    ):
+    statement = deepcopy(statement)
+    call = statement.value
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _RETYPES:
+        call = call.func.value
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
         return ""
-    return f"{start}{ast.unparse(value.func)}({_cut(value.args[0], piece)})"
+    call.args = [ast.parse(_cut(call.args[0], piece), mode="eval").body]
+    return ast.unparse(statement)
 
 
 def _assigned(statement: ast.stmt | None, piece: str) -> str:

@@ -34,14 +34,14 @@ def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[in
     ``heads``: what narrows the results (rows of the flow) -> the layer of most work that is narrowed by it.
     """
     result = result_sizes(flow, [sizes_of(text) for text in flow.size])
-    cuts, layers, name = list[_HandedCut](), dict[str, str](), _unused_name(case)
+    cuts, layers, name = list[_HandedCut](), dict[str, str](), unused_name(case)
     for pick, head in heads.items():
         before = sizes_of(flow.size[pick])[0]
         if narrowing(before, result.get(flow.number[pick], before)) != frozenset({1}):
             return ""
         if result.get(flow.number[head]) != before:
             return ""
-        inner, outer = _places(code, flow, head), _places(code, flow, pick)
+        inner, outer = places_of(code, flow, head), places_of(code, flow, pick)
         if len(inner) < 2 or inner[:-2] != outer[:-1]:  # what lies between would have to hand the slice on
             return ""
         called, made = code.where(inner[-2]), code.where(inner[-1])
@@ -63,7 +63,7 @@ def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[in
     return "\n".join((*lines, *layers.values()))
 
 
-def _places(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
+def places_of(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:
     """Return the program's own lines in which an operator runs, outermost first."""
     (stack,) = code.at(flow.thread, flow.start_ns[[row]]).tolist()
     return list(reversed(code.own_chain(stack))) or [-1]
@@ -84,7 +84,7 @@ def _cut_of(case: Case, where: Row, called: Row, name: str) -> _HandedCut | None
         if not isinstance(call, ast.Call):
             return None
         call.keywords.append(ast.keyword(name, ast.Name(name)))
-        return _HandedCut(where, "", where, ast.unparse(_Replaced(piece, call).visit(statement)), cut)
+        return _HandedCut(where, "", where, ast.unparse(Replaced(piece, call).visit(statement)), cut)
     calling = statement_at(case, called)
     makes = isinstance(calling, ast.Assign) and isinstance(calling.value, ast.Call) and len(calling.targets) == 1
     if not isinstance(calling, ast.Assign) or not makes or called["line"] > where["line"]:
@@ -92,7 +92,7 @@ def _cut_of(case: Case, where: Row, called: Row, name: str) -> _HandedCut | None
     if ast.unparse(calling.targets[0]) != ast.unparse(piece.value) or not isinstance(calling.value, ast.Call):
         return None
     calling.value.keywords.append(ast.keyword(name, ast.Name(name)))
-    without = ast.unparse(_Replaced(piece, piece.value).visit(statement))
+    without = ast.unparse(Replaced(piece, piece.value).visit(statement))
     left, _, right = without.partition(" = ")
     return _HandedCut(where, "" if left == right else without, called, ast.unparse(calling), cut)
 
@@ -106,7 +106,7 @@ def _cut_in(node: ast.AST) -> ast.Slice | None:
     return second if all(whole) and isinstance(second, ast.Slice) and second.step is None else None
 
 
-class _Replaced(ast.NodeTransformer):
+class Replaced(ast.NodeTransformer):
     """Puts another expression in the place of one."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
@@ -137,7 +137,7 @@ def _lines(case: Case) -> Iterator[tuple[str, int, str]]:
                 yield file, int(line), str(text)
 
 
-def _unused_name(case: Case) -> str:
+def unused_name(case: Case) -> str:
     """Return a name for the slice that no line of the program holds."""
     written = " ".join(text for _, _, text in _lines(case))
     return next(name for name in ("keep", "kept_places", "places_that_are_read") if name not in written)

@@ -30,6 +30,7 @@ from nsysx.findings._cut_rows import cut_first, last_kept, last_pick
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators, work_with_gradients
 from nsysx.findings._found import Found
+from nsysx.findings._handed_indices import rows_by_tensors
 from nsysx.findings._handed_slices import handed_on
 from nsysx.findings._narrowing_edits import NarrowingEdits, edits_of_narrowing
 from nsysx.findings._once import Takes
@@ -205,12 +206,15 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         keeping = " and ".join(filter(None, picked)) or "One line"
         title = f"{keeping} {'keep' if len(picked) > 1 else 'keeps'} {units.share(kept, 1)} of what "
         title += f"{in_short(made)} computes" if in_short(made) and in_short(made) not in picked else "it computes"
+        heads = {last_pick(flow, by, most): _of_most_work(flow, shares, taken) for by, shares in changes}
+        by_tensors = rows_by_tensors(case, code, flow, heads)
         if flow.names[most] == "aten::linear" and keeps_logits(case):
-            paste = last_kept(case, code, flow, picks, most) or LOGITS_TO_KEEP
-            fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS, paste))
+            paste = _LOGITS_OF_ROWS if by_tensors else last_kept(case, code, flow, picks, most) or LOGITS_TO_KEEP
+            fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS_OF_ROWS if by_tensors else _FEWER_LOGITS, paste))
+        elif by_tensors:
+            fix = Fix.by_name("narrowed-first").but(paste=by_tensors)
         else:
             ordered = [most, *(row for row in sorted(share_of) if row != most)]
-            heads = {last_pick(flow, by, most): _of_most_work(flow, shares, taken) for by, shares in changes}
             paste = cut_first(case, code, flow, picks, ordered) or handed_on(case, code, flow, heads)
             fix = Fix.by_name("narrowed-first").but(paste=paste or None)
         edits = edits_of_narrowing(flow, work, [(max(by), shares) for by, shares in changes])
@@ -237,6 +241,14 @@ def _of_most_work(flow: OperatorFlow, rows: Iterable[int], taken: Mapping[int, i
 
 _FEWER_LOGITS = "Let the model make only the logits that are read (logits_to_keep): without, all positions are projected to the vocabulary"
 LOGITS_TO_KEEP = "out = model(input_ids=ids, logits_to_keep=n)  # n: so many last positions, or a tensor of the positions that are read"
+#: Positions that each sequence has of its own are no ``logits_to_keep``.
+_FEWER_LOGITS_OF_ROWS = (
+    "Make only the logits that are read: take these rows of what the last layer makes, and give them to the head"
+)
+_LOGITS_OF_ROWS = (
+    "hidden = model.base_model(input_ids=ids).last_hidden_state\n"
+    "logits = model.get_output_embeddings()(hidden[rows, positions])  # rows, positions: as the logits are read now"
+)
 
 
 def keeps_logits(case: Case) -> bool:

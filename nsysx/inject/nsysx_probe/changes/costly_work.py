@@ -81,7 +81,7 @@ UNTRIED = (
     Remedy(
         "narrowed-first",
         "Take first what is read of it, and compute with that: each row of the result is made of its own row alone",
-        "logits = self.head(hidden[:, -1])  # not self.head(hidden)[:, -1]; transformers: model(ids, logits_to_keep=1)",
+        "y = head(x[index])  # index: by which the rows are read now; not head(x)[index]",
         "Nothing else may read the other rows.", untried=_OWN_CODE,
     ),
     Remedy(
