@@ -202,6 +202,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 message_bytes=message_bytes,
                 exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end), tiles),
                 kernels=_kernels(work.kernels[key], start, end) if key in work.kernels else {},
+                kernel_steps=figures["steps"],
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
                 seams=profile.trace.seams,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
-from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, MOST_SHIFTS, SENDS_TOGETHER_SHARE
+from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, MOST_SHIFTS, SAME_STEPS_SHARE, SENDS_TOGETHER_SHARE
 from nsysx.ranks.rank_record import Rank
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
@@ -316,6 +316,8 @@ def common(aligned: Aligned) -> list[Rank]:
     shortest = min(r.parts["window_ns"] // max(r.steps, 1) for r in ranks)
     if len({r.steps for r in ranks}) == 1 and low - min(starts) < shortest:
         return list(ranks)  # the same steps, perhaps one rank after the other as in a pipeline
+    if _hold_the_same_in_each_step(aligned):
+        return list(ranks)  # one rank began long before the others, which ran between two of them
     cut = []
     for rank, offset in zip(ranks, aligned.offset, strict=True):
         if rank.tiles is None:
@@ -326,3 +328,27 @@ def common(aligned: Aligned) -> list[Rank]:
             return list(ranks)
         cut.append(replace(rank, tiles=rank.tiles.only(inside), **rank.tiles.figures(inside)))
     return cut
+
+
+def _hold_the_same_in_each_step(aligned: Aligned) -> bool:
+    """Return whether all ranks have as many steady steps, and the first of each holds the same collectives, the second, and so on."""
+    ranks = aligned.ranks
+    if len({rank.steps for rank in ranks}) != 1 or any(
+        rank.tiles is None or len(rank.tiles.start_ns) != rank.steps for rank in ranks
+    ):
+        return False
+    seen = same = 0
+    for _, group in aligned.groups:
+        if len(group) < len(ranks):
+            continue
+        of_step = []
+        for r, rows in group.items():
+            tiles, start = ranks[r].tiles, ranks[r].start_ns[rows]
+            assert tiles is not None
+            number = np.searchsorted(tiles.start_ns, start, side="right") - 1
+            of_step.append(np.where(start < tiles.end_ns[number], number, -1))
+        numbers = np.stack(of_step)
+        inside = (numbers >= 0).any(axis=0)
+        seen += int(inside.sum())
+        same += int((numbers == numbers[0])[:, inside].all(axis=0).sum())
+    return same >= SAME_STEPS_SHARE * seen > 0

@@ -30,6 +30,7 @@ from nsysx.ranks.rank_record import Rank
 from nsysx.replay import job_changes, peers
 from nsysx.replay.chain_columns import Columns
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
+from nsysx.replay.slowed_kernels import slowed_ns
 from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
 
 
@@ -49,6 +50,7 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
                 compute_by_place=late_work.compute_by_place(alone, rank.device),
                 compute_outside=late_work.compute_outside(alone, rank.device),
                 evaluations=lone_work.evaluations(alone),
+                slowed_ns=slowed_ns(alone) / max(alone.scope.steps or 0, 1),
             )
         played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
         if played_rank is not None and played_rank.device == rank.device:

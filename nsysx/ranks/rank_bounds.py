@@ -99,6 +99,8 @@ COLLECTIVES_TOGETHER_SHARE = 0.8
 SENDS_TOGETHER_SHARE = 0.5
 #: Shifts between two ranks' collectives that are tried. Chosen: each compares all of them.
 MOST_SHIFTS = 256
+#: The n-th steps of all ranks are the same one if they hold the same collectives, so many of them. Chosen: one at a border may be cut.
+SAME_STEPS_SHARE = 0.9
 
 # ---- one_job ----------------------------------------------------------------------------------------------------
 #: So many foreign reports are named.

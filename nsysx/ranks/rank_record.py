@@ -109,8 +109,9 @@ class Rank:
     which of ``series`` each is part of, and ``placed`` at which of ``places`` it is launched.
     ``exposed`` are the stretches [start, end) of communication that no compute hides.
     ``number`` is its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
-    ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
-    first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
+    ``kernels`` are the longest of ``kernel_steps`` steady steps of its report: (name, grid, block) -> (executions, ns). ``span`` is the
+    time from the first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and
+    captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
     see `Trace`. ``host_lines``: how long its host is at each line in
@@ -119,7 +120,7 @@ class Rank:
     line; ``compute_outside``: below each line, outside of networks. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``:
     the process groups that it is in, empty where they were not noted. ``host_calls``: its calls of MPI, none where they were not recorded.
     ``clock``: at which clock its GPU worked, None where that was not sampled. ``taken_ns``: what another process took of its GPU per step,
-    0 where none shows.
+    0 where none shows; ``slowed_ns``: how much longer kernels beside its communication take than the same alone, per step.
     """
 
     report: int
@@ -164,6 +165,13 @@ class Rank:
     host_calls: HostCalls = field(default_factory=HostCalls)
     clock: WorkingClock | None = None
     taken_ns: float = 0.0
+    kernel_steps: int | None = None
+    slowed_ns: float = 0.0
+
+    @property
+    def steps_of_kernels(self) -> int:
+        """How many steps ``kernels`` are of: those that it has in common with other ranks may be fewer."""
+        return self.steps if self.kernel_steps is None else self.kernel_steps
 
 
 def file_rank(name: str) -> int | None:

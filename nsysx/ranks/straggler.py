@@ -168,7 +168,9 @@ def _slower(rank: Rank, others: Sequence[Rank], late_ns: float) -> float:
     ratios, weight = [], []
     for key, (count, ns) in rank.kernels.items():
         same = [x.kernels[key] for x in others if key in x.kernels]
-        there = [t / n for n, t in same if n * rank.steps == count * others[0].steps or n == count]
+        there = [
+            t / n for n, t in same if n * rank.steps_of_kernels == count * others[0].steps_of_kernels or n == count
+        ]
         if len(there) == len(others) and ns:
             ratios.append(ns / count / float(np.median(there)))
             weight.append(ns)
@@ -367,8 +369,9 @@ def _by_own_time(
     # Lines that only this rank runs are no drift, nor are calls that only it makes.
     calls_ns = beyond.code * late_lines.more_calls(ranks[group[r]], others)
     alone_ns = min(max(late_lines.own(longer), calls_ns), late)
-    # The delay beyond drift has to be notable too.
-    drift = min(beyond.drift, late - alone_ns)
+    # The delay beyond drift has to be notable too, and that beyond what a collective that waits for others does to kernels beside it.
+    slowed = ranks[group[r]].slowed_ns - float(np.median([x.slowed_ns for x in others])) if compute else 0.0
+    drift = min(beyond.drift + max(slowed, 0.0), late - alone_ns)
     unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < STRAGGLER_SHARE * beyond.step
     if late - drift < STRAGGLER_SHARE * beyond.step or (unsure and not _late_before(aligned, group, r)):
         drift = late

@@ -39,12 +39,12 @@ def unlike(rank: Rank, others: Sequence[Rank], without: str = "") -> float:
     """
     kernels = {key: each for key, each in rank.kernels.items() if not without or family(key[0]) != without}
     whole = sum(ns for _, ns in kernels.values())
-    if not whole or not others or not rank.steps:
+    if not whole or not others or not rank.steps_of_kernels:
         return 0.0
 
     def same(key: tuple[str, int, int], count: int) -> bool:
-        here = [(x.kernels[key][0], x.steps) for x in others if key in x.kernels and x.steps]
-        return len(here) == len(others) and all(n * rank.steps == count * steps for n, steps in here)
+        here = [(x.kernels[key][0], x.steps_of_kernels) for x in others if key in x.kernels and x.steps_of_kernels]
+        return len(here) == len(others) and all(n * rank.steps_of_kernels == count * steps for n, steps in here)
 
     return sum(ns for key, (count, ns) in kernels.items() if not same(key, count)) / whole
 
@@ -97,6 +97,6 @@ def _by_name(rank: Rank) -> dict[tuple[str, str], tuple[float, float, frozenset[
     for (name, grid, block), (count, ns) in rank.kernels.items():
         key = function_of(name), family(name)
         times, before, shapes = sums.get(key, (0.0, 0.0, frozenset()))
-        steps = max(rank.steps, 1)
+        steps = max(rank.steps_of_kernels, 1)
         sums[key] = times + count / steps, before + ns / steps, shapes | {(grid, block)}
     return sums

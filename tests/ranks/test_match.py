@@ -12,7 +12,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.frames.intervals import StepFunction
 from nsysx.ranks.collect import _exposed
-from nsysx.ranks.match import SEND_RECEIVE, _pairs, align
+from nsysx.ranks.match import SEND_RECEIVE, Aligned, _hold_the_same_in_each_step, _pairs, align
 from nsysx.ranks.rank_record import LedgerTiles
 
 LONG = np.cumsum(np.random.default_rng(0).integers(50, 150, 2_000)).astype(np.int64)
@@ -83,3 +83,20 @@ def test_a_rank_that_records_a_step_more_in_one_window_has_the_same_collectives_
     for _, group in groups:
         assert group[1].tolist() == list(range(155))
         assert group[0].tolist() == [*range(75), *range(80, 160)]
+
+
+@pytest.mark.parametrize(("missing", "same"), [(0, True), (1, False)])
+def test_steps_that_hold_the_same_collectives_are_the_same_however_early_one_begins(
+    missing: int, *, same: bool
+) -> None:
+    """Rank 1 begins its first of five steps 30 ms before rank 0, and waits; or it holds the collectives of one step later."""
+
+    def rank(early_ns: int) -> Any:
+        ends = np.arange(1, 7, dtype=np.int64) * 10_000_000
+        start = ends - 10_000_000
+        start[0] -= early_ns
+        return SimpleNamespace(steps=6, tiles=LedgerTiles(start, ends, {}, {}), start_ns=ends - 1_000_000)
+
+    ranks, rows = [rank(0), rank(30_000_000)], np.arange(6 - missing)
+    aligned = Aligned(ranks, [0, 0], [None, None], [(SimpleNamespace(), {0: rows, 1: rows + missing})])  # type: ignore[list-item]
+    assert _hold_the_same_in_each_step(aligned) is same

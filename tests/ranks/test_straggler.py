@@ -19,7 +19,7 @@ from nsysx.errors import NsysxError
 from nsysx.events.profile import Profile
 from nsysx.judging import rank_waiting
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
-from nsysx.ranks import straggler
+from nsysx.ranks import own_time, straggler
 from nsysx.ranks.match import SeriesKey
 from nsysx.replay import engine, replayed_window, unprofiled
 from tests.builder import Report
@@ -146,6 +146,23 @@ def test_waiting_is_told_by_who_is_waited_for_and_sums_to_it(tmp_path: Path) -> 
     assert {w["rank"] for row in rows for w in row["waits_for"] if w["rank"] is not None} == {0, 1, 2}
     rows, _ = ranks(job(tmp_path / "l.sqlite", [[20 * MS] * 12, [50 * MS] * 12]))
     assert rows[0]["waits_for"] == [{"rank": 1, "ns": rows[0]["exposed_wait_ns"], "because": "compute"}]
+
+
+@pytest.mark.parametrize(("slowed_us", "late"), [(0, True), (900, True), (2_800, False)])
+def test_kernels_that_a_waiting_collective_slows_are_no_more_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slowed_us: int, *, late: bool
+) -> None:
+    """Rank 1 computes 3 ms longer; so much of that because its collective spins beside its kernels until the other rank comes."""
+
+    def slowed(profile: Profile) -> float:
+        return float(profile.scope.steps or 0) * slowed_us * US * (profile.process == max(processes))
+
+    path = job(tmp_path / "j.sqlite", [[20 * MS] * 12, [23 * MS] * 12])
+    processes = {row["process"] for row in ranks(path)[0]}
+    monkeypatch.setattr(own_time, "slowed_ns", slowed)
+    rows, finding = ranks(path)
+    assert [row["straggler"] for row in rows] == [False, late]
+    assert (finding.verdict == "found") is late
 
 
 def test_kernels_that_all_take_longer_are_a_slow_clock(tmp_path: Path) -> None:

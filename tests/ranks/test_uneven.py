@@ -98,6 +98,11 @@ def test_kernels_say_in_what_they_differ() -> None:
 def test_kernels_that_run_alike_are_not_uneven_whatever_the_number_of_steps() -> None:
     twice = {k: (2 * n, 2 * ns) for k, (n, ns) in EVEN.items()}
     assert uneven.unlike(rank(0, steps=10, kernels=twice), [rank(1, steps=5, kernels=EVEN)]) == 0
+    # Of seven recorded steps six are common to all ranks: kernels are counted over the seven.
+    of_seven = {k: (7 * n // 5, 7 * ns // 5) for k, (n, ns) in EVEN.items()}
+    fewer = rank(0, steps=6, kernel_steps=7, kernels=of_seven)
+    assert uneven.unlike(fewer, [rank(1, steps=5, kernels=EVEN)]) == 0
+    assert uneven.differences(fewer, [rank(1, steps=5, kernels=EVEN)]) == ()
     assert uneven.unlike(rank(0, steps=5, kernels=LARGE), [rank(1, steps=5, kernels=EVEN)]) == 1
     assert uneven.unlike(rank(0, steps=5), [rank(1, steps=5, kernels=EVEN)]) == 0
 
