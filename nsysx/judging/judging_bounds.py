@@ -75,6 +75,8 @@ TORCH_2_NS = 1_678_838_400_000_000_000
 NO_NETWORK_PROBLEM_SHARE = 0.02
 #: Of what ranks make each other wait, this part decides why.
 RANKS_WAIT_MOSTLY_SHARE = 0.5
+#: Exposed communication of which this share is waiting for hosts is no matter of links: it takes twice as long as its transfers. Chosen.
+MOSTLY_WAITING_SHARE = 2 / 3
 
 # ---- rank_waiting -----------------------------------------------------------------------------------------------
 #: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.

@@ -52,13 +52,16 @@ def late_host(given: Profile, rows: Sequence[Row]) -> LateHost | None:
 
 
 def in_words(given: Profile, rows: Sequence[Row]) -> str:
-    """Return at which line the host is for which the shown rank waits, and what that costs there; "" where no line stands out."""
+    """Return at which line the host is for which the shown rank waits, and what that costs there; "" where no line stands out.
+
+    The rank is not named: none of them is always late, and which one is later on the whole is chance.
+    """
     late = late_host(given, rows)
     if late is None or late.line is None:
         return ""
     file, line, _ = late.line
     idle = units.duration(late.idle[late.line][1])
-    return f": the GPU of rank {late.rank} idles {idle} of a step for {PurePath(str(file)).name}:{line}"
+    return f": the GPU of one that is late idles {idle} of a step for {PurePath(str(file)).name}:{line}"
 
 
 def _kept(given: Profile) -> dict[int, LateHost | None]:

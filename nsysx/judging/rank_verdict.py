@@ -10,6 +10,8 @@ from nsysx.catalogue import Late, StepLimit, StepPart, Surplus
 from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import (
     LIMITING_SHARE,
+    MOSTLY_WAITING_SHARE,
+    MOSTLY_WORK_SHARE,
     NO_NETWORK_PROBLEM_SHARE,
     RANKS_WAIT_MOSTLY_SHARE,
     UNLIKE_STAGES_TIMES,
@@ -249,8 +251,31 @@ def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None, held_at: 
         else f"ranks whose host launches later{held_at}"
     )
     whom = "ranks with more GPU work in that step" if work else whom
+    computing = (verdict.parts or {}).get(StepPart.WORK.value, 0) >= MOSTLY_WORK_SHARE * (verdict.step_ns or 0)
+    if not (work or data or computing) and _waits(shown) >= MOSTLY_WAITING_SHARE * alone:
+        return replace(verdict, sentence=_of_hosts(verdict, _waits(shown) / alone, held_at))
     more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for {whom}."
     return replace(verdict, sentence=verdict.sentence + more)
+
+
+#: What a GPU waits for its own host in.
+_OWN_HOST = (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC)
+
+
+def _of_hosts(verdict: Verdict, waiting: float, held_at: str) -> str:
+    """Return the sentence about a step whose communication is mostly waiting (a share of it) for the launches of ranks in turn.
+
+    No faster link helps there: what a host does sets the pace.
+    """
+    parts, step = verdict.parts or {}, verdict.step_ns or 0
+    exposed, idle_ns = parts.get(StepPart.COMM.value, 0), sum(parts.get(part.value, 0) for part in _OWN_HOST)
+    part, whole = pair(waiting * exposed, step)
+    where = f" ({held_at.removeprefix(': ')})" if held_at else ""
+    idle = f", and {short(idle_ns)} for its own host" if idle_ns >= NO_NETWORK_PROBLEM_SHARE * step else ""
+    return (
+        f"Host-bound: the GPU waits {part} of {whole} in collectives for ranks whose host launches later{where}{idle}. Transfers that "
+        f"nothing hides take {short((1 - waiting) * exposed)}."
+    )
 
 
 def _row_of(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:

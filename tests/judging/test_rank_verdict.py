@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsysx.judging import rank_verdict, rank_waiting
@@ -119,6 +121,30 @@ def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, trans
     table = ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})
     at_line = rank_verdict.of_ranks(verdict(), table, held_at=": at a.py:3").sentence
     assert at_line.endswith("launches later: at a.py:3.") == told
+
+
+@pytest.mark.parametrize(("wait_ms", "host_bound"), [(70, True), (65, False)])
+def test_a_step_that_mostly_waits_for_hosts_in_turn_is_bound_by_them(wait_ms: int, *, host_bound: bool) -> None:
+    """Transfers are the smaller part of what is exposed: no link is too slow, and the sentence begins with what is."""
+    waiting = {"exposed_wait_ns": wait_ms * MS, "exposed_transfer_ns": (100 - wait_ms) * MS}
+    table = ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})
+    known = replace(verdict(), step_ns=200 * MS, parts={"comm": 50 * MS, "host": 10 * MS, "sync": 20 * MS})
+    said = rank_verdict.of_ranks(
+        known, table, held_at=": the GPU of one that is late idles 9.00 ms of a step for a.py:3"
+    )
+    assert said.code == known.code
+    if host_bound:
+        assert said.sentence == (
+            "Host-bound: the GPU waits 35.0 of 200.0 ms in collectives for ranks whose host launches later (the GPU of one that is late "
+            "idles 9.00 ms of a step for a.py:3), and 30.0 ms for its own host. Transfers that nothing hides take 15.0 ms."
+        )
+    else:
+        assert said.sentence.startswith("x 65 % of the exposed communication")
+    working = replace(
+        known, parts={"comm": 50 * MS, "work": 140 * MS, "host": 10 * MS}
+    )  # mostly GPU work: that stays said first
+    said = rank_verdict.of_ranks(working, table)
+    assert said.sentence.startswith(f"x {wait_ms} % of the exposed communication")
 
 
 @pytest.mark.parametrize(

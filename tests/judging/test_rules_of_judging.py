@@ -198,7 +198,7 @@ def test_ranks_that_are_late_in_turn_wait_for_hosts_where_these_idle(rows: list[
 @pytest.mark.parametrize(
     ("code", "wait", "transfer", "share"),
     [
-        (StepLimit.COMM, 51, 49, "51 %"), (StepLimit.COMM, 50, 50, ""), (StepLimit.COMM, 51, None, "100 %"),
+        (StepLimit.COMM, 51, 49, "51 %"), (StepLimit.COMM, 50, 50, ""), (StepLimit.COMM, 66, 34, "66 %"),
         (StepLimit.GPU, 51, 49, ""), (StepLimit.COMM, None, 49, ""),
     ],
 )  # fmt: skip
