@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import are_nodes
 from nsysx.events.layers import layer_of
 from nsysx.events.profile import Profile
 from nsysx.judging.judging_bounds import WHOLE_PASSES_SHARE
+from nsysx.reading import nccl_notes
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 
@@ -32,9 +34,15 @@ def in_words(profile: Profile) -> str:
         return ""
     if optimizer > 1:
         return f"A step has {backward} backward passes and {optimizer} optimizer steps"
-    if round(count["forward"]) < backward or not _all_accumulate(profile):
+    if round(count["forward"]) < backward or _sends(profile) or not _all_accumulate(profile):
         return ""
     return f"A step is {backward} forward and backward passes before one optimizer step: gradients are accumulated"
+
+
+def _sends(profile: Profile) -> bool:
+    """Return whether the steps hold messages between two ranks: the passes are then of a pipeline's schedule, and some may run together."""
+    names = profile.steady_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)["name"].unique().cast(pl.String)
+    return any(nccl_notes.kind_of(name) == nccl_notes.SEND_RECEIVE for name in names.drop_nulls())
 
 
 def _phases_in_order(profile: Profile) -> pl.Series:

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.layers import LAYER
 from nsysx.judging import gpu_work, limit_causes, step_passes, window_checks
 from nsysx.scope import Scope
@@ -18,6 +19,9 @@ NO_RANGES = SimpleNamespace(
         schema=dict.fromkeys(LAYER, pl.Int64) | {"kind": pl.String, "name": pl.String, "own": pl.Boolean}
     )
 )
+
+#: GPU work without a message from rank to rank.
+NOTHING_SENT = pl.DataFrame(schema={"cls": pl.String, "name": pl.String})
 
 
 def test_the_call_that_is_named_is_one_of_the_shown_process() -> None:
@@ -52,6 +56,7 @@ def test_passes_are_counted_on_each_thread() -> None:
     profile: Any = SimpleNamespace(
         ranges=NO_RANGES,
         attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
+        steady_ops=NOTHING_SENT,
         scope=Scope("steady", (SHOWN,), steps=1),
         steps=SimpleNamespace(
             process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
@@ -66,12 +71,17 @@ def test_passes_of_one_thread_are_told() -> None:
     profile: Any = SimpleNamespace(
         ranges=NO_RANGES,
         attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
+        steady_ops=NOTHING_SENT,
         scope=Scope("steady", (SHOWN,), steps=1),
         steps=SimpleNamespace(
             process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
         ),
     )
     assert step_passes.in_words(profile).startswith("A step is 2 forward and backward passes")
+    # Passes of a pipeline's schedule, some of which run together, are not counted.
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    profile.steady_ops = pl.DataFrame({"cls": [DeviceActivity.COMM.value], "name": [name]})
+    assert step_passes.in_words(profile) == ""
 
 
 def test_the_process_that_has_the_windows_is_none_of_the_others() -> None:

@@ -667,6 +667,7 @@ def test_how_many_passes_a_step_has() -> None:
         shown = profile(
             ranges=NO_RANGES,
             attributed=SimpleNamespace(phase_spans=frame),
+            steady_ops=pl.DataFrame(schema={"cls": pl.String, "name": pl.String}),
             steps=SimpleNamespace(process=PROCESS, cpu_windows=windows),
             scope=SimpleNamespace(steps=steps, per_step=partial(_over, steps)),
         )
