@@ -290,7 +290,7 @@ def _verdict(job: Job, judged: Sequence[Finding]) -> Verdict:
     at_once = stages_in_turn.at_once_share(given) if staged else None
     held_at = late_hosts.in_words(given, job.rank_table.rows or ())
     result = rank_verdict.of_ranks(result, job.rank_table, job.shown, micro_batches, hosts_ns, at_once, held_at)
-    late = rank_table.sentence(job.rank_table.rows or ())
+    late = rank_table.sentence(job.rank_table.rows or (), given.trace.capture.probe)
     return replace(result, evidence=(*result.evidence, late)) if late else result
 
 

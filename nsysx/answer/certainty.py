@@ -32,10 +32,10 @@ from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
+from nsysx.judging.judging_bounds import STRAGGLER_FEWEST_STEPS
 from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import rank_table
-from nsysx.ranks.rank_bounds import STRAGGLER_FEWEST_STEPS
 
 #: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
 _SOURCES: Mapping[str, tuple[Level, str, bool]] = {

@@ -27,6 +27,7 @@ from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.events.lacking_nvtx import INSTALL_NVTX, lacks_nvtx
 from nsysx.findings import rule_of
+from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Summary
 from nsysx.saving import NOTABLE
 
@@ -116,12 +117,19 @@ def _host_code_unseen(summary: Summary) -> bool:
 def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     """Return the commands to run next; REPORT stands for the reports."""
     commands = [f"nsysx explain {chosen.code}"] if chosen else []
+    ranks = summary.tables.get("ranks")
+    if ranks is not None and rank_waiting.why_not_compared(ranks.rows or (), summary.capture.probe):
+        commands.append(RECORD_LONGER)
     if summary.replay is not None:
         commands.append("nsysx whatif REPORT")
     if _host_code_unseen(summary):
         lacks = lacks_nvtx(summary.capture.probe)
         commands.append(f"{INSTALL_NVTX} && nsysx run -- CMD" if lacks else "nsysx run --xray all -- CMD")
     return (*commands, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
+
+
+#: A longer run records more steps: what was seen of few says little.
+RECORD_LONGER = "nsysx run -- CMD"
 
 
 class LongestWait(NamedTuple):

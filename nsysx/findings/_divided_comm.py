@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.findings._case import Fix
-from nsysx.judging import rank_verdict
+from nsysx.judging import rank_verdict, rank_waiting
 from nsysx.model import Finding, Row, Table
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
@@ -21,6 +21,8 @@ UNEVEN = (
     "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
     "different times and none is always last"
 )
+#: Who the ranks wait for is not known of so few steps.
+LONGER = "Record more steps of all ranks first"
 
 
 class DividedComm(NamedTuple):
@@ -89,6 +91,8 @@ def of_ranks(
         finding = replace(finding, saving=replace(saving, likely_ns=most, most_ns=most))
     elif row["bubble_ns"] is not None and stages:
         return MORE_BATCHES.into(replace(finding, detail=detail))
+    elif rank_waiting.not_compared(table.rows or ()):
+        fix = f"{LONGER}. {rank_waiting.too_few(table.rows or ())}"
     else:
         fix = UNEVEN
     return replace(finding, detail=detail, fix=fix)

@@ -81,6 +81,8 @@ MOSTLY_WAITING_SHARE = 2 / 3
 # ---- rank_waiting -----------------------------------------------------------------------------------------------
 #: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.
 LAST_RANK_SHARE = 0.75
+#: From so many common steps on it is tested whether a rank is late in each. Chosen: of fewer no spread is known.
+STRAGGLER_FEWEST_STEPS = 3
 
 # ---- sample_checks ----------------------------------------------------------------------------------------------
 #: If more of the idle time in host code than this has no sample, the lines say too little (share).

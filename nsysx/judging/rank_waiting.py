@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nsysx import units
 from nsysx.events.sampled_clocks import WorkingClock
-from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_PART_SHARE
+from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_PART_SHARE, STRAGGLER_FEWEST_STEPS
 from nsysx.judging.schedule import Schedule
 from nsysx.model import Row, Scope
 
@@ -57,6 +57,31 @@ def _of_schedule(rows: Sequence[Row]) -> str:
     return f"; {stages} equal stages with {batches} have {units.share(share, 1)} by themselves, without interleaving"
 
 
+def not_compared(rows: Sequence[Row]) -> bool:
+    """Return whether too few steps are steady on all ranks to test whether one is late in each: then it is not known that none is."""
+    steps = [int(row["steps"] or 0) for row in rows]
+    others = any(row["straggler"] or row["bubble_ns"] is not None for row in rows)  # stages of a pipeline are not alike
+    return not others and 0 < min(steps, default=0) < STRAGGLER_FEWEST_STEPS
+
+
+def too_few(rows: Sequence[Row]) -> str:
+    """Return why the ranks were not compared, without a full stop."""
+    steps = units.several(min(int(row["steps"] or 0) for row in rows), "step")
+    return f"Whether one is late in each step was not tested: {steps} of {STRAGGLER_FEWEST_STEPS} that it takes are steady on all ranks"
+
+
+def why_not_compared(rows: Sequence[Row], probes: Sequence[Row]) -> str:
+    """Return in sentences why the ranks were not compared, and why so few steps were recorded where the probes tell; "" where they were."""
+    if len(rows) < 2 or not not_compared(rows) or not _waited(rows):
+        return ""
+    for record in probes:
+        window, ran = record.get("capture_steps"), (record.get("steps") or {}).get("count")
+        if isinstance(window, list) and len(window) == 2 and isinstance(ran, int) and window[0] < ran < window[1]:
+            begun = f"the program ended at step {ran}, and its window of {window[1] - window[0]} steps began at step {window[0]}"
+            return f"{too_few(rows)}: {begun}; record a longer run"
+    return f"{too_few(rows)}; record a longer run"
+
+
 def sentence(rows: Sequence[Row]) -> str:
     """Return who waits for whom, without a full stop."""
     late, waited = waited_for(rows), units.duration(_waited(rows))
@@ -70,9 +95,16 @@ def sentence(rows: Sequence[Row]) -> str:
         return f"The stages of the pipeline wait for each other: {bubble}{_of_schedule(rows)}"
     if not _waited(rows):
         return "No rank waits for another for 1 % of the step"
+    if late is None and not_compared(rows):
+        return f"The ranks wait for each other up to {waited} a step as recorded. {too_few(rows)}"
     if late is None:
         return f"The ranks wait for each other in turn, up to {waited} a step as recorded: none is always the last"
     last = units.share(late["last_share"], 1)
+    if not_compared(rows):
+        return (
+            f"Rank {late['rank']} comes last in {last} of the collectives, and the others wait up to {waited} a step for it as recorded. "
+            f"{too_few(rows)}"
+        )
     return (
         f"Rank {late['rank']} comes last in {last} of the collectives, and the others wait up to {waited} a step for it as recorded, "
         "but its own time is longer than theirs by no more than the hosts of two healthy processes differ"

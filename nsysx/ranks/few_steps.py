@@ -13,11 +13,12 @@ import numpy as np
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.frames.statistics import F64
+from nsysx.judging.judging_bounds import STRAGGLER_FEWEST_STEPS
 from nsysx.ranks import uneven
 from nsysx.ranks.behind import behind_peers
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import own_times
-from nsysx.ranks.rank_bounds import FAR_BEHIND_SHARE, LIKE_BARE_STEPS_SHARE, MOST_WORK_SHARE, STRAGGLER_FEWEST_STEPS
+from nsysx.ranks.rank_bounds import FAR_BEHIND_SHARE, LIKE_BARE_STEPS_SHARE, MOST_WORK_SHARE
 from nsysx.ranks.rank_record import Rank
 
 

@@ -152,7 +152,6 @@ MOST_LISTED_STEPS = 60
 STRAGGLER_SHARE = 0.01
 #: The chance that a group of equal ranks shows a straggler.
 FALSE_ALARM_CHANCE = 0.05
-STRAGGLER_FEWEST_STEPS = 3
 #: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
 SLOWER_CLOCK_SHARE = 0.01
 #: Without samples no clock is taken to drop this far (share): kernels that take this much longer do more work.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
 from nsysx.catalogue import Cause, Late
+from nsysx.judging import rank_waiting
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import behind_columns, job_compared, straggler
 from nsysx.ranks import collective_costs as costs_room
@@ -384,11 +385,11 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=shown)
 
 
-def sentence(rows: Sequence[Row]) -> str | None:
-    """Return a sentence on the straggler, None if there is none."""
+def sentence(rows: Sequence[Row], probes: Sequence[Row] = ()) -> str | None:
+    """Return a sentence on the straggler, or on why none was looked for, with what the probes tell of that; None if there is none."""
     late = next((r for r in rows if r["straggler"]), None)
     if late is None:
-        return None
+        return rank_waiting.why_not_compared(rows, probes) or None
     return (
         f"rank {late['rank']} is {units.duration(late['late_ns'])} per step behind its peers {Late.named(late['late_cause']).label}; "
         f"if it were like them, the step would be {units.duration(late['price_ns'])} shorter"

@@ -30,6 +30,7 @@ import numpy as np
 from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.frame_bounds import PROCESS_DRIFT
 from nsysx.frames.statistics import F64
+from nsysx.judging.judging_bounds import STRAGGLER_FEWEST_STEPS
 from nsysx.ranks import few_steps, late_lines, late_work, uneven
 from nsysx.ranks.behind import behind_peers, half_of_all, late_by, median_of_others
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
@@ -43,7 +44,6 @@ from nsysx.ranks.rank_bounds import (
     SAME_KERNELS_UNLIKE_SHARE,
     SLOWER_CLOCK_SHARE,
     SLOWEST_CLOCK_SHARE,
-    STRAGGLER_FEWEST_STEPS,
     STRAGGLER_SHARE,
 )
 from nsysx.ranks.rank_record import Rank
@@ -165,12 +165,10 @@ def _slower(rank: Rank, others: Sequence[Rank], late_ns: float) -> float:
     """
     if uneven.unlike(rank, others) > SAME_KERNELS_UNLIKE_SHARE:
         return 0.0
-    ratios, weight = [], []
+    ratios, weight, steps_there = [], [], others[0].steps_of_kernels if others else 0
     for key, (count, ns) in rank.kernels.items():
         same = [x.kernels[key] for x in others if key in x.kernels]
-        there = [
-            t / n for n, t in same if n * rank.steps_of_kernels == count * others[0].steps_of_kernels or n == count
-        ]
+        there = [t / n for n, t in same if n * rank.steps_of_kernels == count * steps_there or n == count]
         if len(there) == len(others) and ns:
             ratios.append(ns / count / float(np.median(there)))
             weight.append(ns)

@@ -13,11 +13,12 @@ import numpy as np
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.frames.statistics import F64
+from nsysx.judging.judging_bounds import STRAGGLER_FEWEST_STEPS
 from nsysx.ranks import straggler
 from nsysx.ranks.collective_costs import waiting_per_step
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.own_time import own_times
-from nsysx.ranks.rank_bounds import STRAGGLER_FEWEST_STEPS, STRAGGLER_SHARE, WAITS_FOR_WORK_SHARE
+from nsysx.ranks.rank_bounds import STRAGGLER_SHARE, WAITS_FOR_WORK_SHARE
 
 
 class WorkInTurn(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
 from nsysx.answer import advised_cause, certainty, subject
+from nsysx.answer.others import RECORD_LONGER
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
@@ -115,6 +116,8 @@ def _next_command(summary: Summary, typed: str, command: str, folder: str) -> st
     answer, commands = summary.answer, _commands(summary, typed)
     settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
     asked = next((c for c in commands if "nsysx run " in c), "")
+    if not command and RECORD_LONGER in commands:
+        return RECORD_LONGER
     if not command:
         return next((c for c in commands if " whatif " in c), commands[-1] if commands else "")
     inside = f"cd {folder} && " if folder else ""

@@ -188,3 +188,23 @@ def last_in(share, delay_ms):
 def test_a_rank_is_waited_for_if_it_mostly_comes_last_and_causes_most_of_the_waiting(share, delay_ms, named):
     late = rank_waiting.waited_for(last_in(share, delay_ms))
     assert (late and late["rank"]) == (1 if named else None)
+
+
+@pytest.mark.parametrize(("steps", "compared"), [(1, False), (2, False), (3, True)])
+def test_ranks_of_few_steps_are_not_said_to_be_alike(steps: int, *, compared: bool) -> None:
+    """Rank 1 comes last in all collectives: with two steps nothing was tested, and the reason is told."""
+    given = {"steps": steps, "window_ns": steps * 100 * MS, "bubble_ns": None, "straggler": False}
+    rows = [
+        {"rank": 0, "exposed_wait_ns": steps * 40 * MS, "delay_ns": 0, "last_share": 0.0, **given},
+        {"rank": 1, "exposed_wait_ns": 0, "delay_ns": steps * 40 * MS, "last_share": 1.0, **given},
+    ]
+    said = rank_waiting.sentence(rows)
+    assert ("two healthy processes differ" in said) is compared
+    assert ("was not tested" in said) is not compared
+    probes = [{"capture_steps": None}, {"capture_steps": [58, 86], "steps": {"count": 58 + steps}}]
+    why = rank_waiting.why_not_compared(rows, probes)
+    if compared:
+        assert why == ""
+    else:
+        assert f"the program ended at step {58 + steps}, and its window of 28 steps began at step 58" in why
+    assert rank_waiting.why_not_compared(rows[:1], probes) == ""
