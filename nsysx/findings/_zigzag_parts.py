@@ -57,7 +57,7 @@ def in_names_of_lines(case: Case, fix: Fix, finding: Finding) -> Finding:
     )
     ended = f" (line {lines.ended})" if lines.ended is not None else ""
     told = (
-        f"Shares{taken} alone are half of it: {several} of line {lines.gathered} then come in the order of ranks and go back in order. "
+        f"The shares{taken} are half of the change: {several} of line {lines.gathered} come by rank then, and go back into order. "
         f"{lines.end}{ended} and the mask of line {line} hold for one stretch: call attention once for each half of the queries, up to its "
         "own end."
     )
