@@ -16,7 +16,7 @@ def holds(late: Row) -> Row | None:
     """Return the line that holds a rank longer than its peers, else the first of its lines in one function that do together; None where
     none does, or all take longer by a like share. ``lines``: how many they are.
     """
-    lines = late["late_lines"] or ()
+    lines = late.get("late_lines") or ()
     first: Row = next(iter(lines), {})
     together = [x for x in lines if x.get("function") and all(x[k] == first[k] for k in ("file", "function"))]
     for held in (list(lines[:1]), together):

@@ -53,7 +53,7 @@ RULE = Rule(
     cause=(StepPart.WORK,),
     about=StepLimit.GPU,
     picture="masks",
-    rests_on="The kernels of this index or mask were recorded",
+    rests_on="These kernels were recorded",
 )
 REQUIRES = ("kernels",)
 #: One kernel, and the operation that it comes from; per step.
