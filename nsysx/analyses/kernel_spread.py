@@ -5,8 +5,9 @@ Executions of one name, grid, block, registers and shared memory are one kernel 
 - first_call: only the first execution is slow;
 - concurrent: other GPU work ran at the same time in some executions and not in others;
 - cold_l2: before some executions, other work touched more than the L2 cache holds; before others, it cannot have touched half
-  of that. The bytes of copies and memsets are known. A kernel touches at most its time at the device's full memory bandwidth,
-  and one that only moves data (elementwise, reduction, optimizer ...) at least half of that;
+  of that, and no more time lies between them than the cache makes. The bytes of copies and memsets are known. A kernel touches at
+  most its time at the device's full memory bandwidth, and one that only moves data (elementwise, reduction, optimizer ...) at least
+  half of that;
 - data: call sites (modules) differ: other sizes behind the same launch shape, other values, other layouts;
 - clock: the times follow the SM clock if it was sampled (``--clocks``), else all kernels slow down and speed up together.
 
@@ -31,6 +32,7 @@ from nsysx.analyses.helpers.analysis_bounds import (
     FEWEST_FOR_REASON,
     FEWEST_FOR_SPREAD,
     FEWEST_SPREAD_EXECUTIONS,
+    MOST_COLD_TIMES,
     MOST_SPREAD_ROWS,
     MOST_TESTED_EXECUTIONS,
     SLOW_FIRST_TIMES,
@@ -292,7 +294,8 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         causes["concurrent"] = answer
     cold, warm = features.cache(kernel[chosen - 1], rows)
     cold[0] = warm[0] = False  # nothing is known of what ran before the first
-    if answer := _slower_of_two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
+    words = "after more than the L2 of other data", "repeated"
+    if high <= MOST_COLD_TIMES * low and (answer := _slower_of_two(every, cold, warm, words)):
         causes["cold_l2"] = answer
     if answer := _by_module(features.module[rows], every):
         causes["data"] = answer

@@ -261,8 +261,6 @@ ALIKE_PLACES_SHARE = 0.05
 # ---- nsx108_kernel_spread ---------------------------------------------------------------------------------------
 #: A spread that sums to a smaller share of the kernel time is not worth a word.
 SPREAD_OF_KERNELS_SHARE = 0.01
-#: A cold cache makes no kernel take so many times as long: HBM has a third of the L2 cache's bandwidth. Inputs of other sizes do. Chosen.
-MOST_COLD_TIMES = 6
 # ---- nsx109_slow_steps ------------------------------------------------------------------------------------------
 #: A step is slow if it takes this share longer than the median one; of fewer steps than the second number none is told.
 SLOW_STEP_SHARE, SLOW_STEPS_FEWEST_STEPS = 0.2, 4

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from nsysx import units
 from nsysx.analyses import kernel_spread
 from nsysx.findings._case import NO_SAVING, Case, Rule
-from nsysx.findings._finding_bounds import MOST_COLD_TIMES, SPREAD_OF_KERNELS_SHARE
+from nsysx.findings._finding_bounds import SPREAD_OF_KERNELS_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
@@ -50,11 +50,6 @@ _CAUSES = {
 def _range_ns(row: kernel_spread.SpreadRow) -> float:
     """Return the range of its middle executions (ns), 0 for the row of all other kernels."""
     return (row["p90_ns"] or 0.0) - (row["p10_ns"] or 0.0)
-
-
-def _of_other_sizes(row: kernel_spread.SpreadRow, cause: str) -> bool:
-    """Return whether a kernel takes longer by far more than a cold cache makes it: at times its inputs are larger."""
-    return cause == "cold_l2" and (row["p90_ns"] or 0.0) > MOST_COLD_TIMES * (row["p10_ns"] or 0.0)
 
 
 def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) -> Finding:
@@ -82,11 +77,7 @@ def check(case: Case) -> list[Finding]:
     least = 0 if case.stepless else SPREAD_OF_KERNELS_SHARE * sum(r["total_ns"] for r in rows)
     findings = []
     for cause in _CAUSES:
-        of_cause = [
-            r
-            for r in rows
-            if r["verdict"] == cause and r["count"] * _range_ns(r) >= least and not _of_other_sizes(r, cause)
-        ]
+        of_cause = [r for r in rows if r["verdict"] == cause and r["count"] * _range_ns(r) >= least]
         of_cause.sort(key=lambda r: (-_range_ns(r), r["name"]))
         if of_cause:
             findings.append(_finding(case, cause, of_cause))

@@ -84,6 +84,15 @@ def test_a_cold_cache(tmp_path: Path) -> None:
     assert "13.0 us (20)" in row["detail"]
 
 
+def test_a_cold_cache_makes_no_kernel_seven_times_as_long(tmp_path: Path) -> None:
+    line = Line()
+    for i in range(40):
+        if i % 2:
+            line.copy(40 * MIB, 20_000)
+        line.run("k", noise(56_000 if i % 2 else 8_000, i))
+    assert verdict(line, tmp_path)["verdict"] == "cannot_tell", "inputs of other sizes do"
+
+
 def test_a_copy_that_fits_the_cache_makes_nothing_cold(tmp_path: Path) -> None:
     line = Line()
     for i in range(40):

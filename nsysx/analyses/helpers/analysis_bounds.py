@@ -131,6 +131,8 @@ SLOW_FIRST_TIMES = 1.25
 #: A cause is accepted if chance gives it less often than the first share, and if it explains the second share of the spread; two
 #: causes whose shares differ by less than the third are told together.
 SPREAD_CHANCE, EXPLAINED_SPREAD_SHARE, TIED_CAUSES_SHARE = 0.01, 0.30, 0.05
+#: A cold cache makes no kernel take so many times as long: HBM has a third of the L2 cache's bandwidth. Inputs of other sizes do. Chosen.
+MOST_COLD_TIMES = 6
 #: Fewer executions on either side are no groups to compare.
 FEWEST_SPREAD_EXECUTIONS = 5
 #: Most executions of one kernel that are tested.
