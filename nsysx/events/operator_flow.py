@@ -8,7 +8,7 @@ then on. If it is a view the tensor viewed has the same, too; where that has no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -133,6 +133,17 @@ def is_collective(name: str) -> bool:
 def is_view(name: str) -> bool:
     """Return whether the result of an operator is a view of its first argument."""
     return _VIEWS.match(name) is not None
+
+
+def handed_from(flow: OperatorFlow, number: int, hands_on: Callable[[str], bool]) -> tuple[int, tuple[int, ...]]:
+    """Return the operator (row of the flow) that made a tensor, -1 for none of it, behind those that hand their first argument on, and
+    these, the last first.
+    """
+    between, maker = list[int](), flow.row_of.get(number, -1)
+    while maker >= 0 and hands_on(flow.names[maker]) and flow.made[maker]:
+        between.append(maker)
+        maker = flow.row_of.get(flow.made[maker][0], -1)
+    return maker, tuple(between)
 
 
 def is_drawn(name: str) -> bool:

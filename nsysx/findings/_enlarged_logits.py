@@ -15,7 +15,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
@@ -29,6 +29,10 @@ _RESAMPLES = re.compile(r"^aten::upsample_\w+$")
 #: Operators that hand logits on to a loss as they are, number by number.
 _HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|(un)?squeeze|sigmoid|(log_)?softmax)$")
 _LOSSES = re.compile(r"^aten::(cross_entropy_loss|nll_loss(2d|_nd)?|binary_cross_entropy(_with_logits)?)$")
+
+
+def _hands_on(name: str) -> bool:
+    return _HANDS_ON.match(name) is not None
 
 
 class _LossOfPlaces(NamedTuple):
@@ -50,16 +54,13 @@ def _losses(flow: OperatorFlow) -> list[_LossOfPlaces]:
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
         if not _LOSSES.match(flow.names[row]) or len(sizes) < 2 or len(made) < 2 or len(sizes[0]) < 3:
             continue
-        between, maker = list[int](), flow.row_of.get(made[0], -1)
-        while maker >= 0 and _HANDS_ON.match(flow.names[maker]) and flow.made[maker]:
-            between.append(maker)
-            maker = flow.row_of.get(flow.made[maker][0], -1)
+        maker, between = handed_from(flow, made[0], _hands_on)
         places = math.prod(sizes[0][2:])
         if maker >= 0 and _RESAMPLES.match(flow.names[maker]):
             before = math.prod(sizes_of(flow.size[maker])[0][2:])
-            losses.append(_LossOfPlaces(row, tuple(between), maker, before, places, sizes[1]))
+            losses.append(_LossOfPlaces(row, between, maker, before, places, sizes[1]))
         else:
-            losses.append(_LossOfPlaces(row, tuple(between), -1, places, places, sizes[1]))
+            losses.append(_LossOfPlaces(row, between, -1, places, places, sizes[1]))
     return losses
 
 

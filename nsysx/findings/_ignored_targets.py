@@ -19,7 +19,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from, is_view
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
@@ -40,6 +40,11 @@ _NAMES_IGNORED = re.compile(r"ignore_index|-100\b")
 _IGNORED = "-"
 
 
+def hands_logits_on(name: str) -> bool:
+    """Return whether an operator hands logits on to a loss, row by row."""
+    return is_view(name) or _HANDS_ON.match(name) is not None
+
+
 class _HeadLoss(NamedTuple):
     """A loss, what stands between it and the layer that makes its logits, and this layer (rows of the flow); how many targets it takes,
     and of how many words each is one.
@@ -57,12 +62,9 @@ def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
         if not _LOSSES.match(flow.names[row]) or len(sizes) < 2 or len(sizes[0]) < 2 or not made:
             continue
-        between, maker = list[int](), flow.row_of.get(made[0], -1)
-        while maker >= 0 and (_HANDS_ON.match(flow.names[maker]) or is_view(flow.names[maker])) and flow.made[maker]:
-            between.append(maker)
-            maker = flow.row_of.get(flow.made[maker][0], -1)
+        maker, between = handed_from(flow, made[0], hands_logits_on)
         if maker >= 0 and flow.names[maker] in LAYERS:
-            yield _HeadLoss(row, tuple(between), maker, math.prod(sizes[1]), sizes[0][-1])
+            yield _HeadLoss(row, between, maker, math.prod(sizes[1]), sizes[0][-1])
 
 
 class _IgnoredShare(NamedTuple):

@@ -14,12 +14,13 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
+from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from
 from nsysx.events.operator_names import LAYERS
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
+from nsysx.findings._ignored_targets import hands_logits_on
 from nsysx.findings._once import Takes
 from nsysx.findings._smaller_operators import LOGITS_TO_KEEP, keeps_logits
 from nsysx.model import Finding
@@ -82,31 +83,21 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
 
 def _masked_losses(flow: OperatorFlow) -> Iterator[_MaskedLoss]:
     """Yield the products of a loss of each position with a mask that is added up for itself, too."""
-    summed = {flow.made[row][0]: row for row in flow.outermost if _SUMS.match(flow.names[row]) and flow.made[row]}
+    summed = {flow.made[row][0] for row in flow.outermost if _SUMS.match(flow.names[row]) and flow.made[row]}
+    summed_rows = {flow.row_of.get(number, -1) for number in summed}
     for row in flow.outermost:
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
         if not _TIMES.match(flow.names[row]) or len(made) < 2 or sizes[0] != sizes[1] or len(sizes[0]) < 2:
             continue
+        if row not in summed_rows:
+            continue
         for losses, mask in (made[:2], made[1::-1]):
             # The product is added up as a whole, and so is the mask: their quotient is the mean of what counts.
-            if (
-                mask not in summed
-                or mask < 0
-                or not _is_summed(flow, row)
-                or _layer_behind(flow, mask, sizes[0]) is not None
-            ):
+            if mask not in summed or mask < 0 or _layer_behind(flow, mask, sizes[0]) is not None:
                 continue
             layer = _layer_behind(flow, losses, sizes[0])
             if layer is not None:
                 yield _MaskedLoss(row, layer, _on_logits(flow, layer, row))
-
-
-def _is_summed(flow: OperatorFlow, row: int) -> bool:
-    return any(
-        _SUMS.match(flow.names[each]) and flow.row_of.get(flow.made[each][0], -1) == row
-        for each in flow.outermost
-        if each > row and flow.made[each]
-    )
 
 
 def _layer_behind(flow: OperatorFlow, made: int, size: tuple[int, ...]) -> int | None:
@@ -129,17 +120,8 @@ def _layer_behind(flow: OperatorFlow, made: int, size: tuple[int, ...]) -> int |
 
 def _head_of(flow: OperatorFlow, row: int) -> int | None:
     """Return the layer that makes the logits of a pick, through what hands them on row by row; None for another origin."""
-    while row >= 0 and flow.made[row]:
-        row = flow.row_of.get(flow.made[row][0], -1)
-        if row >= 0 and flow.names[row] in LAYERS:
-            return row
-        if row < 0 or not (_HANDS_ON.match(flow.names[row]) or is_view(flow.names[row])):
-            return None
-    return None
-
-
-#: Operators that hand logits on, row by row.
-_HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|log_softmax|float|mul|div|tanh|slice)_?$")
+    maker, _ = handed_from(flow, flow.made[row][0], hands_logits_on) if flow.made[row] else (-1, ())
+    return maker if maker >= 0 and flow.names[maker] in LAYERS else None
 
 
 def _on_logits(flow: OperatorFlow, layer: int, end: int) -> frozenset[int]:

@@ -73,8 +73,7 @@ def in_whole_layers(case: Case, finding: Finding, kernels: pl.DataFrame) -> Find
         told += f" Hosts launch that in up to {units.duration(round(max(layers.hosts_ns)))}: fewer launches are next."
         fix = fix.but(condition=f"{fix.condition}{_HOSTS_NEXT_UP}")
     placed = _of_stages(case, finding, stages, told, saving)
-    where = counts_line(case.profile, layers.counts)
-    return fix.into(replace(placed, where={**placed.where, **where}))
+    return fix.into(replace(placed, where={**placed.where, **counts_line(case.profile, layers.counts)}))
 
 
 def held_by_hosts(case: Case, finding: Finding, kernels: pl.DataFrame) -> Finding | None:

@@ -136,8 +136,7 @@ def check(case: Case) -> list[Finding]:
         detail += (
             f" Each makes {units.several(exchanges, 'exchange')} with the other ranks of its own, where all ranks meet."
         )
-    theirs = case.ops["module"].cast(pl.String).is_in(list(best.modules))
-    takes = Takes(frozenset(case.ops.filter(theirs.fill_null(value=False))["op"].to_list()))
+    takes = Takes(ops_of(_work_of(case, best)))
     where = _calling(case, best) or calling_line(case.profile, takes, of_one=1.1) or {"module": best.cls}
     what = f"{best.times} {'models' if best.networks else 'modules'} of class {best.cls} run one after the other"
     if not best.several:
@@ -148,16 +147,19 @@ def check(case: Case) -> list[Finding]:
     return [Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, takes=takes).as_finding(case)]
 
 
+def _work_of(case: Case, turns: _Turns) -> pl.DataFrame:
+    """Return the GPU work of the modules that take turns."""
+    return case.ops.filter(pl.col("module").cast(pl.String).is_in(list(turns.modules)))
+
+
 def _in_large_kernels(case: Case, turns: _Turns, worth: Saving) -> Saving:
     """Return what one call for the inputs of several saves: their launches (``worth``), and the GPU's work that many small kernels add.
 
     A kernel of a few microseconds takes nearly as long for the inputs of all calls, and gradients of weights are added up no more: these
     go but for one call's. At most that is so of all kernels that start and end for a notable part of their time.
     """
-    theirs = case.ops["module"].cast(pl.String).is_in(list(turns.modules)).fill_null(value=False)
-    work = case.ops.filter(theirs & (case.ops["cls"] != DeviceActivity.COMM.value)).select(
-        ns=pl.col("end_ns") - pl.col("start_ns")
-    )
+    computing = pl.col("cls") != DeviceActivity.COMM.value
+    work = _work_of(case, turns).filter(computing).select(ns=pl.col("end_ns") - pl.col("start_ns"))
     tiny, small = (
         round(turns.goes * case.per_step(int(work["ns"].filter(work["ns"] <= longest).sum())))
         for longest in (TINY_KERNEL_NS, SMALL_KERNEL_NS)
@@ -172,8 +174,7 @@ def _in_large_kernels(case: Case, turns: _Turns, worth: Saving) -> Saving:
 
 def _exchanges(case: Case, turns: _Turns) -> int:
     """Return how many collectives each of some modules makes in a step, with those of its backward; 0 for calls of one module."""
-    of_modules = case.ops["module"].cast(pl.String).is_in(list(turns.modules)).fill_null(value=False)
-    sends = case.ops.filter(of_modules & (case.ops["cls"] == DeviceActivity.COMM.value)).height
+    sends = _work_of(case, turns).filter(pl.col("cls") == DeviceActivity.COMM.value).height
     return round(sends / case.steps / turns.times) if turns.several else 0
 
 
