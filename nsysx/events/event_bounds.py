@@ -378,9 +378,10 @@ RECORDED_BESIDE_SHARE = 0.5
 #: Another step runs nearly the same operators if this share of them correspond. Chosen: what a step logs is less.
 CORRESPONDING_OPERATORS_SHARE = 0.9
 
-# ---- needless_gradients ---------------------------------------------------------------------------------------------
+# ---- needless_networks ----------------------------------------------------------------------------------------------
 #: A backward of a call of a network that is needless to this share of its API calls could be left out.
 WHOLE_BACKWARD_SHARE = 0.9
+# ---- needless_gradients ---------------------------------------------------------------------------------------------
 #: What reads a gradient, or what a call needs, is not known where a larger share of kernels is launched outside of operators.
 UNSEEN_READERS_SHARE = 0.01
 # ---- earlier_nodes ----------------------------------------------------------------------------------------------

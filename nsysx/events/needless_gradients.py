@@ -18,11 +18,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE, WHOLE_BACKWARD_SHARE
+from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE
+from nsysx.events.needless_networks import NeedlessNetwork, needless_networks
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view, results_given, results_in
+from nsysx.events.operator_flow import flow_of, in_place, is_view, results_given, results_in
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
+from nsysx.events.program_backwards import program_backwards
 from nsysx.frames.intervals import I64, interval_of
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -44,14 +46,16 @@ class NeedlessGradients:
     """Work for gradients that nothing reads: ``unread`` of the ``gradients`` of a step.
 
     Of each API call of the report: ``needless``, whether it launches nothing else; ``partly``, whether it launches the gradient of an
-    input, which is needed, and of weights, which is not; ``whole``, whether it is needless as all that the backward does for the same
-    call of a network. ``networks``: these calls.
+    input, which is needed, and of weights, which is not; ``whole``, whether it is needless as all that a backward of the program does for
+    the same call of a network; ``leading``, whether it launches the gradient of weights, which is needed, and of an input, which only
+    leads there. ``networks``: these calls.
     """
 
     needless: Flags
     partly: Flags
     whole: Flags
-    networks: tuple[ModuleCall, ...]
+    leading: Flags
+    networks: tuple[NeedlessNetwork, ...]
     unread: int
     gradients: int
 
@@ -130,7 +134,7 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     calls = profile.attributed.api_calls
     thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     needless, partly = np.zeros(calls.height, np.bool_), np.zeros(calls.height, np.bool_)
-    unneeded = list[tuple[_Step, set[int]]]()
+    unneeded = list[tuple[_Step, set[_Result]]]()
     counted, judged = (0, 0), False
     for step, needed in _steps(profile, recorded, steps):
         if needed is None:
@@ -141,21 +145,24 @@ def _find(profile: Profile) -> NeedlessGradients | None:
         if read.isdisjoint(step.gradients) or step.gradients <= read:
             continue
         counted = (len(step.gradients - read), len(step.gradients))
-        left = set(range(len(step.operators))) - {row for row, _ in needed}
-        unneeded.append((step, left))
+        unneeded.append((step, needed))
+        kept = {row for row, _ in needed}
         for row, made in _calls_of(step, thread, start_ns):
-            needless[made] = row in left
+            needless[made] = row not in kept
             partly[made] = _in_part(row, step.operators[row], needed)
     if not judged:
         return None
     repeats = profile.ranges.repeats
     like = np.arange(calls.height) if repeats is None else repeats.like
     needless, partly = needless | needless[like], partly | partly[like]
-    whole, networks = _of_whole_calls(flow, of_calls.backward, needless)
-    for step, left in unneeded:
-        _leading_to(calls, step, left, whole)
-    whole |= whole[like]
-    return NeedlessGradients(needless, partly, whole, networks, *counted)
+    whole, networks = needless_networks(
+        flow, of_calls.backward, program_backwards(profile).number_at(start_ns), needless
+    )
+    leading = np.zeros(calls.height, np.bool_)
+    for step, needed in unneeded:
+        _leading_to(calls, step, needed, whole, leading)
+    whole, leading = whole | whole[like], leading | leading[like]
+    return NeedlessGradients(needless, partly, whole, leading, networks, *counted)
 
 
 def _steps(
@@ -334,40 +341,28 @@ def _in_part(row: int, op: _Operator, needed: set[_Result]) -> bool:
     return op.name in _FOR_BOTH and (row, 0) in needed and (row, 1) not in needed
 
 
-def outermost_calls(flow: OperatorFlow) -> Iterator[ModuleCall]:
-    """Yield the calls of modules that lie in no other."""
-    end = 0
-    for call in flow.calls:
-        if call.first >= end:
-            end = call.last
-            yield call
-
-
-def _of_whole_calls(flow: OperatorFlow, backward: I64, needless: Flags) -> tuple[Flags, tuple[ModuleCall, ...]]:
-    """Return which needless API calls belong to calls of networks of which the backward needs nothing, and these calls of networks."""
-    whole, networks = np.zeros(len(needless), np.bool_), list[ModuleCall]()
-    for call in outermost_calls(flow):
-        theirs = (backward >= call.first) & (backward < call.last)
-        if theirs.any() and needless[theirs].mean() >= WHOLE_BACKWARD_SHARE:
-            whole |= theirs & needless
-            networks.append(call)
-    return whole, tuple(networks)
-
-
-def _leading_to(calls: pl.DataFrame, step: _Step, needless: set[int], whole: Flags) -> None:
-    """Mark the API calls of needless operators whose results only go on into what is marked, too."""
-    thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    calls_of_rows = list(_calls_of(step, thread, start))
-    waiting = [row for row, made in calls_of_rows if row in needless and whole[made].any()]
-    reached = set[int]()
+def _leading_to(calls: pl.DataFrame, step: _Step, needed: set[_Result], whole: Flags, leading: Flags) -> None:
+    """Mark the API calls of needless operators that take results of what is marked, or whose results only go on into that, and those of
+    operators whose gradient of an input does.
+    """
+    calls_of_rows = list(_calls_of(step, calls["thread"].to_numpy(), calls["start_ns"].to_numpy()))
+    kept = {row for row, _ in needed}
+    waiting = [row for row, made in calls_of_rows if row not in kept and whole[made].any()]
+    reached, of_inputs = set[int](), set[int]()
     while waiting:
         row = waiting.pop()
         if row not in reached:
             reached.add(row)
-            taken = (step.outer.get(number, -1) for number, _ in step.operators[row].takes)
-            waiting += [maker for maker in taken if maker in needless]
+            taken = {(step.outer.get(number, -1), which) for number, which in step.operators[row].takes} - needed
+            waiting += {maker for maker, _ in taken} - kept - {-1}
+            of_inputs |= {maker for maker, which in taken if maker in kept and which == 0}
+    of_inputs = {row for row in of_inputs if step.operators[row].name in _FOR_BOTH}
+    for row, op in enumerate(step.operators):  # as what adds gradients to those of before
+        if row not in kept and any(step.outer.get(number, -1) in reached for number, _ in op.takes):
+            reached.add(row)
     for row, made in calls_of_rows:
         whole[made] |= row in reached
+        leading[made] |= row in of_inputs
 
 
 def _calls_of(step: _Step, thread: I64, start_ns: I64) -> Iterator[tuple[int, slice]]:

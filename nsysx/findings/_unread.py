@@ -18,21 +18,29 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.activation_lines import sent_by_nodes
 from nsysx.events.leaf_backwards import leaf_backwards
-from nsysx.events.needless_gradients import needless_gradients, outermost_calls
+from nsysx.events.needless_gradients import needless_gradients
+from nsysx.events.needless_networks import NeedlessNetwork, outermost_calls
 from nsysx.events.operator_flow import ModuleCall, flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
+from nsysx.events.program_backwards import program_backwards
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of, way
 from nsysx.findings._exposed_transfer import communication, exposed_transfer_ns
 from nsysx.findings._finding_bounds import FROZEN_PART_SHARE, MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._freezing_pastes import frozen_by_optimizers, network_name, parts_frozen, untrained_parts
-from nsysx.findings._needs import steady_steps
-from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread_calls import calls_of_classes, line_of_calls, network_names, without_gradients
+from nsysx.findings._frozen_meanwhile import frozen_meanwhile
+from nsysx.findings._gone_backwards import edits_of_gone, worth_of_gone
+from nsysx.findings._once import Takes
+from nsysx.findings._unread_calls import (
+    calls_of_classes,
+    line_of_calls,
+    network_names,
+    place_without_gradients,
+    without_gradients,
+)
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, interval_of
 from nsysx.model import Row
 from nsysx.records import whole_number
 from nsysx.replay.engine import RemoveOps, ScaleOps
@@ -72,6 +80,8 @@ def can_tell(profile: Profile) -> bool:
 
 #: Kernels that make gradients of weights only, beside others of the same operator.
 _OF_WEIGHTS = "wgrad|GammaBeta"
+#: Kernels that make gradients of inputs alone.
+OF_INPUTS = r"(?i)dgrad"
 
 
 def needless_backwards(case: Case) -> str:
@@ -119,36 +129,50 @@ def _needless(case: Case, *, whole: bool) -> pl.DataFrame:
     leaf = leaf_backwards(case.profile)
     if leaf is not None:  # told as such (`_leaf_activations`)
         chosen &= pl.Series(np.append(~leaf.work, np.True_)[call])
+    if whole:
+        inputs = lookup.matching(case.ops["name"], OF_INPUTS)
+        chosen |= pl.Series(np.append(of_step.leading, np.False_)[call] & inputs)
     return case.timed_ops(chosen, *columns)
 
 
-def _without(case: Case, work: pl.DataFrame) -> Saving:
-    """Return what it is worth if this work is not done, and not launched."""
-    launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
-    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
-
-
-def _needless_calls(case: Case) -> tuple[Sequence[ModuleCall], bool]:
-    """Return calls of networks whose backward is not needed, and whether none of a step is: else that of another loss may be."""
+def _needless_networks(case: Case) -> Sequence[NeedlessNetwork]:
+    """Return calls of networks of which some backward is not needed: of the network of most such work, or those that the probe tells of."""
     of_step, settings = needless_gradients(case.profile), settings_of(case.profile)
     if can_tell(case.profile):
-        return (() if of_step is None else of_step.networks[:1]), True
+        return _of_most_work(case, of_step.networks if of_step is not None else ())
     lost = _unread_backwards(settings)
     backwards = whole_number(settings.record.get("backwards")) if settings is not None else None
-    whole = all(set(numbers) >= set(range(backwards or 0)) for numbers in lost.values())
-    return calls_of_classes(case.profile, lost), bool(backwards) and whole
+    always = bool(backwards) and all(set(numbers) >= set(range(backwards or 0)) for numbers in lost.values())
+    numbers = frozenset(n for each in lost.values() for n in each)
+    return [NeedlessNetwork(call, numbers, always) for call in calls_of_classes(case.profile, lost)]
+
+
+def _of_most_work(case: Case, networks: Sequence[NeedlessNetwork]) -> Sequence[NeedlessNetwork]:
+    """Return the calls of one network with most such work: of those that some backwards need, or of those that none does."""
+    of_calls = operator_of_calls(case.profile)
+    if of_calls is None:
+        return ()
+    work = _needless(case, whole=True)
+    rows, ns = of_calls.backward[work["call"].to_numpy()], work["ns"].to_numpy()
+    calls = dict[tuple[str, str, bool], list[NeedlessNetwork]]()
+    for each in networks:
+        calls.setdefault((each.call.path, each.call.cls, each.always), []).append(each)
+    taken = [
+        sum(int(ns[(rows >= each.call.first) & (rows < each.call.last)].sum()) for each in kind)
+        for kind in calls.values()
+    ]
+    return list(calls.values())[int(np.argmax(taken))] if taken else ()
 
 
 def place_of_network(case: Case) -> Row:
-    """Return the line that calls the first network whose backward is not needed; empty where that is not known."""
-    return line_of_calls(case.profile, _needless_calls(case)[0])
+    """Return the line that hands on what a network made whose backward is not needed, or that calls it; empty where that is not known."""
+    return place_without_gradients(case.profile, _needless_networks(case))
 
 
 def without_gradients_there(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
-    """Return title and advice with the line that calls the network."""
-    calls, needless = _needless_calls(case)
-    return title, without_gradients(case, remedy, calls, needless=needless) if calls else remedy
+    """Return title and advice with the line that is changed."""
+    networks = _needless_networks(case)
+    return title, without_gradients(case.profile, remedy, networks) if networks else remedy
 
 
 def unread(case: Case, settings: RecordedSettings) -> str:
@@ -166,7 +190,7 @@ def unread(case: Case, settings: RecordedSettings) -> str:
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
     if can_tell(case.profile):
-        return _without(case, _needless(case, whole=True))
+        return worth_of_gone(case, _needless(case, whole=True))
     parts = (StepPart.WORK, StepPart.HOST, StepPart.LAUNCH)
     return case.worth_or_freed(RemoveOps(ops_of(_work(case))), cause=parts, bound=True)
 
@@ -183,27 +207,11 @@ def _work(case: Case) -> pl.DataFrame:
     if not lost:
         return case.kernels.clear()
     kernels = case.ops.filter((case.ops["op_kind"] == "kernel") & (case.ops["phase"].cast(pl.String) == "backward"))
-    _, nth = numbered_backwards(case, kernels["call_start_ns"].fill_null(-1).to_numpy())
+    nth = program_backwards(case.profile).number_at(kernels["call_start_ns"].fill_null(-1).to_numpy())
     networks, number = network_names(case.profile), nth.tolist()
     names = (networks.get(module, ()) for module in kernels["module"].cast(pl.String).to_list())
     wanted = [any(n in lost.get(name, ()) for name in called) for called, n in zip(names, number, strict=True)]
     return kernels.filter(pl.Series(wanted, dtype=pl.Boolean)).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
-
-
-def backwards_of_program(case: Case) -> tuple[I64, I64]:
-    """Return when each backward of the program begins and ends."""
-    chosen = pl.col("own") & (pl.col("process") == case.process) & (pl.col("name").cast(pl.String) == "backward")
-    backwards = case.profile.ranges.ranges.filter(chosen)["start_ns", "end_ns"].sort("start_ns")
-    return backwards["start_ns"].to_numpy(), backwards["end_ns"].to_numpy()
-
-
-def numbered_backwards(case: Case, called_ns: I64) -> tuple[I64, I64]:
-    """Return in which backward of the program each call is made, and which one of its step that is, from 0; -1 outside of all."""
-    start, end = backwards_of_program(case)
-    step = np.searchsorted(steady_steps(case.profile)["start_ns"].to_numpy(), start, side="right")
-    nth = np.arange(len(start)) - np.searchsorted(step, step)
-    row = interval_of(called_ns, start, end)
-    return row, np.append(nth, -1)[row]
 
 
 # ---- parameters that no optimizer holds ------------------------------------------------------------------------------
@@ -260,7 +268,8 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
     if can_tell(case.profile):
-        return _without(case, _needless(case, whole=False))
+        parts = (StepPart.WORK, StepPart.HOST, StepPart.LAUNCH)
+        return case.worth_or_freed(*edits_of_gone(case, _needless(case, whole=False)), cause=parts)
     work, share = _weights_alone(case)
     alone, whole = (
         case.worth(ScaleOps(ops_of(work), 1 - part * share, less_work=True), cause=(StepPart.WORK,))
@@ -295,7 +304,9 @@ def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alterna
     Where optimizers hold all that networks train, the weights are trained by another loss: they are frozen for this one alone.
     """
     if _all_held(settings_of(case.profile)):
-        return title, way("frozen-meanwhile")
+        between = _call_between(case)
+        meanwhile = way("frozen-meanwhile")
+        return title, meanwhile if between is None else frozen_meanwhile(case.profile, meanwhile, *between)
     parts = untrained_parts(case.profile) or _untrained_parts(case)
     if not parts:
         return title, replace(remedy, paste=frozen_by_optimizers(case.profile))
@@ -303,10 +314,30 @@ def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alterna
     return title, replace(remedy, text=text, paste=parts_frozen(parts))
 
 
-def place_of_optimizer(case: Case) -> Row:
-    """Return the line that makes the optimizer, empty where it is not known, or where optimizers hold all that networks train."""
+def place_of_freezing(case: Case) -> Row:
+    """Return the line that makes the optimizer, or where optimizers hold all that networks train, that which calls what is frozen."""
     settings = settings_of(case.profile)
-    return {} if settings is None or _all_held(settings) else settings.place("optimizer")
+    if not _all_held(settings):
+        return {} if settings is None else settings.place("optimizer")
+    between = _call_between(case)
+    return {} if between is None else line_of_calls(case.profile, [between[0]])
+
+
+def _call_between(case: Case) -> tuple[ModuleCall, list[int]] | None:
+    """Return the call of a network whose weights get the most gradients that nothing reads, and the backwards (their numbers) with them."""
+    flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if flow is None or of_calls is None or not can_tell(case.profile):
+        return None
+    work = _needless(case, whole=False)
+    call, ns = work["call"].to_numpy(), work["ns"].to_numpy()
+    rows = of_calls.backward[call]
+    number = program_backwards(case.profile).number_at(case.profile.attributed.api_calls["start_ns"].to_numpy()[call])
+    calls = list(outermost_calls(flow))
+    taken = [int(ns[(rows >= each.first) & (rows < each.last)].sum()) for each in calls]
+    if not any(taken):
+        return None
+    most = calls[int(np.argmax(taken))]
+    return most, np.unique(number[(rows >= most.first) & (rows < most.last)]).tolist()
 
 
 def _all_held(settings: RecordedSettings | None) -> bool:

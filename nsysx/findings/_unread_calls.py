@@ -7,7 +7,7 @@ range with that path: modules of it may be of the class of another network, as t
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +16,12 @@ import polars as pl
 from nsysx.advice import Alternative
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.needless_gradients import outermost_calls
+from nsysx.events.needless_networks import NeedlessNetwork, outermost_calls
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case
+from nsysx.findings._attached_outputs import HandedOver, handed_over
+from nsysx.findings._called_names import call_in_text
+from nsysx.findings._finding_bounds import MOST_NAMED_PARTS
 from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.model import Row
@@ -32,8 +34,8 @@ _WITHOUT = (
     "steps by"
 )
 _DETACHED = (
-    "Detach what {cls} returns before this loss uses it: backward runs through it for gradients that are reset before an optimizer reads "
-    "them"
+    "Detach what {cls} returns before {uses} it: backward runs through it from here for gradients that no "
+    "optimizer reads"
 )
 
 
@@ -127,17 +129,44 @@ def _own_chains(code: CodeLines, flow: OperatorFlow, start_ns: np.ndarray) -> li
     return [chain for stack in stacks.tolist() if stack >= 0 and (chain := code.own_chain(stack))]
 
 
-def without_gradients(case: Case, remedy: Alternative, calls: Collection[ModuleCall], *, needless: bool) -> Alternative:
-    """Return the advice in the program's words; ``needless``: of these calls no backward of a step needs anything."""
-    where = line_of_calls(case.profile, calls)
+def place_without_gradients(profile: Profile, networks: Sequence[NeedlessNetwork]) -> Row:
+    """Return the line that is changed, that which hands on what a network made or calls it; empty where that is not known."""
+    handed = _handed(profile, networks)
+    return handed.lines[0].where if handed is not None else line_of_calls(profile, [each.call for each in networks])
+
+
+def without_gradients(profile: Profile, remedy: Alternative, networks: Sequence[NeedlessNetwork]) -> Alternative:
+    """Return the advice in the program's words for networks of which some backward, or all of them, need nothing."""
+    calls = [each.call for each in networks]
+    where, handed = line_of_calls(profile, calls), _handed(profile, networks)
     cls = next((call.cls for call in calls if call.cls), "this network")
-    text = text_of(texts(case.profile), where.get("file"), where.get("line")) or ""
+    if handed is not None:
+        text = _DETACHED.format(cls=cls, uses="these lines use" if len(handed.lines) > 1 else "this line uses")
+        more = (
+            ""
+            if handed.freed is None
+            else f"; retain_graph=True of line {handed.freed.where.get('line')} is then not needed"
+        )
+        worded = len(handed.lines) <= MOST_NAMED_PARTS and all(each.text for each in handed.lines)
+        pasted = [*handed.lines, *([] if handed.freed is None else [handed.freed])] if worded else []
+        paste = "\n".join(f"{each.text}  # line {each.where.get('line')}" for each in pasted)
+        return replace(remedy, text=f"{text}{more}", paste=paste)
+    text = text_of(texts(profile), where.get("file"), where.get("line")) or ""
     statement = whole_statement(text)
     line = f"  # line {where.get('line')}"
-    if not needless:
+    if not all(each.always for each in networks):
         name = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
         paste = f"{name}.detach(){line}: where this loss takes {name}" if name.isidentifier() else ""
-        return replace(remedy, text=_DETACHED.format(cls=cls), paste=paste)
-    stands = isinstance(statement, _PLAIN) and calls_alone(case.profile, where, calls)
+        return replace(remedy, text=_DETACHED.format(cls=cls, uses="this loss uses"), paste=paste)
+    stands = isinstance(statement, _PLAIN) and calls_alone(profile, where, calls)
     paste = f"with torch.no_grad():{line}\n    {text.strip()}" if stands else ""
+    if not stands and len(calls) == 1 and (written := call_in_text(profile, calls[0], where)) is not None:
+        text, called = written
+        end = called.end_col_offset or 0
+        paste = f"{text[:end]}.detach(){text[end:]}{line}"
     return replace(remedy, text=_WITHOUT.format(cls=cls), paste=paste)
+
+
+def _handed(profile: Profile, networks: Sequence[NeedlessNetwork]) -> HandedOver | None:
+    """Return where what a network made is handed on, of one that other backwards need: else its own line may go without gradients."""
+    return None if not networks or any(each.always for each in networks) else handed_over(profile, networks)

@@ -18,18 +18,22 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import ModuleCall
+from nsysx.events.program_backwards import program_backwards
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
+from nsysx.findings._frozen_meanwhile import backward_through, frozen_meanwhile
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread import PRODUCTS, can_tell, numbered_backwards
-from nsysx.findings._unread_calls import network_names
+from nsysx.findings._unread import OF_INPUTS, PRODUCTS, can_tell
+from nsysx.findings._unread_calls import calls_of_classes, line_of_calls, network_names
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.model import Row
 from nsysx.replay.engine import Edit, ScaleOps
 
-#: Kernels that make gradients of weights alone, or of inputs alone; other products of a backward make either.
-_OF_WEIGHTS, _OF_INPUTS = r"(?i)wgrad", r"(?i)dgrad"
+#: Kernels that make gradients of weights alone; other products of a backward make those of weights or of inputs.
+_OF_WEIGHTS = r"(?i)wgrad"
 _REDUCES = r"AllReduce|ReduceScatter"
 
 
@@ -52,13 +56,14 @@ class _BackwardThrough(NamedTuple):
 def _work(case: Case) -> _BackwardThrough:
     lost, names = _lost(settings_of(case.profile)), network_names(case.profile)
     ops = case.ops.filter((case.ops["phase"].cast(pl.String) == "backward").fill_null(value=False))
-    row, nth = numbered_backwards(case, ops["call_start_ns"].fill_null(-1).to_numpy())
+    backwards, called_ns = program_backwards(case.profile), ops["call_start_ns"].fill_null(-1).to_numpy()
+    row, nth = backwards.at(called_ns), backwards.number_at(called_ns)
     classes = [names.get(module, ()) for module in ops["module"].cast(pl.String).to_list()]
     numbers = [{n for name in each for n in lost.get(name, ())} for each in classes]
     wanted = np.array([n in of_class for n, of_class in zip(nth.tolist(), numbers, strict=True)], np.bool_)
     theirs = np.array([bool(of_class) for of_class in numbers], np.bool_)
     computes = (ops["cls"] == DeviceActivity.COMPUTE.value).to_numpy()
-    of_weights, of_inputs = (lookup.matching(ops["name"], each) for each in (_OF_WEIGHTS, _OF_INPUTS))
+    of_weights, of_inputs = (lookup.matching(ops["name"], each) for each in (_OF_WEIGHTS, OF_INPUTS))
     products = ops["family"].cast(pl.String).is_in(PRODUCTS).fill_null(value=False).to_numpy()
     reduces = ~computes & lookup.matching(ops["name"], _REDUCES)
     # In a backward of their own loss as many are theirs; the loss lies behind them, and theirs come first.
@@ -102,7 +107,7 @@ def left_unread(case: Case, settings: RecordedSettings) -> str:
     )
 
 
-def frozen_meanwhile(case: Case, settings: RecordedSettings | None) -> Saving:
+def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if none of these gradients are computed or reduced."""
     work = _work(case)
     gone = pl.concat([work.weights["call"], work.sent["call"]]).unique().implode()
@@ -119,14 +124,35 @@ def taken(case: Case) -> Takes:
     return Takes(ops_of(work.weights) | ops_of(work.products) | ops_of(work.sent))
 
 
+def place_of_freezing(case: Case) -> Row:
+    """Return the line that calls what is frozen, empty where that is not known."""
+    call, _ = _call_through(case)
+    return {} if call is None else line_of_calls(case.profile, [call])
+
+
+def _call_through(case: Case) -> tuple[ModuleCall | None, list[int]]:
+    """Return the last call of such a network, None where no operators tell, and the backwards of a step that lead through it.
+
+    Its own loss comes before the one of the network that is trained through it, or after: only lines that call it differ, by the backward.
+    """
+    lost = _lost(settings_of(case.profile))
+    numbers = sorted({n for each in lost.values() for n in each})
+    calls = calls_of_classes(case.profile, lost)
+    through = [call for call in calls if backward_through(case.profile, call, numbers)]
+    return (through[-1] if through else None), numbers
+
+
 def to_freeze(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and advice with the name of the network, and past its wrapper where there is one: that waits for its gradients."""
     settings = settings_of(case.profile)
-    cls = next(iter(_lost(settings)), "critic")
-    name = cls[:1].lower() + cls[1:]
     wrapped = settings is not None and bool(settings.wrappers("DDP"))
-    call = f"{name}.module" if wrapped else name
+    call, numbers = _call_through(case)
+    cls = next(iter(_lost(settings)), "critic")
+    if call is not None:
+        return title, frozen_meanwhile(case.profile, remedy, call, numbers, cls=cls, wrapped=wrapped)
+    name = cls[:1].lower() + cls[1:]
+    called = f"{name}.module" if wrapped else name
     past = ", and call it past its wrapper, which reduces them" if wrapped else ""
     text = f"Freeze {cls} while another network is trained through it{past}: it computes gradients of its own weights that nothing reads"
-    paste = f"{name}.requires_grad_(False)\nloss = -{call}(made).mean(); loss.backward()\n{name}.requires_grad_(True)"
+    paste = f"{name}.requires_grad_(False)\nloss = -{called}(made).mean(); loss.backward()\n{name}.requires_grad_(True)"
     return title, replace(remedy, text=text, paste=paste)

@@ -21,6 +21,7 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
+from nsysx.events.program_backwards import program_backwards
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.events.unheld_gradients import unheld_gradients
 from nsysx.findings._case import Case, Saving, ops_of
@@ -38,7 +39,7 @@ from nsysx.findings._freezing_pastes import (
     parts_frozen,
 )
 from nsysx.findings._once import Takes, edits_without
-from nsysx.findings._unread import PRODUCTS, backwards_of_program, can_tell, unheld_parameters
+from nsysx.findings._unread import PRODUCTS, can_tell, unheld_parameters
 from nsysx.findings._unread_calls import network_names
 from nsysx.findings._untrained_sizes import lost_by_sizes, not_compared
 from nsysx.findings.nsx112_fusion import outermost
@@ -246,7 +247,7 @@ def _work(case: Case, network: Untrained) -> _BackwardWork:
             return _BackwardWork(by_sizes, work.clear(), 1, sent.clear(), sent.clear(), mixed=True)
         return _BackwardWork(work.clear(), work, 1 - network.share, sent.clear(), sent.clear(), anywhere=True)
     lost, kept = (_inside(path, parts) for parts in (network.parts, network.trained))
-    (begins, _), called = backwards_of_program(case), computed["call_start_ns"].to_numpy()
+    begins, called = program_backwards(case.profile).start_ns, computed["call_start_ns"].to_numpy()
     which = np.searchsorted(begins, called, side="right")
     last = np.full(len(begins) + 1, -1, np.int64)
     np.maximum.at(last, which[kept], called[kept])
