@@ -45,8 +45,8 @@ class EventRow(TypedDict):
     made_by: Annotated[
         str,
         Of(
-            "program, or torch: the wrapper of a rank times itself and orders its streams with events, and an operator times the kernels "
-            "that it chooses from"
+            "program, or torch: the wrapper of a rank times itself and orders its streams with events, and an operator, a library or a "
+            "compiler times the kernels that it chooses from"
         ),
     ]
     verdict: Annotated[

@@ -156,7 +156,7 @@ def check(case: Case) -> list[Finding]:
     if not rows:
         return case.clear(
             RULE,
-            "only PyTorch itself uses events here: its wrapper of the ranks, or operators that choose their fastest kernel",
+            "only PyTorch itself uses events here: its wrapper of the ranks, or operators and compilers that choose their fastest kernel",
         )
     told: set[int] = set()
     for row in rows:

@@ -99,6 +99,11 @@ MOST_DRAWN_PLACES = 400
 #: GPU operations in a closer look.
 CLOSER_LOOK_OPS = 10
 
+# ---- helpers/searching_events -----------------------------------------------------------------------------------
+#: Fewest windows of a benchmark in a row (Triton and Inductor begin with 5), and the shortest time that a buffer of the size of an L2 cache
+#: takes to be filled (ns): 50 MB at 5 TB/s take 10 us.
+FEWEST_BENCHMARK_WINDOWS, SHORTEST_CACHE_FILL_NS = 5, 5_000
+
 # ---- helpers/timeline_data --------------------------------------------------------------------------------------
 #: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
 MOST_LANE_SPANS = 1500

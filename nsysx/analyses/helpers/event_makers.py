@@ -6,7 +6,8 @@ its streams with events that no stream waits for where the next gather is known 
 wrapper itself, or on the autograd thread, where no program sets a clock. Nobody reads the events of FSDP, nor those that order the
 streams of collectives: in a process that communicates, pairs that are only paired by their order are torch's.
 
-An operator that looks for its fastest kernel (cudnn.benchmark) times each with events; no program sets a clock inside an operator.
+An operator that looks for its fastest kernel (cudnn.benchmark) times each with events; no program sets a clock inside an operator. Where
+no operator was recorded, and for compilers, see ``searching_events``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers.analysis_bounds import FIRST_SAMPLED_PASSES, SAMPLED_EVERY
+from nsysx.analyses.helpers.searching_events import searching
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 
@@ -39,6 +41,7 @@ def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     unread = pl.col("paired_by") == "order"
     torchs = pl.col("process").is_in(ranks.implode()) & (wrapper | elsewhere | unread).fill_null(value=False)
     torchs |= pl.col("process").is_in(_reading_themselves(profile)) | _of_operators(profile, pairs)
+    torchs |= pl.Series(searching(profile, pairs), dtype=pl.Boolean)
     made = pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))
     if not modules["cls"].str.contains(_SAMPLING).any():
         return made
