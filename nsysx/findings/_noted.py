@@ -53,7 +53,7 @@ from nsysx.findings._left_out_calls import guarded, with_whole_calls
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without
 from nsysx.findings._recurrent_cells import sequence_of
-from nsysx.findings._scaled_in_text import in_names_of_line
+from nsysx.findings._scaled_in_text import in_names_of_program
 from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._shards_in_words import of_average
@@ -238,7 +238,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         )
     if fix is not None:
         fix = guarded(code, case, _line_remedies.counted_only(fix, text, str(first.below)), group)
-        fix = in_names_of_line(lines.texts(case.profile), first.row["file"], first.row["line"], fix)
+        fix = in_names_of_program(case.profile, first.row["file"], first.row["line"], fix)
     if first.meets and (ahead := flag_ahead([text], [line.seen.text for line in group])) is not None:
         fix = Fix.by_name(ahead)
     loops = list(dict.fromkeys(line.cause.looped for line in group if line.cause is not None and line.cause.looped))
