@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
-from nsysx_probe import attention_masks, held_memory
+from nsysx_probe import attention_masks, held_memory, saved_tensors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -160,9 +160,7 @@ def test_a_mask_that_learns_is_not_looked_at() -> None:
 @pytest.fixture(params=[True, False], ids=["hooks told", "older torch"])
 def tells_hooks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
-        monkeypatch.setattr(
-            attention_masks, "hasattr", lambda o, n: n != "unpack_hook" and hasattr(o, n), raising=False
-        )
+        monkeypatch.setattr(saved_tensors, "hasattr", lambda o, n: n != "unpack_hook" and hasattr(o, n), raising=False)
 
 
 @pytest.mark.usefixtures("tells_hooks")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import patch
 from .backward_graph import nodes_of
 from .held_memory import has_room
 from .output import Output
@@ -24,6 +23,7 @@ from .probe_bounds import (
     MOST_MASK_LEADS,
     MOST_MASK_SHAPES,
 )
+from .saved_tensors import SavedTensors
 from .settings_state import asked
 
 _NODE = "ScaledDotProduct"
@@ -41,23 +41,19 @@ class AttentionMasks:
     """
 
     def __init__(self, torch: Any, out: Output) -> None:
-        self.torch, self.out = torch, out
+        self.torch, self.saved = torch, SavedTensors(torch, out)
         self.rows: list[dict[str, Any]] | None = None
         self._backwards = 0  # that are still looked at in this step
         self._tensors: dict[tuple[int, ...], int] = {}
         self._held: dict[tuple[int, ...], list[tuple[Any, int]]] = {}  # of each mask its number of changes
         self._learned: set[tuple[int, ...]] = set()  # shapes of masks that get a gradient
         self._hidden = False  # a mask could not be looked at
-        self._tells_hooks = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
-        self._hooked = False  # of a torch that does not tell: hooks were entered in the step
-        self._patches: list[patch.Patch] | None = None
 
     def begin(self, *, last: bool) -> None:
         """A recorded step begins, the window's ``last`` one in which all is noted."""
         self._forget()
         self._backwards = MOST_MASK_BACKWARDS if last else 0
-        if not self._tells_hooks and (last or self._patches is not None):
-            asked(self._follow_hooks, last)
+        self.saved.begin(last=last)
 
     def backward(self, roots: Any) -> None:
         """A backward of ``roots`` begins."""
@@ -76,27 +72,11 @@ class AttentionMasks:
         for kept in (self._tensors, self._held, self._learned):
             kept.clear()
 
-    def _follow_hooks(self, on: bool) -> None:
-        self._hooked = False
-        if self._patches is None:
-            patcher = patch.Patcher(self.torch.compiler.is_dynamo_compiling, self.out.wrong)
-            hooks = self.torch.autograd.graph.saved_tensors_hooks
-            patcher.around(hooks.__enter__, "saved_hooks", "None", self._enters_hooks, patch.nothing)
-            self._patches = patcher.patches
-        for each in self._patches:
-            each.on() if on else each.off()
-        self._hooked = not self._patches
-
-    def _enters_hooks(self, _nothing: Any) -> None:
-        self._hooked = True
-
     # ---- in the step ------------------------------------------------------------------------------------------------
 
     def _look(self, roots: Any) -> None:
         torch = self.torch
-        if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-            return
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        if not self.saved.may_be_read():
             return
         self._hidden, hidden = True, False  # unless the whole graph was looked at
         by_shape: dict[tuple[int, ...], dict[int, Any]] = {}
@@ -106,22 +86,17 @@ class AttentionMasks:
                     return
                 if not type(node).__name__.startswith(_NODE):
                     continue
-                name = next((name for name in _SAVED if hasattr(type(node), f"_raw_saved_{name}")), None)
+                name = next((name for name in _SAVED if self.saved.has(node, name)), None)
                 if name is None:
                     continue
-                saved = getattr(node, f"_raw_saved_{name}")
-                if saved.unpack_hook is not None if self._tells_hooks else self._packs():
+                if self.saved.is_packed(node, name):
                     hidden = True
                     continue
-                self._note(node, saved.data if self._tells_hooks else getattr(node, f"_saved_{name}"), by_shape)
+                self._note(node, self.saved.tensor(node, name), by_shape)
             for shape, masks in by_shape.items():
                 self._tensors[shape] = self._tensors.get(shape, 0) + len(masks)
                 self._hold(shape, list(masks.values()))
         self._hidden = hidden
-
-    def _packs(self) -> bool:
-        """Return whether hooks may have packed what this step has saved; of those around all steps the outermost still are there."""
-        return self._hooked or self.torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
     def _note(self, node: Any, mask: Any, by_shape: dict[tuple[int, ...], dict[int, Any]]) -> None:
         if mask is None:

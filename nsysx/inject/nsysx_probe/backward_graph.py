@@ -18,3 +18,18 @@ def nodes_of(roots: Any) -> Iterator[Any]:
         seen[id(node)] = node
         yield node
         todo.extend(following for following, _ in node.next_functions)
+
+
+def nodes_near(roots: Any, most: int) -> Iterator[Any]:
+    """Return the nodes that lie nearest to what a backward begins with, so many at most, each once."""
+    roots = roots if isinstance(roots, (tuple, list)) else (roots,)
+    todo = [getattr(root, "node", None) or getattr(root, "grad_fn", None) for root in roots][:most]
+    seen: dict[int, Any] = {}  # by id: held, so that no other node gets it
+    for node in todo:  # grows as it goes
+        if node is None or id(node) in seen:
+            continue
+        if len(seen) >= most:
+            return
+        seen[id(node)] = node
+        yield node
+        todo.extend(following for following, _ in node.next_functions)

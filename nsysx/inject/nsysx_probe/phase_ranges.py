@@ -243,7 +243,7 @@ class Phases:
                 # What is traced has no shapes to record, and torch for CUDA prints that for each operator.
                 self.operators.in_step(False)
             elif outermost:
-                self.borders.settings.masks.backward(roots)
+                self.borders.settings.saved_tensors.backward(roots)
             self.operators.before_backward(roots)
             return self._open("backward")
         except BaseException as error:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import patch, settings_card, settings_compile, settings_groups, settings_objects, settings_state, variable_places
-from .attention_masks import AttentionMasks
 from .autocast_places import AutocastEntries
 from .batch_padding import BatchPadding
 from .changes import place
@@ -24,6 +23,7 @@ from .loader_settings import LoaderSettings
 from .network_inputs import NetworkInputs
 from .output import Output
 from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPUT
+from .saved_for_backward import SavedForBackward
 from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
@@ -45,7 +45,7 @@ class SettingsReader:
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
         self._padding = BatchPadding(torch)
-        self.masks = AttentionMasks(torch, out)
+        self.saved_tensors = SavedForBackward(torch, out)
         self.inputs, self.untrained = NetworkInputs(torch, optimizers), UntrainedWeights(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
@@ -66,7 +66,7 @@ class SettingsReader:
 
     def recorded(self, index: int, *, last: bool, cold: bool) -> None:
         """A recorded step begins: the window's ``last`` one, behind which masks are read, or an X-rayed one of a ``cold`` start."""
-        self.masks.begin(last=last)
+        self.saved_tensors.begin(last=last)
         self.inputs.begin(index, holds=last or cold)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class SettingsReader:
 
     def window_closed(self) -> None:
         """The window has closed: what had to wait for that is read now."""
-        for part in (self._padding, self.masks, self.evaluations, self.inputs, self.untrained, self._loaders):
+        for part in (self._padding, self.saved_tensors, self.evaluations, self.inputs, self.untrained, self._loaders):
             self._safely(part.window_closed)
 
     def record(self, *, last: bool) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ class SettingsReader:
             "loaders": self._loaders.rows(),
             "saves": saves,
             "padding": self._padding.counts,
-            "masks": self.masks.rows,
+            **self.saved_tensors.record(),
             "inputs": self.inputs.rows,
             "given_again": self.inputs.again.rows,
             "untrained": self.untrained.rows,
