@@ -139,3 +139,6 @@ FEWEST_COUNTED_THRESHOLDS = 32
 # ---- promoted_arithmetic ----------------------------------------------------------------------------------------
 #: An operand is small beside one with so many times its numbers: a scale of each channel, a bias. Chosen.
 SMALL_OPERAND_TIMES = 16
+# ---- counted_targets ------------------------------------------------------------------------------------------------
+#: The last positions of rows hold all that count where they are no more than so many times as many: others are chosen one by one. Chosen.
+MOST_LAST_TIMES = 1.25

@@ -1,7 +1,8 @@
 """Logits of positions whose targets a loss ignores (prompts, padding, tokens that were not masked): a head need not make them.
 
-Of each tensor of the loader's batches the probe notes some numbers, and which of them losses ignore. Where a loss takes as many targets as
-a batch has, the layer that makes its logits, what stands between, the loss and their gradients do that part of their work for nothing.
+Of the targets of a loss the probe notes behind a window how many count, and of each tensor of the loader's batches some numbers. Without
+either, sizes may tell: of targets that are filled with the ignored number, and of which some are written over. The layer that makes the
+logits, what stands between, the loss and their gradients do the share that is ignored of their work for nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.counted_targets import MadeTargets, made_targets, noted_targets
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from, is_view
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._counted_pastes import RowsThatCount, fills_ignored, fix_of_counted, ignored_number
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
@@ -38,6 +42,7 @@ _HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|log_softmax|float|
 _NAMES_IGNORED = re.compile(r"ignore_index|-100\b")
 #: How the probe notes a number that losses ignore.
 _IGNORED = "-"
+_AT_MOST = Saving(None, "at most the share of that work whose labels are ignored, and less where hosts set the pace")
 
 
 def hands_logits_on(name: str) -> bool:
@@ -55,6 +60,7 @@ class _HeadLoss(NamedTuple):
     layer: int
     targets: int
     words: int
+    made: int  # the number of the operator that makes the targets
 
 
 def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
@@ -64,7 +70,18 @@ def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
             continue
         maker, between = handed_from(flow, made[0], hands_logits_on)
         if maker >= 0 and flow.names[maker] in LAYERS:
-            yield _HeadLoss(row, between, maker, math.prod(sizes[1]), sizes[0][-1])
+            yield _HeadLoss(row, between, maker, math.prod(sizes[1]), sizes[0][1], made[1] if len(made) > 1 else -1)
+
+
+class _Ignored(NamedTuple):
+    """Of the targets of a loss: which share is ignored, None where that is not known, which share of the positions is left, how that is
+    known, and which of each row count.
+    """
+
+    share: float | None
+    left: float
+    seen: str
+    counted: RowsThatCount
 
 
 class _IgnoredShare(NamedTuple):
@@ -115,6 +132,8 @@ def perhaps_ignored(case: Case, texts: Sequence[str]) -> Alternative | None:
     if flow is None or case.program.compiled or not any(map(_NAMES_IGNORED.search, texts)) or _counts(case):
         return None
     losses = list(_losses(flow))
+    if any(noted_targets(case.profile, loss.targets, loss.words) for loss in losses):
+        return None
     rows = [row for loss in losses for row in (loss.row, loss.layer, *loss.between)]
     taken = case.per_step(int(work_of_operators(case, flow).filter(pl.col("row").is_in(rows))["ns"].sum()))
     if not case.notable(taken, REPORTED_SHARE):
@@ -129,39 +148,99 @@ def perhaps_ignored(case: Case, texts: Sequence[str]) -> Alternative | None:
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return one finding about losses whose ignored targets, left out before the head, save 5 % of the step or more."""
     flow, code = flow_of(case.profile), case.profile.code()
-    ignored = [each for each in _counts(case) if each.share >= MANY_IGNORED_SHARE]
-    if flow is None or code is None or not ignored or not case.program.trains or case.program.compiled:
+    if flow is None or code is None or not case.program.trains or case.program.compiled:
         return []
-    losses, theirs = list(_losses(flow)), list[tuple[_HeadLoss, _IgnoredShare]]()
-    for words in dict.fromkeys(loss.words for loss in losses):
-        alike = [loss for loss in losses if loss.words == words]
-        of_batch = next((each for each in ignored if each.all_in(alike)), None)
-        theirs += [(loss, of_batch) for loss in alike if of_batch is not None]
-    if not theirs:
+    losses, batches = list(_losses(flow)), [each for each in _counts(case) if each.share >= MANY_IGNORED_SHARE]
+    judged = [(loss, _ignored(case, code, flow, loss, _in_batches(batches, losses, loss))) for loss in losses]
+    theirs = [(loss, each) for loss, each in judged if each is not None]
+    priced = [(loss, each) for loss, each in theirs if each.share is not None]
+    chosen = priced or theirs
+    if not chosen:
         return []
-    work = work_of_operators(case, flow)
-    edits = list[ScaleOps]()
-    for loss, each in theirs:
+    work, edits = work_of_operators(case, flow), list[ScaleOps]()
+    for loss, each in chosen:
         ops = ops_of(work.filter(pl.col("row").is_in([loss.row, loss.layer, *loss.between])))
-        edits.append(ScaleOps(ops, 1 - each.share, less_work=True))
+        edits.append(ScaleOps(ops, each.left, less_work=True))
     edits = [edit for edit in edits if edit.ops]
     ops = frozenset[int]().union(*(edit.ops for edit in edits))
-    worth = case.worth_or_freed(*edits, cause=(StepPart.WORK,), bound=True)
-    if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
-        return []
-    worth = _of_fast_and_slow_host(worth, case.worth(*edits, cause=(StepPart.WORK,)).likely_ns)
     taken = case.per_step(int(work.filter(pl.col("op").is_in(list(ops)))["ns"].sum()))
-    loss, most = theirs[0][0], max(each.share for _, each in theirs)
+    worth = worth_of_fewer_rows(case, edits) if priced else _AT_MOST
+    if not case.notable((worth.likely_ns or 0) if priced else taken, REPORTED_SHARE):
+        return []
+    (loss, most), several = max(chosen, key=lambda each: each[1].share or 0.0), len(chosen)
     head = place_of_operator(code, flow, flow.start_ns[[loss.layer]])
     where = place_of_operator(code, flow, flow.start_ns[[loss.row]]) or head
-    title = f"{units.share(most, 1)} of the labels are ignored, and {in_short(head) or 'the head'} makes logits for all of them"
+    by = in_short(head) or "the head"
+    if most.share is None:
+        title = f"A mask says which labels a loss ignores, and {by} makes logits for all: {units.duration(taken)} of GPU work"
+    else:
+        title = f"{units.share(most.share, 1)} of the labels are ignored, and {by} makes logits for all of them"
     detail = (
-        f"{units.several(len(theirs), 'loss', 'losses')} {case.per} of {loss.targets:,} labels each, of which "
-        f"{units.share(most, 1)} are ignored (-100) in the batches that were looked at. The layer that makes the logits, what stands "
-        f"between, the loss and their gradients take {units.duration(taken)} {case.per}, {case.share(taken)} of the step."
+        f"{units.several(several, 'loss', 'losses')} {case.per} of {loss.targets:,} labels each, {most.seen}. The layer that makes the "
+        f"logits, what stands between, the loss and their gradients take {units.duration(taken)} {case.per}, "
+        f"{case.share(taken)} of the step."
+    )
+    alike = len({each.layer for each, _ in chosen}) == 1
+    fix = (
+        fix_of_counted(case, code, flow, loss.row, loss.layer, most.counted)
+        if alike
+        else Fix.by_name("rows-that-count")
     )
     return [
         Found(
-            rule, title, detail, worth=worth, cost_ns=taken, fix=Fix.by_name("rows-that-count"), where=where or None, takes=Takes(ops),
+            rule, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where or None, takes=Takes(ops),
         ).as_finding(case)
     ]  # fmt: skip
+
+
+def worth_of_fewer_rows(case: Case, edits: Sequence[ScaleOps]) -> Saving:
+    """Return what it saves that work takes its share of the time, with a fast host and with the one that was recorded."""
+    worth = case.worth_or_freed(*edits, cause=(StepPart.WORK,), bound=True)
+    return _of_fast_and_slow_host(worth, case.worth(*edits, cause=(StepPart.WORK,)).likely_ns)
+
+
+def _in_batches(batches: Sequence[_IgnoredShare], losses: Sequence[_HeadLoss], loss: _HeadLoss) -> _IgnoredShare | None:
+    """Return the labels of batches that this loss takes, with others of as many words; None where it takes none of them."""
+    alike = [other for other in losses if other.words == loss.words]
+    return next((each for each in batches if each.all_in(alike)), None)
+
+
+def _ignored(
+    case: Case, code: CodeLines, flow: OperatorFlow, loss: _HeadLoss, of_batch: _IgnoredShare | None
+) -> _Ignored | None:
+    """Return how many targets of a loss are ignored, None where few are, or nothing tells of any."""
+    noted = noted_targets(case.profile, loss.targets, loss.words)
+    made = made_targets(case.profile, loss.made)
+    if noted is not None:
+        same = noted.least is not None and noted.least == noted.most
+        by_index = made is not None and made.counted == noted.most
+        first = noted.first if noted.last is not None and not (same and by_index) else None
+        counted = RowsThatCount(noted.most, same and by_index, noted.length, first)
+        left = noted.left if first else noted.share
+        share, seen = 1 - noted.share, "were ignored in the step that was looked at"
+    elif of_batch is not None:
+        share, left, seen, counted = (
+            of_batch.share,
+            1 - of_batch.share,
+            "are ignored in the batches that were looked at",
+            RowsThatCount(None, False, None),
+        )
+    elif made is not None and _are_filled(case, code, flow, loss, made):
+        if made.share is None:
+            return _Ignored(
+                None,
+                1.0,
+                "of which a mask chooses the ones that count: how many was not noted",
+                RowsThatCount(None, False, None),
+            )
+        share, left, seen = 1 - made.share, made.share, "or more are ignored, by the sizes of what is written into them"
+        counted = RowsThatCount(made.counted, made.counted is not None, made.length)
+    else:
+        return None
+    several = f"of which {units.share(share, 1)} {seen}"
+    return _Ignored(share, left, several, counted) if share >= MANY_IGNORED_SHARE else None
+
+
+def _are_filled(case: Case, code: CodeLines, flow: OperatorFlow, loss: _HeadLoss, made: MadeTargets) -> bool:
+    """Return whether targets are filled with the number that their loss ignores, by the texts of the lines."""
+    return fills_ignored(case, code, flow, made.fills_ns, ignored_number(case, code, flow, loss.row))

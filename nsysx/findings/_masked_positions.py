@@ -1,11 +1,13 @@
 """Logits of positions that a mask takes out of a loss, as prompts in the loss of a policy: a head need not make them.
 
 The loss of each position is multiplied by a mask, added up, and divided by the sum of that mask. An X-ray's operators show it, and what
-makes the logits. How many positions the mask keeps nothing notes, so what that saves is not told: only what is at stake.
+makes the logits. How many positions the mask keeps the probe notes where it can look at the mask; else what is saved is not told, only
+what is at stake.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx import units
+from nsysx.events.counted_targets import NotedTargets, noted_targets
 from nsysx.events.narrowed_operators import sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from
 from nsysx.events.operator_names import LAYERS
@@ -20,10 +23,12 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
-from nsysx.findings._ignored_targets import hands_logits_on
+from nsysx.findings._ignored_targets import hands_logits_on, worth_of_fewer_rows
 from nsysx.findings._once import Takes
 from nsysx.findings._smaller_operators import LOGITS_TO_KEEP, keeps_logits
+from nsysx.findings._work_bounds import MANY_IGNORED_SHARE
 from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
 
 _TIMES, _SUMS = re.compile(r"^aten::mul_?$"), re.compile(r"^aten::sum$")
 #: What makes one number of each position's logits: the loss of a label, or its probability.
@@ -34,6 +39,15 @@ _TEXT = (
 )
 _PASTE = (
     "logits = head(hidden[:, -n - 1 : -1])  # n: how many last positions may count; targets and mask alike: [:, -n:]"
+)
+
+_BY_MASK = (
+    "keep = mask.bool()  # of the positions whose logits are made\n"
+    "logits = head(hidden[keep])  # targets, and what else has a number of each position, alike: [keep]"
+)
+_WAITS = "A mask as index waits once a step for the GPU to tell how many there are; where each row has as many, gather them by place."
+_AT_MOST = Saving(
+    None, "at most the share of that work at whose positions the mask is 0, and less where hosts set the pace"
 )
 
 
@@ -59,26 +73,45 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if not case.notable(taken, REPORTED_SHARE):
         return []
     head = place_of_operator(code, flow, flow.start_ns[[losses[0].layer]])
-    title = (
-        f"A mask says which positions count in a loss, and {in_short(head) or 'the head'} makes logits for all of them: "
-        f"{units.duration(taken)} of GPU work"
-    )
+    positions = math.prod(sizes_of(flow.size[losses[0].times])[0])
+    noted = noted_targets(case.profile, positions, kind="mask")
+    if noted is not None and 1 - noted.share < MANY_IGNORED_SHARE:
+        return []
+    worth, by = _AT_MOST, in_short(head) or "the head"
+    if noted is None:
+        masked = "The share of positions at which the mask is 0 goes with it; how many these are was not noted."
+        title = f"A mask says which positions count in a loss, and {by} makes logits for all of them: {units.duration(taken)} of GPU work"
+    else:
+        worth = worth_of_fewer_rows(case, [ScaleOps(ops_of(work), noted.left, less_work=True)])
+        if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
+            return []
+        masked = (
+            f"Of {positions:,} positions {units.share(1 - noted.share, 1)} were masked in the step that was looked at."
+        )
+        title = f"A mask takes {units.share(1 - noted.share, 1)} of the positions out of a loss, and {by} makes logits for all of them"
     detail = (
         f"The layer that makes the logits, what works on them and their gradients take {units.duration(taken)} of GPU work {case.per}, "
-        f"{case.share(taken)} of the step. The share of positions at which the mask is 0 goes with it; how many these are was not noted."
-    )
-    worth = Saving(
-        None, "at most the share of that work at whose positions the mask is 0, and less where hosts set the pace"
+        f"{case.share(taken)} of the step. {masked}"
     )
     where = place_of_operator(code, flow, flow.start_ns[[losses[0].times]]) or head
-    paste = LOGITS_TO_KEEP if keeps_logits(case) else _PASTE
-    fix = Fix.by_name("rows-that-count", text=_TEXT, paste=paste, condition="It must be the last positions that count.")
+    fix = _fix(case, noted)
     takes = Takes(ops_of(work))
     return [
         Found(rule, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where or None, takes=takes).as_finding(
             case
         )
     ]
+
+
+def _fix(case: Case, noted: NotedTargets | None) -> Fix:
+    """Return how to make the logits that count alone: those of so many last positions where a mask keeps these, as far as that is known."""
+    if noted is not None and noted.last is None:
+        return Fix.by_name("rows-that-count", text=_TEXT, paste=_BY_MASK, condition=_WAITS)
+    paste = _PASTE if noted is None else f"n = {noted.last}  # of {noted.length} positions\n{_PASTE}"
+    paste = LOGITS_TO_KEEP if keeps_logits(case) else paste
+    return Fix.by_name(
+        "rows-that-count", text=_TEXT, paste=paste, condition="It must be the last positions that count."
+    )
 
 
 def _masked_losses(flow: OperatorFlow) -> Iterator[_MaskedLoss]:

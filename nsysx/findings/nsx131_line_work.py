@@ -17,7 +17,9 @@ What it means
     So are weights that each call puts together of a frozen one and a product of small rank (LoRA), whose gradients are made whole.
     So are layers on joined rows, layer(cat([a, b])), of which a part is a copy of fewer rows: a sum of two layers needs these once.
     So is torch.einsum of three or more tensors whose first two make a large one.
-    So are heads that make logits for positions whose labels the loss ignores (prompts, padding), where the loader's batches show these.
+    So are heads that make logits for positions whose labels the loss ignores (prompts, padding, tokens that are not masked), or that a
+    mask takes out of it: the probe reads behind a window how many labels count; else the loader's batches, or the sizes of what is
+    written into labels, may tell.
     So are tensors that are converted only to be added to one of another type, as gradients to sums in float32.
     So are small float32 tensors, such as a frozen norm's buffers, that make float32 of what autocast's products make in 16 bits.
     So are layers of a graph network that compute all nodes of a sampled subgraph, of which the seeds are read.

@@ -62,3 +62,21 @@ def test_a_mask_keeps_positions_of_all_that_have_logits(loss: Callable[[Net], Te
 @pytest.mark.parametrize("loss", [weighted, pooled])
 def test_weights_and_masks_of_hidden_states_are_none(loss: Callable[[Net], Tensor], tmp_path: Path) -> None:
     assert told(loss, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "first", "paste"), [(0.25, 0, "hidden[keep]"), (0.25, 47, "n = 16  # of 63"), (0.98, 0, None)]
+)
+def test_how_many_positions_a_mask_keeps_is_noted_and_priced(
+    counts: float, first: int, paste: str | None, tmp_path: Path
+) -> None:
+    net = Net()
+    program = recorded(lambda: policy(net).backward(), net, __file__, tmp_path)
+    noted = {"kind": "mask", "targets": ROWS * (LENGTH - 1), "classes": 0, "tensors": 1, "looked": 1, "counts": counts}
+    rows = {"least": 16, "most": 16, "length": LENGTH - 1, "first": first}
+    program.settings = {**(program.settings or {}), "targets": [{**noted, **rows}]}
+    every = [f for f in program.found(tmp_path, "NSX131") if f.title.startswith("A mask ")]
+    assert len(every) == (paste is not None)
+    for finding in every:
+        assert finding.title.startswith("A mask takes 75 % of") and finding.saving.likely_ns
+        assert finding.paste is not None and paste is not None and paste in finding.paste
