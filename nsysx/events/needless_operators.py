@@ -134,15 +134,27 @@ def unread_operators(
         return [], []
     outer, size = outer_operators(flow), len(flow.names)
     learns = outer.within(trained, size)
+    kept = kept_operators(flow, outer, learns, to_host, elsewhere)
+    reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
+    needed, read = before(outer.makers, kept), before(outer.makers, kept | reads)
+    logged = read & ~needed & behind(outer.sources, learns)
+    return [outer.rows[i] for i in np.flatnonzero(~read)], [outer.rows[i] for i in np.flatnonzero(logged)]
+
+
+def kept_operators(
+    flow: OperatorFlow, outer: OuterOperators, learns: Flags, to_host: Sequence[bool], elsewhere: Collection[int]
+) -> Flags:
+    """Return which outermost operators make what a gradient, the host, a rank, an older tensor or a later step takes.
+
+    ``learns``: those that are trained; ``to_host`` and ``elsewhere``: as for ``unread_operators``.
+    """
+    size = len(flow.names)
     kept = learns | outer.into_older | outer.within(to_host, size)
     kept |= outer.within((writes_lists(name) or is_collective(name) for name in flow.names), size)
     kept |= outer.within((_WRITES_GIVEN.match(name) is not None for name in flow.names), size)
     kept |= np.array([begins_gradients(flow.names[row]) for row in outer.rows], np.bool_)
     kept |= outer.within((number in flow.read_later or number in elsewhere for number in flow.number), size)
-    reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
-    needed, read = before(outer.makers, kept), before(outer.makers, kept | reads)
-    logged = read & ~needed & behind(outer.sources, learns)
-    return [outer.rows[i] for i in np.flatnonzero(~read)], [outer.rows[i] for i in np.flatnonzero(logged)]
+    return kept
 
 
 def fixed_operators(

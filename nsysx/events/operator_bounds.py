@@ -142,3 +142,7 @@ SMALL_OPERAND_TIMES = 16
 # ---- counted_targets ------------------------------------------------------------------------------------------------
 #: The last positions of rows hold all that count where they are no more than so many times as many: others are chosen one by one. Chosen.
 MOST_LAST_TIMES = 1.25
+# ---- accumulated_operators --------------------------------------------------------------------------------------
+#: What a log shows of a step has at most so many numbers: averages of weights and of their factors have more, most of them. So many
+#: operators in a row move an average on at most. Both chosen.
+MOST_SUMMED_NUMBERS, LONGEST_SUM_CHAIN = 4096, 4

@@ -42,3 +42,6 @@ READS_BETWEEN = 20
 # ---- graphed_rounds -------------------------------------------------------------------------------------------------
 #: No later round needs what a line computes if one needs at most this share of its operators. Chosen; measured: those of one round in 63.
 NEEDED_LATER_SHARE = 0.1
+# ---- _summed_metrics --------------------------------------------------------------------------------------------
+#: Steps that read more numbers than most are those that log if they are no more than this share. Chosen: in a third a mean is needed.
+RARELY_READ_SHARE = 0.34

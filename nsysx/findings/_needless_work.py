@@ -35,7 +35,8 @@ from nsysx.findings._one_output import findings_of as of_one_output
 from nsysx.findings._pairs_of_all_ranks import pairs_of_all_ranks
 from nsysx.findings._passes_over_batches import same_in_passes, saved_in_passes, to_keep_with_batch
 from nsysx.findings._repeated_backwards import repeated_backwards
-from nsysx.findings._same_in_each_step import on_all_ranks, same_in_each_step
+from nsysx.findings._same_in_each_step import on_all_ranks, ranks_beside, same_in_each_step
+from nsysx.findings._summed_metrics import summed_metrics
 from nsysx.findings._unread_results import logged_statistics, unread_results
 from nsysx.findings._unread_tails import tails_of_networks
 from nsysx.findings._unseen_launches import launched_unseen
@@ -59,7 +60,7 @@ class _Needless(NamedTuple):
 
     ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: of each of them the share of its
     work, and of its gradients', that stays; nothing where all goes. ``share``: of the steps in which they can go. ``on_every_rank``: the
-    other ranks do the same for sure.
+    other ranks do the same for sure; ``ranks_alike``: so many programs have it, but lines of other ranks do not count with its own.
     """
 
     rows: Sequence[int]
@@ -70,6 +71,7 @@ class _Needless(NamedTuple):
     halved: bool = False
     kept: Mapping[int, float] = {}
     on_every_rank: bool = False
+    ranks_alike: bool = False
     share: float = 1.0
 
 
@@ -156,7 +158,7 @@ def _found(
     whole = not needless.halved and not needless.kept and needless.share == 1
     worth = saved_in_passes(case.worth_or_freed(*changes, cause=rule.cause, bound=whole), needless.share)
     cost, began = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum())), began_in(case.idle, calls)
-    if worth.likely_ns is not None and needless.on_every_rank:
+    if worth.likely_ns is not None and (needless.on_every_rank or (needless.ranks_alike and ranks_beside(case))):
         worth = on_all_ranks(case, worth, theirs, case.idle.filter(pl.Series(began, dtype=pl.Boolean)))
     if worth.likely_ns is None:
         return None
@@ -303,6 +305,8 @@ def _logged(case: Case, code: CodeLines, *, unseen: bool) -> Iterator[tuple[_Nee
         return
     for each in (*logged_statistics(case, flow, code), *tails_of_networks(case, flow, code)):
         yield _Needless(*each), flow, of_calls
+    for summed in summed_metrics(case, flow, code):
+        yield _Needless(*summed.operators, ranks_alike=True, share=summed.share), flow, of_calls
 
 
 def _together(several: Sequence[_Needless]) -> _Needless:

@@ -89,14 +89,19 @@ def same_in_each_step(
     return sorted(told, key=lambda each: -sum(work.get(row, 0) for row in each.rows))
 
 
+def ranks_beside(case: Case) -> list[tuple[int, int]]:
+    """Return the other ranks that compute on the same GPU: process, device."""
+    ranks = peers.ranks(case.profile)
+    return [key for key in others_of_gpu(case.profile) if key[0] in ranks]
+
+
 def on_all_ranks(case: Case, worth: Saving, ops: pl.DataFrame, idle: pl.DataFrame) -> Saving:
     """Return a saving of which each rank that computes on the same GPU makes as much: between nothing and all of that is saved, too.
 
     ``ops``: the work that goes, ``idle``: the idle time that it brings. Of that the GPU gains nothing where other ranks work meanwhile, and
     what ranks compute at the same time is saved once.
     """
-    ranks = peers.ranks(case.profile)
-    others = [key for key in others_of_gpu(case.profile) if key[0] in ranks]
+    others = ranks_beside(case)
     cost = case.per_step(int((ops["end_ns"] - ops["start_ns"]).sum()))
     beside, saved, bar = cost * len(others), worth.likely_ns or 0, worth.error_ns or 0
     together, meanwhile = (

@@ -28,6 +28,7 @@ from nsysx.model import Row
 _HANDS_ON = re.compile(
     r"\.(append\w*|extend|update|put|insert|send|step|write)\(|[-+*/|&]=|\]\s*=(?!=)|^(return|yield)\b"
 )
+_RETURNS = re.compile(r"^(return|yield)\b")
 #: Those of these that collect what is read at the end.
 _COLLECTS = re.compile(r"\.(append\w*|extend)\(")
 #: Names and attributes that a line gives new values.
@@ -58,7 +59,7 @@ def logged_statistics(case: Case, flow: OperatorFlow, code: CodeLines) -> Iterat
             where = place_of_group(code, flow, group)
             places.setdefault((where.get("file"), where.get("line")), (where, []))[1].extend(group)
     for where, rows in places.values():
-        lines = _lines_of(case, flow, code, where, rows) if where else None
+        lines = lines_of_group(case, flow, code, where, rows) if where else None
         if lines:
             title = f"{in_short(where)} computes in each step what no recorded step reads"
             why = (
@@ -111,9 +112,11 @@ def read_elsewhere(profile: Profile, flow: OperatorFlow) -> frozenset[int]:
     )
 
 
-def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows: Sequence[int]) -> list[str]:
+def lines_of_group(
+    case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows: Sequence[int], *, sums: bool = False
+) -> list[str]:
     """Return the texts of the lines of one function that run these operators, in order; nothing where one of them hands results on, or
-    another line of the step names what they make.
+    another line of the step names what they make. ``sums``: they add to sums whose readers are known.
     """
     source, places = texts(case.profile), code.places
     of_group = {
@@ -133,7 +136,8 @@ def _lines_of(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, rows:
         }
 
     theirs, others = lines(of_group), _lines_of_step(case.profile, flow, code) - of_group
-    if any(not text or _HANDS_ON.search(text) or _BEGINS.match(text) for text in theirs.values()):
+    hands_on = _RETURNS if sums else _HANDS_ON
+    if any(not text or hands_on.search(text) or _BEGINS.match(text) for text in theirs.values()):
         return []
     made = {name.strip() for text in theirs.values() for name in _targets(text)}
     for name in made:

@@ -11,7 +11,8 @@ What it means
     of a fixed input, which rows of a graph a rank wants from which other one) comes out the same in each step, and in each
     pass over a batch what a frozen network says of it. Second outputs, auxiliary
     heads and averages of attention weights are computed even where nobody looks at them; metrics are needed when they are shown, and
-    statistics for a log in the steps that write it. Heads whose results are multiplied by zero run for their parameters' sake alone.
+    statistics for a log in the steps that write it, also where a sum over the steps holds them until then.
+    Heads whose results are multiplied by zero run for their parameters' sake alone.
     A graph is run backward for each of several losses whose gradients add up, for norms of gradients, for each input that is asked for, or
     in each step for a penalty.
     A network runs to its end although only what an inner layer makes is read (a hook, one of ``hidden_states``).
