@@ -89,6 +89,10 @@ _PICKED = (
 )
 
 
+#: What a line reads of the logarithm of a softmax for a loss, or for what is like one: that of targets.
+_OF_TARGETS = re.compile(r"gather\(|take_along_dim|nll_loss|cross_entropy|one_hot|kl_div")
+
+
 class _Group(NamedTuple):
     """Lines of one function: file, numbers and text, first the one that the remedy is for; their kernels: op, ns, family, line; what
     comes in place of their work, None where that is not known.
@@ -180,6 +184,8 @@ def _groups(case: Case, code: CodeLines, claimed: frozenset[int]) -> Iterator[_G
                     continue
                 numbers_of = [line.number for line in chosen]
                 work = part.filter(pl.col("line").is_in(numbers_of))
+                if kind.remedy == "fused-loss" and not (replayed or _of_a_loss(case, chosen, work)):
+                    continue
                 replaced = instead(case, kind.remedy, work)
                 if replaced is not None and not replaced.fits:
                     continue
@@ -193,6 +199,12 @@ def _groups(case: Case, code: CodeLines, claimed: frozenset[int]) -> Iterator[_G
                     replaced=replaced,
                 )
                 break
+
+
+def _of_a_loss(case: Case, chosen: Sequence[_Line], work: pl.DataFrame) -> bool:
+    """Return whether lines with the logarithm of a softmax make a loss, not metrics: backward goes through it, or it is that of targets."""
+    differentiated = not case.program.trains or bool(work["backward"].any())
+    return differentiated or any(_OF_TARGETS.search(line.text) for line in chosen)
 
 
 def _chosen(kind: WorkKind, lines_near: Sequence[_Line], first: _Line, *, inside: bool) -> list[_Line]:
@@ -218,7 +230,8 @@ def _blocks(numbers: list[int]) -> list[list[int]]:
 
 
 def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
-    """Return the kernels that move memory, of lines that are known: op, ns, family, file, line, function, inside (a network), graph.
+    """Return the kernels that move memory, of lines that are known: op, ns, family, file, line, function, inside (a network),
+    graph, backward.
 
     ``graph``: a CUDA graph was launched, and which line captured the kernel is not known.
     """
@@ -233,6 +246,7 @@ def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
     launched = lookup.at(case.profile.attributed.api_calls["kind"], ops["call"].fill_null(-1).to_numpy())
     kernels = kernels.with_columns(
         graph=(launched == Call.GRAPH_LAUNCH).fill_null(value=False),
+        backward=(phase == "backward").fill_null(value=False),
         place=pl.Series(line_row),
         inside=pl.Series(of_networks(case.profile, ops)),
     )

@@ -53,6 +53,30 @@ def test_what_a_loss_by_class_numbers_does_not_need_goes(tmp_path: Path) -> None
     assert finding.where["line"] == 31 and "train.py:30-33 loss_of" in finding.title
 
 
+@pytest.mark.parametrize(
+    ("differentiated", "last", "told"),
+    [
+        (False, "hits = rows.eq(labels).sum()", "compile-function"),
+        (True, "hits = rows.eq(labels).sum()", "fused-loss"),
+        (False, "old = logp.gather(-1, labels)", "fused-loss"),
+    ],
+)
+def test_metrics_of_a_step_are_no_loss(differentiated: bool, last: str, told: str, tmp_path: Path) -> None:
+    """The logarithm of a softmax that no backward goes through, for the entropy; and one of targets, as of an older policy."""
+    source = {30: "logp = F.log_softmax(logits, dim=-1)", 31: "rows = -(logp.exp() * logp).sum(-1)", 33: last}
+
+    def training(program: Lined, number: int) -> None:
+        body(program, number)
+        with program.line(33 if differentiated else 20, "loss_of"), program.range("backward"):
+            program.launch(100, SCALE)
+        with program.range("optimizer"):
+            program.launch(10)
+        program.sync()
+
+    (finding,) = Lined(source).run(training).found(tmp_path, "NSX131")
+    assert [way.name for way in finding.remedies] == [told]
+
+
 def test_lines_outside_of_the_network_are_fused_as_a_function(tmp_path: Path) -> None:
     """Of five kernels in a row that share data one is left."""
     (finding,) = found(tmp_path, PLAIN)
