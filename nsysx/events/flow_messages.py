@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx.events.collective_operators import WAITS, collective_operators
-from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_flow import ID, OperatorFlow
+from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.operator_flow import ID, OperatorFlow, is_view
 from nsysx.events.profile import Profile
 
 #: Operators of collectives: those that are given what they write into before what they send, and those that are given the latter first.
@@ -63,8 +64,20 @@ def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
         results = {waited.get(number, number)}
         if (second or _IN_PLACE.match(name)) and these[0] >= 0:
             results |= {these[0], waited.get(these[0], number)}
+            results |= set(_viewed_whole(flow, these[0], math.prod(sizes[0]) if sizes else 0))
             results |= set(numbers[bisect_left(starts, start) : bisect_left(starts, end)])
         yield FlowMessage(name, start, end, tuple(sizes), these[second], frozenset(results))
+
+
+def _viewed_whole(flow: OperatorFlow, number: int, numbers: int) -> Iterator[int]:
+    """Yield the tensors of which one of so many ``numbers`` is a view of all: what is written into the view is read by their names, too."""
+    maker = flow.row_of.get(number)
+    while maker is not None and is_view(flow.names[maker]) and flow.made[maker]:
+        viewed = next(iter(sizes_of(flow.size[maker])), ())
+        if flow.made[maker][0] < 0 or not viewed or math.prod(viewed) != numbers:
+            return
+        yield flow.made[maker][0]
+        maker = flow.row_of.get(flow.made[maker][0])
 
 
 def _within(flow: OperatorFlow, profile: Profile) -> tuple[list[int], list[int]]:

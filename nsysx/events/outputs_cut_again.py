@@ -38,7 +38,8 @@ class CutOutput(NamedTuple):
     """A gather among ``ranks``, at ``gather_ns``: each sends ``sent`` numbers and in the end takes ``taken`` of what is made of them.
 
     ``cut_ns``: when it is cut off; ``by``: an operator that reads its own part then.
-    ``views``: (row of the flow, dimension) of the views that make heads of all that came, in which dimension they are counted.
+    ``views``: (row of the flow, dimension, how many it has) of the views that make heads of all that came, in which dimension they are
+    counted, and of those that put heads together again.
     ``scattered``: dimension along which the sum behind that operator's layer is cut again (sequence parallelism), -1 where it is not.
     ``between``: the outermost operators (rows of the flow) that work on all parts; ``joins``: those that put them together.
     ``attends``: attention is among them. ``packed``: the parts of several tensors lie side by side in a rank's output (query, key, value
@@ -55,7 +56,7 @@ class CutOutput(NamedTuple):
     attends: bool
     packed: bool
     cut_ns: int = 0
-    views: frozenset[tuple[int, int]] = frozenset()
+    views: frozenset[tuple[int, int, int]] = frozenset()
     scattered: int = -1
 
 
@@ -92,10 +93,9 @@ def _viewed(parts: Parts, shape: Size, ranks: int) -> tuple[Parts | None, bool]:
     return Parts(shape, frozenset(places)), packed
 
 
-def _without(shape: Size, size: Size, dimensions: set[int]) -> int:
-    """Return which dimension an operator has selected from, -1 where it may be one of these."""
-    gone = [each for each in range(len(shape)) if (*shape[:each], *shape[each + 1 :]) == tuple(size)]
-    return next((each for each in gone if each not in dimensions), -1)
+def _selected(shape: Size, size: Size) -> list[int]:
+    """Return from which dimensions an operator may have selected."""
+    return [each for each in range(len(shape)) if (*shape[:each], *shape[each + 1 :]) == tuple(size)]
 
 
 def _are_pieces(shape: Size, made: Mapping[int, Size]) -> dict[int, Size]:
@@ -103,7 +103,7 @@ def _are_pieces(shape: Size, made: Mapping[int, Size]) -> dict[int, Size]:
 
     def is_piece(size: Size) -> bool:
         if len(size) == len(shape) - 1:
-            return _without(shape, size, set()) >= 0
+            return bool(_selected(shape, size))
         return len(size) == len(shape) and [a > b for a, b in zip(shape, size, strict=True) if a != b] == [True]
 
     return {number: size for number, size in made.items() if is_piece(size)} or dict(made)
@@ -124,7 +124,7 @@ class PartsInFlow:
         self._parts = dict[int, Parts]()
         self._waiting = list[int]()
         self._between, self._joins, self._cuts = set[int](), set[int](), dict[int, int]()
-        self._cut_ns, self._views = 0, set[tuple[int, int]]()
+        self._cut_ns, self._views = 0, set[tuple[int, int, int]]()
         self._attends = self._packed = False
 
     def follow(self, numbers: set[int]) -> CutOutput | None:
@@ -237,9 +237,13 @@ class PartsInFlow:
         alone = len(readers) == 1 and all(TOGETHER.match(self._flow.names[reader]) for reader in readers)
         for number, size in made.items():
             shorter = [d for d, (a, b) in enumerate(zip(size, shape, strict=False)) if a != b]
-            if len(size) == len(shape) - 1 and (gone := _without(shape, size, dimensions)) >= 0:
-                places = frozenset((d - (d > gone), length) for d, length in parts.places)
-                self._hold(number, Parts(size, places), row)
+            if len(size) == len(shape) - 1 and (selected := _selected(shape, size)):
+                gone = next((each for each in selected if each not in dimensions), -1)
+                if gone < 0:
+                    self._cut_along(row, parts, selected[0], number, size, among=len(made), alone=alone)
+                else:
+                    places = frozenset((d - (d > gone), length) for d, length in parts.places)
+                    self._hold(number, Parts(size, places), row)
             elif len(size) != len(shape) or len(shorter) > 1:
                 raise Needed
             elif not shorter or shorter[0] not in dimensions:
@@ -250,7 +254,7 @@ class PartsInFlow:
     def _cut_along(
         self, row: int, parts: Parts, dimension: int, number: int, size: Size, *, among: int, alone: bool
     ) -> None:
-        whole, here = parts.shape[dimension], size[dimension]
+        whole, here = parts.shape[dimension], size[dimension] if len(size) == len(parts.shape) else 1  # 1: selected
         length = dict(parts.places)[dimension]
         times, rest = divmod(whole, here)
         if rest or whole != self._ranks * length:
@@ -261,6 +265,10 @@ class PartsInFlow:
                 heapq.heappush(self._waiting, reader)
         elif among == 1 and times == self._ranks:
             self._between.discard(row)
+            if len(size) < len(
+                parts.shape
+            ):  # a view that counts the ranks, for this rank's to be selected, goes with the cut
+                self._views = {view for view in self._views if self._flow.number[view[0]] not in self._flow.made[row]}
             self._cut_ns = max(self._cut_ns, int(self._flow.start_ns[row]))
             self._cuts |= {reader: math.prod(size) for reader, _ in self._search.read_behind(number, row)}
         elif among == times and length % times == 0:
@@ -300,8 +308,8 @@ class PartsInFlow:
             return None
         parts, packed = (first, False) if size == first.shape else _viewed(first, size, self._ranks)
         self._packed |= packed
-        if parts is not None and len(size) > len(first.shape) and len(parts.places) == 1:
-            self._views |= {(row, dimension) for dimension, _ in parts.places}
+        if parts is not None and len(size) != len(first.shape) and len(parts.places) == 1:
+            self._views |= {(row, dimension, len(size)) for dimension, _ in parts.places}
         return parts
 
     def _attended(self, name: str, given: list[Parts], size: Size) -> Parts | None:

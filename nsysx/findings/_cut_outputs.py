@@ -228,6 +228,8 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
     if not outputs or flow is None or not _attends(case):
         return title, replace(remedy, paste=paste_of(own_layers)) if own_layers else remedy
     told = way("own-heads")
+    if own_layers or _by_hand(case):
+        told = replace(told, text=_OF_OWN_LAYERS)
     layers = [tuple(_short(path) for path in _layers(flow, output)) for output in outputs]
     second = layers[0][1]
     first = list(dict.fromkeys(gathers for gathers, cuts in layers if gathers and cuts == second))
@@ -252,20 +254,22 @@ def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alte
 def _views(case: Case, flow: OperatorFlow, outputs: Sequence[CutOutput]) -> list[str]:
     """Return the lines that make heads of the layers' outputs, with the heads of a rank: as the program has them, where that is known."""
     code, source, views = case.profile.code(), lines.texts(case.profile), dict[str, None]()
-    for row, dimension in sorted({view for output in outputs for view in output.views}):
+    for row, dimension, dimensions in sorted({view for output in outputs for view in output.views}):
         if code is None:
             break
         place_row = int(code.places_of(code.at(flow.thread, flow.start_ns[row : row + 1]))[0])
         text = None if place_row < 0 else lines.text_of(source, *code.places.row(place_row)[:2])
-        views.update(dict.fromkeys(filter(None, [heads_of_rank(text or "", dimension, outputs[0].ranks)])))
+        views.update(dict.fromkeys(filter(None, [heads_of_rank(text or "", dimension, dimensions, outputs[0].ranks)])))
     return list(views) or ["x.view(b, t, -1, head_dim)  # -1: the heads of this rank, not the number of all"]
 
 
-def heads_of_rank(text: str, dimension: int, ranks: int) -> str:
-    """Return a line whose view takes the heads that are there instead of a number of all of them, "" where no such view stands in it."""
-    view = _VIEW.search(text)
-    sizes = [size.strip() for size in view[2].split(",")] if view else []
-    if view is None or dimension >= len(sizes) or sizes[dimension] == "-1":
+def heads_of_rank(text: str, dimension: int, dimensions: int, ranks: int) -> str:
+    """Return a line whose view, of so many dimensions, takes the heads that are there instead of a number of all of them, "" where no such
+    view stands in it.
+    """
+    views = ((view, [size.strip() for size in view[2].split(",")]) for view in _VIEW.finditer(text))
+    view, sizes = next(((view, sizes) for view, sizes in views if len(sizes) == dimensions), (None, []))
+    if view is None or sizes[dimension] == "-1":
         return ""
     others = "-1" in sizes
     sizes[dimension] = f"{sizes[dimension]} // {ranks}" if others else "-1"
@@ -273,6 +277,10 @@ def heads_of_rank(text: str, dimension: int, ranks: int) -> str:
     return f"{line}  # the heads of this rank" if "#" not in line else line
 
 
+_OF_OWN_LAYERS = (
+    "Let each rank attend over its own heads: the layer before attention gathers no output, the one behind it cuts no input, and views "
+    "take the heads that are there; only the all-reduce behind the second layer stays"
+)
 _OWN_LAYERS = (
     "y = F.linear(x, self.weight, self.bias)  # first layer: no gather, y has the heads of this rank\n"
     "q, k, v = (each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for each in y.chunk(3, -1))  # -1: the heads that are there\n"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from nsysx.events.outputs_cut_again import Parts, _viewed
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.outputs_cut_again import CutOutput, Parts, _viewed
 from nsysx.findings import _cut_outputs
 from nsysx.inject.nsysx_probe import sources
 from nsysx.model import Finding
@@ -18,12 +20,13 @@ from tests.ranks.test_rank_table import KERNELS, noted
 PLAN, ATTENTION = 12, 31
 PLANNED = '"attn.qkv": ColwiseParallel(output_layouts=Replicate()),'
 SOURCE = {20: "y = self.qkv(x)", ATTENTION: "a = attention(q, k, v)", 34: "y = self.qkv(x)", 40: "loss.backward()"}
+VIEWED = "into a view"
 OWN, ALL, ROWS = "[64, 128]", "[64, 256]", "[128, 128]"
 
 
-def gather(program: Lined, number: int, made: int, whole: str, *, functional: bool) -> int:
+def gather(program: Lined, number: int, made: int, whole: str, kind: str) -> int:
     """A gather of what operator ``made`` made; returns the number of what came. A functional one calls one of c10d."""
-    begin = program.t
+    functional, begin = kind == "put together", program.t
     with program.line(34, "Attention.forward"):
         program.host(2)
         start = program.t
@@ -31,6 +34,15 @@ def gather(program: Lined, number: int, made: int, whole: str, *, functional: bo
         noted(program.main, "ncclAllGather", start, program.t, comm=5, size=16_384)
     if program.noted is None:
         return number
+    if kind in (VIEWED, "added up"):  # what is written into the view is read by the name of what it is a view of
+        operator(program, "new_empty", number + 3, [made, -1], f"{OWN}, []")
+        operator(program, "view", number + 4, [number + 3, -1], "[2, 64, 128], []")
+        label = (
+            f"c10d::_allgather_base_, op_id = {number}, sizes = [[16384], [8192], []], "
+            f"input_op_ids = [({number + 4},0), ({made},0)]"
+        )
+        program.main.add_range(label, begin, program.t)
+        return number + 3
     if not functional:
         label = f"c10d::_allgather_base_, op_id = {number}, sizes = [{whole}, {OWN}, []], input_op_ids = [(0,-1), ({made},0)]"
         program.main.add_range(label, begin, program.t)
@@ -62,7 +74,7 @@ def block(program: Lined, at: int, kind: str) -> None:
     """A split layer, whose output is gathered, and what follows."""
     operator(program, "linear", at, [-1, -1], f"{OWN}, {ROWS}", 300)
     rows = kind in ("rows of all", "put together", "in front of a layer")
-    came = gather(program, at + 1, at, ROWS if rows else ALL, functional=kind == "put together")
+    came = gather(program, at + 1, at, ROWS if rows else ALL, kind)
     heads = ("[64, 4, 64]", "[4, 64, 64]", ALL)
     if kind == "put together":  # the parts lie one behind the other, until they are beside each other
         begin = program.t
@@ -71,6 +83,14 @@ def block(program: Lined, at: int, kind: str) -> None:
         operator(program, "chunk", at + 5, [came, -1, -1], f"{ROWS}, [], []", begin=begin)
         operator(program, "cat", at + 8, [at + 6, at + 7, -1], f"{OWN}, {OWN}, []", 40, "copy")
         came, rows = at + 8, False
+    if kind in (VIEWED, "added up"):
+        begin = program.t
+        operator(program, "select", at + 6, [came, -1, -1], "[2, 64, 128], [], []")
+        operator(program, "select", at + 7, [came, -1, -1], "[2, 64, 128], [], []")
+        operator(program, "unbind", at + 5, [came, -1], "[2, 64, 128], []", begin=begin)
+        together = "cat" if kind == VIEWED else "add"
+        operator(program, together, at + 8, [at + 6, at + 7, -1], f"{OWN}, {OWN}, []", 40, "copy")
+        came = at + 8
     if kind == "rows of all":
         heads = ("[128, 2, 64]", "[2, 128, 64]", ROWS)
     if kind == "in front of a layer":
@@ -97,7 +117,11 @@ def block(program: Lined, at: int, kind: str) -> None:
     if kind == "for a loss":
         operator(program, "mse_loss", at + 40, [made, -1], f"{ALL}, {ALL}", 20)
         return
-    operator(program, "slice", at + 41, [made, -1], f"{ROWS if rows else ALL}, []")
+    if kind == "own part selected":
+        operator(program, "view", at + 44, [made, -1], f"{ALL}, []")
+        operator(program, "select", at + 41, [at + 44, -1, -1], "[64, 2, 128], [], []")
+    else:
+        operator(program, "slice", at + 41, [made, -1], f"{ROWS if rows else ALL}, []")
     operator(program, "clone", at + 42, [at + 41, -1], f"{OWN}, []", 5, "copy")
     operator(program, "linear", at + 43, [at + 42, -1], f"{OWN}, {ROWS}", 100)
 
@@ -146,7 +170,9 @@ def told(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Finding | 
     return next((f for f in found if f.evidence[0]["setting"] == "outputs cut apart again"), None)
 
 
-@pytest.mark.parametrize("kind", ["heads", "norm of heads", "put together", "numbers again"])
+@pytest.mark.parametrize(
+    "kind", ["heads", "norm of heads", "put together", "numbers again", VIEWED, "own part selected"]
+)
 def test_attention_of_all_heads_on_every_rank_is_told_with_its_work(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,8 +193,25 @@ def test_a_plan_that_asks_for_the_gather_is_the_place(tmp_path: Path, monkeypatc
     assert '"attn.qkv": ColwiseParallel(), "attn.out": RowwiseParallel()' in found.paste
 
 
+@pytest.mark.parametrize(("kind", "dimensions"), [("heads", [2, 3]), ("own part selected", [2, 3])])
+def test_views_that_make_heads_and_put_them_together_take_those_that_are_there(
+    kind: str, dimensions: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[list[int]]()
+    whole = _cut_outputs._views
+
+    def views(case: _cut_outputs.Case, flow: OperatorFlow, outputs: Sequence[CutOutput]) -> list[str]:
+        taken.append(sorted(of for output in outputs for _, _, of in output.views))
+        return whole(case, flow, outputs)
+
+    monkeypatch.setattr(_cut_outputs, "_views", views)
+    monkeypatch.setattr(_cut_outputs, "_by_hand", lambda case: False)
+    monkeypatch.setattr(_cut_outputs, "_layers", lambda flow, output: ("layers.0.attn.qkv", "layers.0.attn.out"))
+    assert told(tmp_path, kind, monkeypatch) is not None and taken[0] == dimensions
+
+
 @pytest.mark.parametrize(
-    "kind", ["rows of all", "norm of all", "for a loss", "in front of a layer", "read whole as well"]
+    "kind", ["rows of all", "norm of all", "for a loss", "in front of a layer", "read whole as well", "added up"]
 )
 def test_what_needs_all_parts_is_silent(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(tmp_path, kind, monkeypatch) is None
@@ -198,13 +241,20 @@ def test_lines_of_plans_that_gather_are_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "dimension", "own"),
+    ("text", "dimension", "dimensions", "own"),
     [
-        ("q = f(x).view(b, t, self.heads, d)", 2, "q = f(x).view(b, t, -1, d)  # the heads of this rank"),
-        ("q = x.reshape(b, -1, heads, d)", 2, "q = x.reshape(b, -1, heads // 2, d)  # the heads of this rank"),
-        ("q = x.view(b, t, -1, d)", 2, ""),  # as many as there are
-        ("q = split(x)", 2, ""),
+        ("q = f(x).view(b, t, self.heads, d)", 2, 4, "q = f(x).view(b, t, -1, d)  # the heads of this rank"),
+        ("q = x.reshape(b, -1, heads, d)", 2, 4, "q = x.reshape(b, -1, heads // 2, d)  # the heads of this rank"),
+        (
+            "y = o(a.view(1, 1).reshape(b, t, h * d))",
+            2,
+            3,
+            "y = o(a.view(1, 1).reshape(b, t, -1))  # the heads of this rank",
+        ),
+        ("q = x.view(b, t, -1, d)", 2, 4, ""),  # as many as there are
+        ("q = x.view(*x.shape[:2], heads, d)", 2, 4, ""),  # which of the sizes it is is not known
+        ("q = split(x)", 2, 4, ""),
     ],
 )
-def test_a_view_takes_the_heads_that_are_there(text: str, dimension: int, own: str) -> None:
-    assert _cut_outputs.heads_of_rank(text, dimension, 2) == own
+def test_a_view_takes_the_heads_that_are_there(text: str, dimension: int, dimensions: int, own: str) -> None:
+    assert _cut_outputs.heads_of_rank(text, dimension, dimensions, 2) == own
