@@ -15,8 +15,8 @@ class Row(nn.Module):
     def __init__(self, inner, outer, reduce=True, *, cut=False):
         super().__init__()
         self.reduce, self.width = reduce, outer
-        self.cut = cut
-        self.reduce = reduce
+        self.cut: bool = cut
+
 
     def forward(self, x):
         x = self.part(x) if not self.cut else x

@@ -88,10 +88,11 @@ def _parameters(cls: ast.ClassDef) -> dict[str, _Parameter]:
         return {}
     kept = {
         target.attr
-        for node in ast.walk(made)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
-        for target in node.targets
-        if _of_self(target) and isinstance(target, ast.Attribute) and target.attr == node.value.id
+        for target, value in _assigned(made)
+        if isinstance(value, ast.Name)
+        and _of_self(target)
+        and isinstance(target, ast.Attribute)
+        and target.attr == value.id
     }
     args = [*made.args.posonlyargs, *made.args.args][1:]
     defaults = [None] * (len(args) - len(made.args.defaults)) + [_truth(node) for node in made.args.defaults]
@@ -99,6 +100,20 @@ def _parameters(cls: ast.ClassDef) -> dict[str, _Parameter]:
     alone = zip(made.args.kwonlyargs, made.args.kw_defaults)  # noqa: B905
     by_name = {arg.arg: _Parameter(-1, None if node is None else _truth(node)) for arg, node in alone}
     return {name: each for name, each in {**by_place, **by_name}.items() if name in kept}
+
+
+def _assigned(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a function assigns, one by one where it does several at once, and to what."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node.target, node.value
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple) or not isinstance(node.value, ast.Tuple):
+                yield target, node.value
+            elif len(target.elts) == len(node.value.elts):
+                yield from zip(target.elts, node.value.elts)  # noqa: B905 - Python 3.9
 
 
 def _of_self(node: ast.AST) -> bool:
