@@ -22,7 +22,12 @@ from nsysx.events.flow_messages import FlowMessage, messages_in
 from nsysx.events.layer_readers import ELEMENTWISE, LayerReaders
 from nsysx.events.message_calls import with_messages
 from nsysx.events.narrowed_operators import Size
-from nsysx.events.operator_bounds import LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND
+from nsysx.events.operator_bounds import (
+    LEAST_LAYER_MESSAGE_BYTES,
+    LITTLE_BESIDE_SHARE,
+    MOST_AT_ONCE_SHARE,
+    OPERATORS_BEHIND,
+)
 from nsysx.events.operator_flow import OperatorFlow, flow_of, is_view
 from nsysx.events.outputs_cut_again import CUTS, TOGETHER, CutOutput, PartsInFlow
 from nsysx.events.profile import Profile
@@ -157,9 +162,16 @@ class LayerSearch(LayerReaders):
                 names |= self._made(row)
             elif reads or (_LISTS.match(message.name) and flow.number[row] in names):
                 return True
-            elif not view and not _MAKES.match(flow.names[row]):
+            elif not view and not _MAKES.match(flow.names[row]) and not self._is_little(row, message):
                 return False
         return False
+
+    def _is_little(self, row: int, message: FlowMessage) -> bool:
+        """Return whether an operator works on each of a few numbers by itself, next to those of a message: that is no work beside it."""
+        numbers = max((math.prod(size) for size in self.sizes[row] if size), default=0)
+        whole = max((math.prod(size) for size in message.sizes if size), default=0)
+        by_itself = self.hands_on(row) or ELEMENTWISE.match(self.flow.names[row])
+        return bool(by_itself) and numbers <= LITTLE_BESIDE_SHARE * whole
 
     def came(self, message: FlowMessage) -> Came | None:
         """Return what came with a gather, None where its sizes do not say from how many ranks."""

@@ -104,8 +104,10 @@ MOST_SUMS_OF_GATHERED, MOST_SUMS_BY_HAND = 4, 2
 FEWEST_MEETINGS = 4
 # ---- messages_of_layers ---------------------------------------------------------------------------------------------
 #: Fewer bytes are no activations of a layer, but a metric. Messages are alike if this share of them is; so far behind one looks. A line
-#: sends activations if more of its communication does, by time. Chosen.
+#: sends activations if more of its communication does, by time. What works on a smaller share of a message's numbers one by one, such as
+#: the conversion of a bias, hides nothing of it. Chosen.
 LEAST_LAYER_MESSAGE_BYTES, MOST_AT_ONCE_SHARE, OPERATORS_BEHIND, MOST_OF_LINE_SHARE = 4096, 0.8, 16, 0.5
+LITTLE_BESIDE_SHARE = 0.02
 # ---- looped_updates --------------------------------------------------------------------------------------------------
 #: Fewer operators of a line in a step, or launches in a row, are no loop over the parameters of a network. As launches of a loop.
 FEWEST_LOOPED_UPDATES = 20

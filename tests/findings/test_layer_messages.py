@@ -77,6 +77,8 @@ def layers(program: Lined, at: int, kind: str) -> None:
     came = message(program, "ncclAllReduce", at + 1, at, size=size)
     if kind == "beside":
         operator(program, "linear", at + 2, [-1, -1], f"{OWN}, {SQUARE}", 100)
+    if kind in ("a bias is converted", "as much is converted"):
+        operator(program, "to", at + 2, [-1, -1], "[128], []" if "bias" in kind else f"{OWN}, []", 5)
     if kind in ("added", "three added", "scaled", "scaled by a tensor", "read between"):
         operator(program, "linear", at + 3, [-1, -1], f"{OWN}, {SQUARE}", 100)
         other = message(program, "ncclAllReduce", at + 4, at + 3)
@@ -140,6 +142,8 @@ def told(
         ("needed", True),
         ("one input", True),
         ("put together", True),
+        ("a bias is converted", True),  # too little to hide it
+        ("as much is converted", False),
         ("beside", False),  # a product that needs nothing of it
         ("a metric", False),
         ("a gradient", False),
