@@ -303,7 +303,7 @@ def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
 def _as_option(fix: str) -> str:
     """Return the advice as one for all of the network, behind which no single place waits to be mended."""
     least = units.bound(LEAST_LEADING_SHARE)
-    return f"{fix}, as an option for the whole network: no change at a single place saves {least} of the step"
+    return f"{fix}, as an option for the whole network: nsysx knows no change at a single place that saves {least} of the step"
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:
