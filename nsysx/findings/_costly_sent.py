@@ -7,6 +7,7 @@ from nsysx.findings import _branches_behind as branches_behind
 from nsysx.findings import _distributed_again as distributed_again
 from nsysx.findings import _gradients_in_line as gradients_in_line
 from nsysx.findings import _norms_by_hand as norms_by_hand
+from nsysx.findings import _pickled_in_steps as pickled
 from nsysx.findings import _sent_copies as sent_copies
 from nsysx.findings import _summed_late as summed_late
 from nsysx.findings._case import way
@@ -36,6 +37,17 @@ OF_SENT = (
         oversight=True,
         at=summed_late.place_of_line,
         worded=summed_late.in_its_words,
+    ),
+    Costly(
+        "objects in each step",
+        pickled.sent_in_each_step,
+        "Tensors are pickled for other ranks in each step",
+        way("objects-as-tensors"),
+        worth=pickled.as_tensors,
+        takes=pickled.taken,
+        oversight=True,
+        at=pickled.place_of_line,
+        worded=pickled.in_its_words,
     ),
     Costly(
         "tensors distributed again",

@@ -45,3 +45,10 @@ NEEDED_LATER_SHARE = 0.1
 # ---- _summed_metrics --------------------------------------------------------------------------------------------
 #: Steps that read more numbers than most are those that log if they are no more than this share. Chosen: in a third a mean is needed.
 RARELY_READ_SHARE = 0.34
+# ---- _pickled_in_steps ------------------------------------------------------------------------------------------
+#: What a replay without a line that sends objects saves may be off by this share. Chosen: a message of tensors comes instead, and copies of
+#: what was unpickled go, too, or stay.
+SENDING_STAYS_SHARE = 0.25
+# ---- _object_calls ----------------------------------------------------------------------------------------------
+#: A call that sends objects is written over so many lines at most. Chosen: one for each argument, and more.
+LINES_OF_OBJECT_CALL = 8

@@ -13,6 +13,7 @@ from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.own_time import own_times
 from nsysx.ranks.rank_checks import job_size
 from nsysx.ranks.rank_record import Rank, number
+from nsysx.replay.held_lines import is_unsent
 
 
 class Takers(NamedTuple):
@@ -106,7 +107,30 @@ def changed(compared: JobCompared) -> dict[int, dict[str, int]]:
         if times is not None:
             of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
             saved |= dict.fromkeys(group, of_group)
-    return saved
+    return {r: of_stages for group in _stages(compared) for r, of_stages in _unsent(compared, group).items()} | saved
+
+
+def _stages(compared: JobCompared) -> list[tuple[int, ...]]:
+    """Return the sets of ranks that hand messages to one another, two by two, and have collectives together: stages of a pipeline."""
+    among = {a for cost in compared.costs for a in cost.among if a.inside}
+    peers = set(straggler.groups(compared.costs))
+    handed = [set(a.ranks) for a in among if a.between_two]
+    together = {a.ranks for a in among if a.together and a.ranks not in peers}
+    return sorted((ranks for ranks in together if any(pair <= set(ranks) for pair in handed)), key=len)
+
+
+def _unsent(compared: JobCompared, group: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Return the place of a stage -> what its pipeline saves of a step without what lines send (ns). Other changes leave a pipeline with
+    idle time of its schedule, which is told for each stage.
+    """
+    replays = [compared.ranks[r].played for r in group]
+    if not any(p is not None and any(map(is_unsent, p.changes)) for p in replays):
+        return {}
+    times = own_times(compared.aligned, group)
+    if times is None:
+        return {}
+    of_group = {name: round(ns) for name, ns in times.changed_ns(is_unsent).items()}
+    return dict.fromkeys(group, of_group)
 
 
 def reason(ranks: Sequence[Rank], processes: int = 1) -> str:

@@ -6,7 +6,7 @@ and without waiting for others, so that host code which hides behind a collectiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,11 +121,14 @@ class OwnTimes:
         then = _job_step([m.scaled(1 + slower / max(w, 1)) for m, w in zip(self.members, work, strict=True)], nothing)
         return self._measured(then)
 
-    def changed_ns(self) -> dict[str, float]:
-        """Return by how much the job's step is shorter with each change that its ranks can make, see ``job_changes`` (ns)."""
+    def changed_ns(self, asked: Callable[[str], bool] = lambda _: True) -> dict[str, float]:
+        """Return by how much the job's step is shorter with each change that its ranks can make, see ``job_changes`` (ns); those that are
+        ``asked`` for.
+        """
         saved = {
             name: self._measured(_job_step([member.changed(name) for member in self.members], self.transfer))
             for name in dict.fromkeys(name for member in self.members for name in (*member.left, *member.unheld))
+            if asked(name)
         }
         if job_changes.OF_HOSTS in saved and self.measured is not None:
             # Hosts that are slower than tracing alone explains are so in each of their lines.

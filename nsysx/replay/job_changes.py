@@ -28,7 +28,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
-from nsysx.replay.held_lines import Unheld, without_lines
+from nsysx.replay.held_lines import Unheld, unsent_by, without_lines
 from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, LEAST_LOAD_NS
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
@@ -54,6 +54,9 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
         here = np.isin(ops, list(removed))
         if here.any():
             left[name] = np.where(here, 0.0, _relieved(profile, removed, ops)) * _grown(profile, name, ops)
+    for name, removed in unsent_by(profile).items():
+        if np.isin(ops, list(removed)).any():
+            left[name] = np.where(np.isin(ops, list(removed)), 0.0, 1.0)
     merged = profile.once(left_of_loops)
     if np.isin(ops, list(merged)).any():
         left[OF_HOSTS] = np.array([merged.get(op, 1.0) for op in ops.tolist()])

@@ -52,6 +52,9 @@ LONG_PAUSE_NS = 250_000
 #: A line's own code in such pauses holds a host where it takes this share of the steps, and so long (ns) for each launch that it makes;
 #: the longest few are replayed.
 HOLDING_LINE_SHARE, HOLDING_FOR_LAUNCH_NS, MOST_HOLDING_LINES = 0.05, 250_000, 3
+#: A line that sends and copies so many bytes in each step by way of pageable memory sends tensors as objects. Chosen: names, counts and
+#: texts are a few KB, which cost the meeting of the ranks and not the pickling.
+LEAST_SENT_BYTES = 256 << 10
 
 # ---- idle_lines -------------------------------------------------------------------------------------------------
 #: With more pieces of idle time than this their lines are told for all together.

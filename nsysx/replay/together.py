@@ -73,17 +73,18 @@ class ReplayedRank:
     def changed(self, name: str) -> ReplayedRank:
         """Return this rank with a change made, see ``job_changes``; as it is if there is nothing to change."""
         left, unheld = self.left.get(name), self.unheld.get(name)
-        if unheld is not None:
-            goes = np.rint(unheld.code * (self.cols.gap - self.cols.loading)).astype(np.int64)
-            return replace(
-                self, cols=without_calls(replace(self.cols, gap=self.cols.gap - goes), unheld.calls, between=False)
-            )
-        if left is None:
+        if left is None and unheld is None:
             return self
-        gone = left == 0
-        length = np.rint(self.cols.op_duration * left).astype(np.int64)
-        cols = without_ops(replace(self.cols, op_duration=length), gone)
-        return replace(self, cols=without_launches(cols, gone), joint=np.where(gone, -1, self.joint))
+        cols, joint = self.cols, self.joint
+        if unheld is not None:
+            goes = np.rint(unheld.code * (cols.gap - cols.loading)).astype(np.int64)
+            cols = without_calls(replace(cols, gap=cols.gap - goes), unheld.calls, between=False)
+        if left is not None:
+            gone = left == 0
+            length = np.rint(cols.op_duration * left).astype(np.int64)
+            cols = without_launches(without_ops(replace(cols, op_duration=length), gone), gone)
+            joint = np.where(gone, -1, joint)
+        return replace(self, cols=cols, joint=joint)
 
 
 @dataclass(frozen=True)

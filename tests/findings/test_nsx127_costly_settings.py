@@ -755,6 +755,7 @@ OF_JOBS = {
     "gradients of inputs in line",
     "branch behind exchanges",
     "tensors distributed again",
+    "objects in each step",
     "gathers in a loop",
     "unit called again",
     "gathers in micro-steps",

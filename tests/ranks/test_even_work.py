@@ -71,6 +71,21 @@ def test_host_code_that_goes_on_one_rank_is_awaited_no_more_by_the_other() -> No
     assert times.changed_ns()["built"] == pytest.approx(30 * MS, rel=0.05)
 
 
+def test_what_a_line_sends_goes_with_the_host_code_for_it() -> None:
+    """Both ranks pickle for 30 ms before a kernel of 2 ms that is part of the same change."""
+    ranks = [member(*[(2, "x")] * STEPS), member(*[(2, "x")] * STEPS)]
+    builds = np.tile([True, False], STEPS)
+    changed = []
+    for each in ranks:
+        cols = replace(each.cols, gap=np.where(builds, 30 * MS, each.cols.gap))
+        left = np.where(each.own, 0.0, 1.0)
+        changed.append(replace(each, cols=cols, unheld={"sent": Unheld.of_calls(builds)}, left={"sent": left}))
+    zero = np.zeros((2, STEPS))
+    times = OwnTimes(zero, zero, *[zero[:, 0]] * 3, 32 * MS, None, 0.0, tuple(changed), dict.fromkeys(range(100), 0))
+    assert times.changed_ns()["sent"] == pytest.approx(32 * MS, rel=0.05)
+    assert times.changed_ns(lambda name: name != "sent") == {}
+
+
 @pytest.mark.parametrize(
     ("late", "other"),
     [

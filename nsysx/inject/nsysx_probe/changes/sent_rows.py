@@ -8,6 +8,14 @@ _SENT_SO = "what ranks send to each other, the program says"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
+        "objects-as-tensors",
+        "Send the tensors themselves, from GPU to GPU, not as pickled objects",
+        "tensor = x.to('cuda', non_blocking=True) if dist.get_rank() == 0 else torch.empty(shape, dtype=dtype, device='cuda')\n"
+        "dist.broadcast(tensor, src=0)  # each tensor of what the other ranks use",
+        "Tensors need the same shape in each step, and where they are gathered on each rank: pad them, or send their sizes before.",
+        untried=_SENT_SO,
+    ),
+    Remedy(
         "own-tokens-to-experts",
         "Let each rank of the group take its part of the tokens before the router, and gather the results behind the experts: with "
         "sequence parallelism simply do not gather before the experts",
