@@ -53,7 +53,8 @@ def of_ranks(
     if uneven is not None and not uneven.bound_by_hosts(micro_batches or 1):
         return replace(verdict, sentence=_of_stages(uneven, verdict))
     if late is None and (bubble := _of_schedule(rows, micro_batches, hosts_ns)):
-        first = _waits_not_sends(verdict, rows, shown_row, micro_batches, hosts_ns) or verdict.sentence
+        first = _waits_not_sends(verdict, rows, shown_row, micro_batches, hosts_ns)
+        first = first or f"{verdict.sentence}{_mostly_waits(verdict, shown_row)}"
         return replace(verdict, sentence=f"{first} {bubble}")
     if late is None:
         return _in_turn(verdict, rows, shown_row, held_at)
@@ -166,6 +167,17 @@ def _waits_not_sends(
         f"Bound by hosts: exposed communication takes {part} of {whole} on rank {shown['rank']}, of which transfers are {transfers} (as "
         "recorded): the rest waits for other stages."
     )
+
+
+def _mostly_waits(verdict: Verdict, shown: Row | None) -> str:
+    """Return in a sentence which part of the exposed communication of a stage is waiting, "" where that is known of less than most."""
+    alone = 0 if shown is None else _waits(shown) + (shown.get("exposed_transfer_ns") or 0)
+    if shown is None or verdict.code != StepLimit.COMM or _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
+        return ""
+    most: Row = max(shown.get("waits_for") or (), key=lambda part: part["ns"], default={})
+    for_it = most.get("ns", 0) > MOSTLY_WAITING_SHARE * _waits(shown)
+    whom = f"rank {most['rank']}" if for_it else "other stages"
+    return f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for {whom}."
 
 
 #: How the ledger calls idle time for launches, as an excess of one rank over its peers.

@@ -108,3 +108,19 @@ def test_uneven_stages_are_not_all_that_is_told_where_hosts_set_the_pace(slow: b
     hosts = {0: 109 * MS, 1: 121 * MS} if slow else {0: 30 * MS, 1: 40 * MS}
     table = Table("ranks", "Ranks", (), (stage(0, 40), stage(1, 90)))
     assert told in rank_verdict.of_ranks(verdict, table, None, 8, hosts).sentence
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ({"exposed_wait_ns": 60 * MS, "waits_for": [{"rank": 1, "ns": 55 * MS}]}, "the exposed communication is waiting for rank 1"),
+        ({"exposed_wait_ns": 60 * MS, "waits_for": [{"rank": 1, "ns": 30 * MS}]}, "is waiting for other stages"),
+        ({"exposed_wait_ns": 40 * MS, "waits_for": [{"rank": 1, "ns": 40 * MS}], "exposed_transfer_ns": 60 * MS}, ""),
+    ],
+)  # fmt: skip
+def test_of_equal_stages_it_is_said_how_much_of_their_communication_is_waiting(waits: Row, told: str) -> None:
+    verdict = Verdict(code="comm_bound", sentence="x", step_ns=121 * MS, scope=Scope("steady", (0,)))
+    rows = (stage(0, 64, **{"exposed_transfer_ns": 40 * MS, **waits}), stage(1, 66))
+    said = rank_verdict.of_ranks(verdict, Table("ranks", "Ranks", (), rows), None, 8, {}).sentence
+    assert (told in said) if told else ("is waiting" not in said)
+    assert said.endswith("of a step by their schedule alone.")
