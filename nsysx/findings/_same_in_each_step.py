@@ -45,6 +45,10 @@ _CONDITION = (
     "Nothing may write into what is kept, and what it is made of, numbers of Python too, must be the same for the whole run: a new graph, "
     "mask or length needs a new one. Its memory stays taken."
 )
+#: Lines that bring what another rank has: that is new in a step although nothing here is, as a batch that one rank reads for all.
+_FROM_ANOTHER = re.compile(
+    r"\b(broadcast(_object_list)?|scatter_object_list|(all_)?gather_object|i?recv(_object_list)?)\("
+)
 
 
 class SameInEachStep(NamedTuple):
@@ -70,7 +74,10 @@ def same_in_each_step(
         changing=changing_sizes(case.profile, flow).tolist(),
         to_host=copied(case.profile, flow, "DtoH"),
         weights=trained_sizes(case.profile),
-        counted=[any(map(counts_steps, each)) for each in zip(written.line, written.of_program, strict=True)],
+        counted=[
+            any(counts_steps(text) or _FROM_ANOTHER.search(text) for text in each)
+            for each in zip(written.line, written.of_program, strict=True)
+        ],
         written_out=list(map(numbers_written_out, written.line, written.function)),
         same_parts=_same_parts(flow, written.line),
     )

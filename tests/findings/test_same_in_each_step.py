@@ -194,6 +194,13 @@ def test_a_line_that_names_the_step_may_make_something_else_in_each(tmp_path: Pa
     assert told(tmp_path, source).verdict == "cannot_tell"
 
 
+@pytest.mark.parametrize("sends", ["dist.broadcast_object_list(rows, src=0)", "dist.broadcast(self.rows, src=0)"])
+def test_what_another_rank_sends_may_be_new_in_each_step(sends: str, tmp_path: Path) -> None:
+    """A batch that one rank reads for all: on the others nothing goes into it but an empty tensor."""
+    found = told(tmp_path, SOURCE | {SENT: sends})
+    assert found.where["line"] == CHOSEN and found.cost_ns_per_step == pytest.approx(LAYERS * 600_000, rel=0.05)
+
+
 def test_a_plan_that_each_step_makes_once(tmp_path: Path) -> None:
     found = told(tmp_path, kind="once")
     assert found.title.startswith(f"train.py:{PLAN} computes the same in each step: ")
