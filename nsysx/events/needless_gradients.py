@@ -20,6 +20,7 @@ import polars as pl
 
 from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE
 from nsysx.events.needless_networks import NeedlessNetwork, needless_networks
+from nsysx.events.numbers_as_tensors import without_names_of_numbers
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of, in_place, is_view, results_given, results_in
 from nsysx.events.operator_of_calls import operator_of_calls
@@ -131,6 +132,7 @@ def _find(profile: Profile) -> NeedlessGradients | None:
     collective = recorded["name"].str.contains(_COLLECTIVE).any()
     if recorded.height > MOST_FLOW_OPERATORS or collective or not (recorded["name"] == _ACCUMULATES).any():
         return None
+    recorded = without_names_of_numbers(recorded)
     calls = profile.attributed.api_calls
     thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     needless, partly = np.zeros(calls.height, np.bool_), np.zeros(calls.height, np.bool_)

@@ -159,12 +159,21 @@ def without_gradients(profile: Profile, remedy: Alternative, networks: Sequence[
         paste = f"{name}.detach(){line}: where this loss takes {name}" if name.isidentifier() else ""
         return replace(remedy, text=_DETACHED.format(cls=cls, uses="this loss uses"), paste=paste)
     stands = isinstance(statement, _PLAIN) and calls_alone(profile, where, calls)
+    value = statement.value if stands and isinstance(statement, _PLAIN) else None
+    if isinstance(value, ast.Call) and _several_of_class(profile, cls):
+        cls = ast.unparse(value.func)
     paste = f"with torch.no_grad():{line}\n    {text.strip()}" if stands else ""
     if not stands and len(calls) == 1 and (written := call_in_text(profile, calls[0], where)) is not None:
         text, called = written
         end = called.end_col_offset or 0
         paste = f"{text[:end]}.detach(){text[end:]}{line}"
     return replace(remedy, text=_WITHOUT.format(cls=cls), paste=paste)
+
+
+def _several_of_class(profile: Profile, cls: str) -> bool:
+    """Return whether the step calls several networks of a class, which then does not say which one is meant."""
+    flow = flow_of(profile)
+    return flow is not None and len({call.path for call in outermost_calls(flow) if call.cls == cls}) > 1
 
 
 def _handed(profile: Profile, networks: Sequence[NeedlessNetwork]) -> HandedOver | None:

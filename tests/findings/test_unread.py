@@ -23,14 +23,16 @@ class Trained(Lined):
     first = 0  # of the step
 
     @contextmanager
-    def noted_as(self, name: str, number: int, made: tuple[int, ...], seq: int = -1) -> Iterator[None]:
+    def noted_as(
+        self, name: str, number: int, made: tuple[int, ...], seq: int = -1, last: str = "[64, 64]"
+    ) -> Iterator[None]:
         begin = self.t
         self.host(2)
         yield
         if self.noted is not None:
             given = ", ".join(f"({self.first + max(each, 0)},{-1 if each < 0 else 0})" for each in made)
             node = f", seq = {self.first + seq}" if seq >= 0 else ""
-            sizes = ", ".join("[64, 64]" for _ in made)
+            sizes = ", ".join([*("[64, 64]" for _ in made[1:]), last])
             text = f"{name}{node}, op_id = {self.first + number}, sizes = [{sizes}], input_op_ids = [{given}]"
             self.main.add_range(text, begin, self.t)
 
@@ -71,6 +73,9 @@ def adversarial(program: Trained, number: int, read: tuple[int, ...], *, kind: s
         if kind == "foreign optimizer":
             program.launch(50, "multi_tensor_apply")
         program.op("_fused_adam_", 42, -1, *read, -1, us=50)
+        if kind in {"factor", "number"}:
+            with program.noted_as("aten::mul", 43, (-1, OF_GENERATOR), last="[]" if kind == "number" else "[64, 64]"):
+                program.host(1)
     program.sync()
 
 
@@ -95,6 +100,15 @@ def test_a_backward_of_which_nothing_is_needed(tmp_path: Path) -> None:
     assert "1 of 2 gradients per step" in found.detail and "Generator" in found.detail
     # The gradient of the generator's weights, and that of the critic's input, which only leads there.
     assert found.saving_ns_per_step == pytest.approx(600_000, rel=0.1)
+
+
+@pytest.mark.parametrize(("kind", "remedies"), [("number", ["detached"]), ("factor", [])])
+def test_a_number_of_python_in_the_memory_of_a_gradient_does_not_read_it(
+    kind: str, remedies: list[str], tmp_path: Path
+) -> None:
+    """Torch names it by its place in memory; it has no dimensions. What has those of the gradient may be the gradient."""
+    given = findings(tmp_path, CRITIC_GRAD, kind=kind)
+    assert [way.name for each in given for way in each.remedies] == remedies
 
 
 def test_weights_whose_gradients_nothing_reads(tmp_path: Path) -> None:
