@@ -53,10 +53,6 @@ SHORT_KERNELS_SHARE = 0.05
 MOST_MASK_MODULES = 4
 #: Work of indices is mostly the adding of equal rows from this share of it on.
 ADDED_ROWS_SHARE = 0.6
-# ---- _picked_rows -----------------------------------------------------------------------------------------------
-#: The backward of an embedding sums rows in so many times what reading and writing each of them once takes: 7 times for 29,000 rows of 128
-#: numbers of 32 bits, 14 times for 8,192 rows of 1024 of 16 bits (H200). Its sort takes so much longer than that of an index (ns): 43,000.
-SEGMENT_SUMS_TIMES, SORT_FOR_SUMS_NS = (5.0, 16.0), (20_000, 100_000)
 # ---- _low_rank_weights ------------------------------------------------------------------------------------------
 #: Products of small rank, and the kernels between them, take at most so many times what moving their rows takes. Chosen: they are bound
 #: by memory, but none of them is fused with the next.

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from nsysx.events.picked_rows import PickedRows, indexed_by_number
-from nsysx.findings._picked_rows import with_look_ups
+from nsysx.findings._picked_rows import _cheaper, with_look_ups
 from nsysx.model import Finding
 from tests.findings.lined import Lined
 from tests.findings.test_product_forms import Called, flow_of_called
@@ -66,11 +66,37 @@ def test_rows_that_numbers_pick_are_looked_up_with_the_line_that_does(tmp_path: 
     (finding,) = found(tmp_path)
     assert finding.title.startswith("train.py:25: rows that numbers pick take 1.50 ms in backward")
     assert finding.where["line"] == LINE and [way.name for way in finding.remedies] == ["rows-by-embedding"]
-    assert finding.paste == "return F.embedding(inverse, rows)  # not rows[inverse]"
-    assert "mask" not in finding.fix and "4.5 of each on average" in finding.detail
-    # Segments that are summed take 170 to 600 us, with their sort.
-    assert 0.6 * 1_500_000 < finding.saving_ns_per_step < 0.9 * 1_500_000
-    assert not finding.saving.bound and (finding.saving.error_ns or 0) > 100_000
+    assert finding.paste == "return rows.index_select(0, inverse)  # not rows[inverse]"
+    assert "last bits differ between runs" in finding.condition and "4.5 of each on average" in finding.detail
+    assert "mask" not in finding.fix
+    # Atomic additions take 100 to 200 us, and no sort comes before them.
+    assert 0.85 * 1_500_000 < finding.saving_ns_per_step < 0.97 * 1_500_000
+    assert not finding.saving.bound and (finding.saving.error_ns or 0) > 20_000
+
+
+@pytest.mark.parametrize(
+    ("picked", "size", "in_order"),
+    [
+        (PickedRows(0, (30_000, 128), (133_632,), 0), 2, False),
+        (PickedRows(0, (30_000, 8), (133_632,), 0), 4, False),
+        (PickedRows(0, (6, 512), (80_000,), 0), 4, False),
+        (PickedRows(0, (30_000, 128), (133_632,), 0), 4, True),
+    ],
+    ids=["sums in 16 bits", "narrow rows", "few rows", "deterministic algorithms"],
+)
+def test_where_atomic_additions_lose_or_wait_an_embedding_is_priced(
+    picked: PickedRows, size: int, in_order: bool
+) -> None:
+    look_up = _cheaper(picked, size, 1e6, in_order=in_order)
+    assert look_up.by == "embedding" and look_up.least_ns > 5e6 and look_up.most_ns > 16e6
+
+
+@pytest.mark.parametrize(("size", "times"), [(2, 2.0), (4, 1.0), (8, 1.0)])
+def test_the_price_of_atomic_additions_is_that_of_their_number(size: int, times: float) -> None:
+    # A million rows of 256 numbers of float32 were added in 1.82 ms; all are read and written once in 0.464 ms.
+    many = PickedRows(0, (100, 1000, 256), (10_000,), 1)
+    look_up = _cheaper(many, size, 464_000, in_order=False)
+    assert look_up.by == "index_select" and look_up.least_ns < times * 1_820_000 < look_up.most_ns
 
 
 @pytest.mark.parametrize(
@@ -91,7 +117,7 @@ def test_masks_and_numbers_without_much_repetition_are_no_look_ups(kind: dict[st
 
 def test_a_line_that_does_not_tell_its_index_gets_the_general_form(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, {LINE: "return self.pick(rows, inverse)"})
-    assert finding.paste == "rows = F.embedding(index, table)  # not table[index]"
+    assert finding.paste == "rows = x.index_select(0, index)  # not x[index]"
 
 
 ROWS = PickedRows(0, (300, 8), (4000,), 0)
@@ -107,6 +133,7 @@ ROWS = PickedRows(0, (300, 8), (4000,), 0)
         ("y = x[:, index]", PickedRows(0, (4, 300, 8), (4000,), 1), "y = x.index_select(1, index)"),
         ("y = x[index]", PickedRows(0, (300, 4, 8), (4000,), 0), "y = x.index_select(0, index)"),
         ("y = x[index]", PickedRows(0, (300, 4, 8), (40, 100), 0), "y = x.index_select(0, index.flatten()).unflatten(0, index.shape)"),
+        ("y = (a + b)[index]", ROWS, "y = F.embedding(index, (a + b))"),
         ("y = x[keep > 0]", ROWS, None),
         ("y = x[1:]", ROWS, None),
         ("y = a[i] + b[index]", ROWS, None),
@@ -120,19 +147,21 @@ def test_the_line_is_written_anew(text: str, picked: PickedRows, new: str | None
     assert line == new if new is None else (line or "").startswith(f"{new}  # not ")
 
 
+@pytest.mark.parametrize("select", [False, True])
 @pytest.mark.parametrize(
-    "text", ["y = x[index]", "y = wide[index]", "y = wide[many]", "y = batch[:, index]", "y = x[many]"]
+    "text",
+    ["y = x[index]", "y = wide[index]", "y = wide[many]", "y = batch[:, index]", "y = x[many]", "y = (x + x)[index]"],
 )
-def test_the_new_line_gives_the_same_with_the_same_gradient(text: str) -> None:
+def test_the_new_line_gives_the_same_with_the_same_gradient(text: str, select: bool) -> None:
     torch.manual_seed(1)
     names: dict[str, Any] = {
         "x": torch.randn(30, 8), "wide": torch.randn(30, 4, 8), "batch": torch.randn(3, 30, 8),
         "index": torch.randint(30, (200,)), "many": torch.randint(30, (20, 10)), "F": F,
     }  # fmt: skip
-    rows, numbers = text[4:].split("[")[0], "many" if "many" in text else "index"
+    rows, numbers = text[4:].split("[")[0].partition(" ")[0].strip("("), "many" if "many" in text else "index"
     size = tuple(names[rows].shape)
     dimension = 1 if ":" in text else 0
-    line = with_look_ups(text, PickedRows(0, size, tuple(names[numbers].shape), dimension))
+    line = with_look_ups(text, PickedRows(0, size, tuple(names[numbers].shape), dimension), select=select)
     assert line is not None
     results = []
     for each in (text, line):
