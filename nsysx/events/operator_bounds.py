@@ -148,3 +148,6 @@ MOST_LAST_TIMES = 1.25
 #: What a log shows of a step has at most so many numbers: averages of weights and of their factors have more, most of them. So many
 #: operators in a row move an average on at most. Both chosen.
 MOST_SUMMED_NUMBERS, LONGEST_SUM_CHAIN = 4096, 4
+# ---- overlapping_pools ----------------------------------------------------------------------------------------------
+#: Between a comparison and a pooling of its planes, and between that and a reduction, lie no more operators. Chosen: one or two do.
+MOST_BEHIND_POOL = 6

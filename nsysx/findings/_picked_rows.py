@@ -29,6 +29,7 @@ from nsysx.findings._pieces_in_text import parsed
 from nsysx.findings._row_bounds import (
     ATOMIC_SUMS_TIMES,
     FEWEST_ATOMIC_NUMBERS,
+    FLOAT32_BYTES,
     MEETING_ATOMIC_SUMS_TIMES,
     MOST_ATOMIC_EQUAL,
     SEGMENT_SUMS_TIMES,
@@ -42,8 +43,6 @@ from nsysx.roofline.element_types import types_of
 _ADDS = r"indexing_backward"
 #: What else the backward of an index launches that additions in no order do without.
 _SORTS = r"[Ss]ort|[Rr]adix"
-#: Numbers of fewer bytes lose what is added to them one by one: an index and an embedding add up in float32.
-_FLOAT32_BYTES = 4
 _BY_SELECT = "index_select"
 _SELECT_TEXT = (
     "Look rows up with index_select: its backward adds by atomic operations, all rows at once; that of x[index] sorts the indices and adds "
@@ -143,11 +142,11 @@ def _cheaper(picked: PickedRows, size: int, once: float, *, in_order: bool) -> _
     embedding, which looks up rows of a matrix alone; threads that add to narrow rows, or to few, meet more often.
     """
     wide = picked.width >= FEWEST_ATOMIC_NUMBERS and picked.picked <= MOST_ATOMIC_EQUAL * picked.rows
-    if _of_matrix(picked) and (in_order or size < _FLOAT32_BYTES or not wide):
+    if _of_matrix(picked) and (in_order or size < FLOAT32_BYTES or not wide):
         least, most = (times * once + sort for times, sort in zip(SEGMENT_SUMS_TIMES, SORT_FOR_SUMS_NS, strict=True))
         return _LookUp("embedding", least, most)
     # As many additions of fewer bytes take as long: the time is that of their number.
-    more = max(_FLOAT32_BYTES / size, 1.0)
+    more = max(FLOAT32_BYTES / size, 1.0)
     times = ATOMIC_SUMS_TIMES if wide else MEETING_ATOMIC_SUMS_TIMES
     return _LookUp(_BY_SELECT, more * times[0] * once, more * times[1] * once)
 

@@ -15,3 +15,5 @@ FEWEST_ATOMIC_NUMBERS, MOST_ATOMIC_EQUAL, MEETING_ATOMIC_SUMS_TIMES = 32, 256, (
 #: Sums that take less than so many times the reading and writing hardly wait for rows that are picked often. Chosen: above the most of the
 #: others.
 WAITING_SUMS_TIMES = 8.0
+#: Numbers of fewer bytes lose what is added to them one by one: an index and an embedding add up in float32.
+FLOAT32_BYTES = 4

@@ -9,7 +9,7 @@ What it means
 In the trace
     Kernels of one operator and of its gradient, launched by one line, that reach less than a third of the rate that the device has for
     them, or that do work without a known limit which other operators often replace. Together they take a fifth of the step or more.
-    Sparse products that sort the entries of their matrix each time are told as such.
+    Sparse products that sort the entries of their matrix each time are told as such. So is pooling in large windows that overlap.
     Kernels that a compiler fuses are NSX112's, but for those that join tensors; attention by a fused kernel of 16 bits is in its best
     form.
 
@@ -37,7 +37,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
-from nsysx.findings import _shared_gpu, _sorted_products
+from nsysx.findings import _separable_pools, _shared_gpu, _sorted_products
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
@@ -77,7 +77,7 @@ _INSTEAD = (
     (r"^cum|logcumsumexp", "a scan along the last dimension, or a product with a triangular matrix"),
     (r"unique|nonzero|masked", "a mask that is multiplied in (torch.where), which keeps all sizes"),
     (r"dist", "distances by a GEMM: |x|² + |y|² - 2 x·y"),
-    (r"pool", "a pooling of windows that do not overlap, in channels_last"),
+    (r"pool", "windows that overlap less, along one dimension after the other where they are large, in channels_last"),
     (r"cat|stack|copy|clone|contiguous|pad|roll|flip|repeat", "views, and results that are written where they are needed"),
     (r"rand|normal|multinomial|bernoulli|dropout|exponential", "numbers drawn once for several steps, or fewer of them"),
 )  # fmt: skip
@@ -105,6 +105,9 @@ def check(case: Case) -> list[Finding]:
     sorted_anew = _sorted_products.findings_of(case, RULE, done)
     if sorted_anew:
         return sorted_anew
+    pooled = _separable_pools.findings_of(case, RULE)
+    if pooled:
+        return pooled
     family = pl.col("family").cast(pl.String).fill_null("")
     best = (family == "attention") & pl.col("number_format").is_in(_SIXTEEN_BITS).fill_null(value=False)
     done = done.filter(

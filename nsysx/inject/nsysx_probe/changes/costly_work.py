@@ -388,4 +388,10 @@ UNTRIED = (
         "of edges are trimmed with them. Batch norm then counts fewer nodes.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "pooled-in-turn",
+        "Pool along one dimension after the other: windows that overlap are read whole for each number of the result, and need not be",
+        "y = F.max_pool2d(F.max_pool2d(x, (1, k), stride=(1, s), padding=(0, k // 2)), (k, 1), stride=(s, 1), padding=(k // 2, 0))",
+        untried=_OWN_CODE,
+    ),
 )  # fmt: skip
