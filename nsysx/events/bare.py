@@ -11,6 +11,7 @@ import numpy as np
 
 from nsysx import ids
 from nsysx.events.bare_alone import alone
+from nsysx.events.bare_calls import single_calls
 from nsysx.events.bare_settled import unsettled
 from nsysx.events.event_bounds import (
     BARE_FEWEST_STEPS,
@@ -64,9 +65,10 @@ def _starved(steps_ns: Sequence[int], fetches_ns: Sequence[int]) -> slice | None
 
 
 def _noted_steps(record: Mapping[str, Any], stretch: str) -> tuple[list[int], list[int]]:
-    """Return the lengths of the noted steps of a stretch ("", "after_") and the time in loaders of each (ns)."""
+    """Return the lengths of the noted steps of a stretch ("", "after_") and the time in loaders of each (ns), without single calls."""
     steps_ns = _noted_numbers(record, f"{stretch}ns" if stretch else "lengths_ns")
-    return steps_ns, _noted_numbers(record, f"{stretch}fetch_ns", 0)
+    alone_first = 0 if stretch else single_calls(record, steps_ns)
+    return steps_ns[alone_first:], _noted_numbers(record, f"{stretch}fetch_ns", 0)[alone_first:]
 
 
 def noted_lengths(record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
@@ -189,6 +191,7 @@ def _settled_loop(record: Mapping[str, Any], stretch: str) -> list[int]:
     A step with an evaluation has no length of its own, so the loop may have more of them: it is cut at the same share.
     """
     loop_ns = list(_noted_numbers(record, f"{stretch}loop_ns"))
+    loop_ns = loop_ns if stretch else loop_ns[single_calls(record, loop_ns) :]
     stretches, left_out = _without_alone(record)
     later = stretch != ""
     steps_ns, fetches_ns = stretches[later]

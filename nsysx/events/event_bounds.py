@@ -45,6 +45,7 @@ FAR_LONGER_TIMES, MOST_FAR_LONGER_SHARE, MOVED_MEAN_SHARE = 2, 0.05, 0.02
 #: them, a lower standard score, or later ones whose deciles are this share of them apart (a host that drifts: 173 to 226 ms) tell nothing.
 UNSETTLED_SHARE, UNSETTLED_SPREADS, LEAST_SETTLED_SCORE, SETTLED_DECILES_SHARE = 0.02, 1.5, 3.15, 0.1
 FEWEST_UNSETTLED_STEPS, FEWEST_SETTLED_STEPS, FEWEST_SETTLED_SHARE = 3, 6, 0.25
+CALLS_ALONE_TIMES, FEWEST_CALLS_ALONE = 1.7, 2  # whole steps over single calls; ranges too many
 
 # ---- batch_waits ------------------------------------------------------------------------------------------------
 #: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.

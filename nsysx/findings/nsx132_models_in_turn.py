@@ -166,7 +166,9 @@ def _in_large_kernels(case: Case, turns: _Turns, worth: Saving) -> Saving:
     )
     idle = case.taken_by(part for part in StepPart if part.idle)
     saved = worth.likely_ns or 0
-    likely, most = min(saved + tiny, case.step_ns), min(max(idle, saved) + small, case.step_ns)
+    likely = min(saved + tiny, case.step_ns)
+    # The calls that stay take as long as now at least, of the host and of the GPU: no more than the time of the others goes.
+    most = max(likely, min(max(idle, saved) + small, round(turns.goes * case.step_ns)))
     why = "the launches of one call stay, and of its small kernels, which take nearly as long for all inputs"
     error = likely - saved + (worth.error_ns or 0)
     return replace(worth, likely_ns=likely, confidence=why, error_ns=error, most_ns=most, source="limits")
