@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+import polars as pl
+
 from nsysx.analyses import lines
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.events.profile import NotRecorded
@@ -101,6 +103,21 @@ def _bytes(network: Row) -> int:
     return (
         sum(_SIZES.get(str(kind), 1) * count_or_zero(n) for kind, n in kinds.items()) if isinstance(kinds, dict) else 0
     )
+
+
+def made_on_gpu(
+    case: Case, line: tuple[str | None, int | None], fix: Fix, calls: pl.Series, *, looping: bool
+) -> Fix | None:
+    """Return the advice for a line (file, number) whose text makes data that may be made on the GPU, as ``fix`` says; ``calls``: its own.
+
+    A line that launches kernels and copies nothing from the host makes it there, whatever its text says: where it does so in a loop, one
+    operation for all rounds is left to be told. A line of a function that draws numbers on the CPU has words of its own.
+    """
+    theirs = case.ops.filter(case.ops["call"].is_in(calls.implode()).fill_null(value=False))
+    copied = (theirs["op_kind"] == "memcpy") & (theirs["name"] == "HtoD")
+    if (theirs["op_kind"] == "kernel").any() and not copied.any():
+        return _line_remedies.BATCHED if looping else None
+    return drawn(case, *line) or fix
 
 
 def drawn(case: Case, file: str | None, line: int | None) -> Fix | None:

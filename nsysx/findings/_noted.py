@@ -174,7 +174,7 @@ def _remedy(
     fix = of_average(case.profile, file, line, of_objects(case.profile, file, line, fix))
     kept = (file, row["function"]) in keep_weights and not row["launches"]
     if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
-        return _copied_weights.drawn(case, file, line) or fix
+        return _copied_weights.made_on_gpu(case, (file, line), fix, _calls_at(case, line_row), looping=bool(looping))
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 
 

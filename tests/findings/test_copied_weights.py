@@ -110,3 +110,23 @@ def test_noise_of_the_size_of_gradients_is_drawn_on_the_gpu(tmp_path: Path) -> N
     assert "weights-on-gpu" not in [way.name for f in found for way in f.remedies]
     line = next(f for f in found if f.code == "NSX123")
     assert "noise = torch.randn(p.shape, generator=generator, device=p.device)" in line.paste
+
+
+def masked(program: Lined, _: int, *, copies: bool) -> None:
+    """A short step; then a span is drawn for each tensor alone: 300 us of the CPU, three kernels of 2 us, or a copy of it to the GPU."""
+    rest(program)
+    for _ in range(TENSORS):
+        with program.line(UPDATE, "mask_along"):
+            program.host(300)
+            if copies:
+                program.copy(2, bytes=4)
+            for _ in range(3):
+                program.launch(2)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_what_a_line_makes_on_the_gpu_as_it_is_need_not_be_made_there(tmp_path: Path, copies: bool) -> None:
+    source = {UPDATE: f"start = torch.rand(1{'' if copies else ', device=x.device'}).to(x.device) * size"}
+    summary = Lined(source).run(lambda program, number: masked(program, number, copies=copies)).summary(tmp_path)
+    ways = remedies([f for f in summary.findings or () if f.verdict == "found"], "NSX123")
+    assert ways[:1] == (["made-on-gpu"] if copies else ["batched-operation"])
