@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ from nsysx.findings._work_bounds import WEIGHT_OPERATORS_NAMED
 from nsysx.findings._zeroed_results import zeroed_results
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import Edit, ScaleOps
+from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 
 _UNSEEN = "what kernels outside of torch's operators read was not recorded"
 _COPIES = r"copy"
@@ -61,6 +62,7 @@ class _Needless(NamedTuple):
     ``halved``: what their gradients launch besides what goes with them takes half the time. ``kept``: of each of them the share of its
     work, and of its gradients', that stays; nothing where all goes. ``share``: of the steps in which they can go. ``on_every_rank``: the
     other ranks do the same for sure; ``ranks_alike``: so many programs have it, but lines of other ranks do not count with its own.
+    ``kernels_alone``: that the host waits for them is another finding's, and no more than their own time is theirs.
     """
 
     rows: Sequence[int]
@@ -73,6 +75,7 @@ class _Needless(NamedTuple):
     on_every_rank: bool = False
     ranks_alike: bool = False
     share: float = 1.0
+    kernels_alone: bool = False
 
 
 def findings_of(case: Case, rule: Rule, flow: OperatorFlow, code: CodeLines) -> list[Finding]:
@@ -146,6 +149,8 @@ def _found(
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     shared, share = host_code_shared(case, flow, needless.rows, of_calls, calls)
     changes = [*edits_without(made, case.ops, shared=shared, theirs=share), *edits]
+    if needless.kernels_alone:
+        changes = [RemoveOps(ops_of(theirs))]
     if needless.kept:
         row_of_call = pl.DataFrame({"call": case.calls["call"], "outer": outer})
         placed = theirs.join(row_of_call, on="call", how="left", maintain_order="left")
@@ -160,6 +165,11 @@ def _found(
     cost, began = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum())), began_in(case.idle, calls)
     if worth.likely_ns is not None and (needless.on_every_rank or (needless.ranks_alike and ranks_beside(case))):
         worth = on_all_ranks(case, worth, theirs, case.idle.filter(pl.Series(began, dtype=pl.Boolean)))
+    if needless.kernels_alone and worth.likely_ns is not None:
+        worth, began = (
+            replace(worth, likely_ns=min(worth.likely_ns, cost), most_ns=None, bound=True),
+            np.zeros_like(began),
+        )
     if worth.likely_ns is None:
         return None
     much = case.notable(worth.likely_ns, REPORTED_SHARE)
@@ -291,7 +301,8 @@ def _fixed(case: Case, code: CodeLines) -> Iterator[tuple[_Needless, OperatorFlo
         return
     forward = OperatorOfCalls(of_calls.forward, np.full(len(of_calls.backward), -1))
     for same in same_in_each_step(case, flow, code, forward):
-        yield _Needless(same.rows, same.title, same.why, same.fix, same.where, on_every_rank=True), flow, forward
+        inside, words = same.inside_package, same[:5]
+        yield _Needless(*words, on_every_rank=not inside, kernels_alone=inside), flow, forward
 
 
 def _logged(case: Case, code: CodeLines, *, unseen: bool) -> Iterator[tuple[_Needless, OperatorFlow, OperatorOfCalls]]:

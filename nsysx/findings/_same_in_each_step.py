@@ -52,13 +52,17 @@ _FROM_ANOTHER = re.compile(
 
 
 class SameInEachStep(NamedTuple):
-    """Outermost operators (rows of the flow) of one place, in words."""
+    """Outermost operators (rows of the flow) of one place, in words.
+
+    ``inside_package``: a function of a package makes them, inside of a call that makes something of the step as well.
+    """
 
     rows: Sequence[int]
     title: str
     why: str
     fix: Fix
     where: Row
+    inside_package: bool = False
 
 
 def same_in_each_step(
@@ -189,7 +193,10 @@ def _in_words(
     lines = Counter[str]()
     for row in rows:
         lines[in_short(place_of_operator(code, flow, flow.start_ns[[row]]))] += work.get(row, 0)
-    maker = _maker(code, flow, where, rows, work)
+    maker, packaged = _maker(code, flow, where, rows, work, changing)
+    if packaged is not None:
+        title = f"{in_short(where)}: {maker or 'a line'} ({packaged}) makes the same {often}"
+        return SameInEachStep(rows, title, why, _fix_inside(maker or packaged, often), where, inside_package=True)
     inside = [(line, ns) for line, ns in lines.most_common(3) if line and line != in_short(where) and ns]
     if inside:
         listed = ", ".join(f"{line} ({units.duration(case.per_step(ns))})" for line, ns in inside)
@@ -225,15 +232,47 @@ def _below(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int])
     return [row for row, inside in zip(rows, code.passing(stacks, there).tolist(), strict=False) if inside]
 
 
-def _maker(code: CodeLines, flow: OperatorFlow, where: Row, rows: Sequence[int], work: Mapping[int, int]) -> str:
-    """Return the function that a line calls to make most of some operators (rows), "" where it makes them itself."""
-    functions = Counter[str]()
+def _maker(
+    code: CodeLines,
+    flow: OperatorFlow,
+    where: Row,
+    rows: Sequence[int],
+    work: Mapping[int, int],
+    changing: Collection[tuple[object, object]],
+) -> tuple[str, str | None]:
+    """Return the function below a line that makes most of some operators (rows) and nothing of the step, "" where it makes them itself.
+
+    Second where it is a function of a package that others call which do make something of the step: a line of it, else None.
+    A function around them, as a decorator's, makes more than what is the same. ``changing``: lines that make something of the step.
+    """
+    mixed = {(file, function) for file, line, function in code.places.iter_rows() if (file, line) in changing}
+    sums, of_package = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for row, stack in zip(rows, code.at(flow.thread, flow.start_ns[list(rows)]).tolist(), strict=True):
         chain = code.chain(stack)
         calls = next((depth for depth, line in enumerate(chain) if where and code.where(line) == where), len(chain))
-        called = code.places.row(chain[calls + 1])[2] if calls + 1 < len(chain) else ""
-        functions[(called or "").removesuffix(".__init__")] += work.get(row, 0)
-    return functions.most_common(1)[0][0] if functions else ""
+        below = chain[calls + 1 :]
+        alike = next((n for n, line in enumerate(below) if code.places.row(line)[::2] not in mixed), None)
+        first = len(below) - 1 if alike is None else alike
+        file, _, function = code.places.row(below[first]) if below else ("", None, "")
+        function = "" if alike is None else function
+        named = (str(file), (function or "").removesuffix(".__init__"))
+        sums[named] += work.get(row, 0)
+        lines_of_program = frozenset(code.own_chain(stack))
+        if first > 0 and lines_of_program.isdisjoint(below[first:]):
+            of_package.setdefault(named, in_short(code.where(below[first])))
+    if not sums:
+        return "", None
+    ((named, _),) = sums.most_common(1)
+    return named[1], of_package.get(named)
+
+
+def _fix_inside(maker: str, often: str) -> Fix:
+    """Return what to do about what a package's function makes inside of a call that makes something of the step as well."""
+    text = (
+        f"What {maker} makes comes out the same {often}: put a function in its place that keeps the result for each size. "
+        "The call around it makes something else in each step, and cannot be kept"
+    )
+    return Fix.by_name("computed-once", text=text, paste="", condition=_CONDITION)
 
 
 def _of_the_step(
