@@ -350,7 +350,7 @@ def test_kernels_of_backwards_whose_gradients_nothing_reads(monkeypatch: pytest.
         lost = {"Net": source.choice(([0], [1], [0, 1], [])), "Other": [0]}
         monkeypatch.setattr(_unread, "settings_of", always(SimpleNamespace(record={"unread": lost})))
         monkeypatch.setattr(_unread, "network_names", always({"net": ("Net",), "net.a": ("Net",), "b": ("Other",)}))
-        monkeypatch.setattr(_unread, "steady_steps", always(pl.DataFrame({"start_ns": [0, 100, 200]})))
+        steps = pl.DataFrame({"process": [PROCESS] * 3, "start_ns": [0, 100, 200]})
         spans = [(s + 10, s + 40) for s in (0, 100, 200)] + [(s + 50, s + 80) for s in (0, 200)]
         others = [
             (PROCESS, False, "backward", 5, 6),
@@ -380,8 +380,10 @@ def test_kernels_of_backwards_whose_gradients_nothing_reads(monkeypatch: pytest.
             .add("op", iter(range(99)).__next__)
             .frame()
         )
+        shown = profile(process=PROCESS, ranges=SimpleNamespace(ranges=ranges), steps=SimpleNamespace(cpu=steps))
+        shown.once = lambda find, shown=shown: find(shown)
         case: Any = SimpleNamespace(
-            profile=profile(ranges=SimpleNamespace(ranges=ranges)),
+            profile=shown,
             process=PROCESS,
             ops=ops,
             kernels=ops.select("op", ns=pl.lit(0)),

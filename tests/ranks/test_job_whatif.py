@@ -162,7 +162,7 @@ def test_what_all_ranks_can_change_is_told_of_each_rank_of_their_group(monkeypat
     """Two groups: of the one whose replays hold nothing that can change, nothing is told."""
     left, none = SimpleNamespace(changes=("x",)), SimpleNamespace(changes=())
     compared: Any = SimpleNamespace(
-        costs=None, aligned="aligned", ranks=[SimpleNamespace(played=p) for p in (left, None, none, none)]
+        costs=(), aligned="aligned", ranks=[SimpleNamespace(played=p) for p in (left, None, none, none)]
     )
     monkeypatch.setattr(rank_table.straggler, "groups", lambda _: [(0, 1), (2, 3)])
     asked = []
