@@ -17,6 +17,7 @@ import polars as pl
 from nsysx.analyses.lines import texts
 from nsysx.events.accumulated_operators import accumulated_operators
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.lines_of_step import stacks_of_step
 from nsysx.events.operator_flow import OperatorFlow, flows_of
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_in
@@ -156,22 +157,9 @@ class _Ran(NamedTuple):
 
 def _ran_lines(case: Case, flow: OperatorFlow, code: CodeLines) -> list[_Ran]:
     """Return the program's lines that are at work in the step of a flow, in order of time, each once."""
-    ranges, open_on = case.profile.ranges.ranges, code.open.get(flow.thread)
-    begin = int(flow.start_ns[0])
-    step = ranges.filter(
-        pl.col("process") == case.process,
-        pl.col("kind") == "step",
-        pl.col("own"),
-        pl.col("start_ns") <= begin,
-        pl.col("end_ns") > begin,
-    )["start_ns", "end_ns"]
-    if open_on is None or not step.height:
-        return []
-    start, end = step.row(0)
-    times = open_on.times[: len(open_on.labels)]
-    there = (times >= start) & (times < end)
+    times, stacks = stacks_of_step(case.profile, flow, code)
     source, seen, ran = texts(case.profile), set[int](), list[_Ran]()
-    for when, stack in zip(times[there].tolist(), open_on.labels[there].tolist(), strict=True):
+    for when, stack in zip(times.tolist(), stacks.tolist(), strict=True):
         for line_row in reversed(code.own_chain(int(stack))) if stack >= 0 else ():
             file, line, function = code.places.row(line_row)
             if line_row not in seen and file is not None and line is not None:

@@ -15,6 +15,7 @@ import polars as pl
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.lines_of_step import stacks_of_step
 from nsysx.events.needless_operators import behind, joined_operators, outer_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, results_given
 from nsysx.events.profile import Profile
@@ -161,19 +162,7 @@ def _targets(text: str) -> list[str]:
 
 def _lines_of_step(profile: Profile, flow: OperatorFlow, code: CodeLines) -> set[int]:
     """Return the lines (rows of the places) that run in the step of a flow, on its thread, from border to border."""
-    open_on, first = code.open.get(flow.thread), int(flow.start_ns[0])
-    step = profile.ranges.ranges.filter(
-        pl.col("process") == profile.process,
-        pl.col("kind") == "step",
-        pl.col("own"),
-        pl.col("start_ns") <= first,
-        pl.col("end_ns") > first,
-    )["start_ns", "end_ns"]
-    if open_on is None or not step.height:
-        return set()
-    start, end = step.row(0)
-    begin = open_on.times[:-1]
-    stacks = open_on.labels[(begin >= start) & (begin < end)]
+    _, stacks = stacks_of_step(profile, flow, code)
     return {each for stack in np.unique(stacks[stacks >= 0]).tolist() for each in code.chain(int(stack))}
 
 
