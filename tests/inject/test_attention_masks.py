@@ -16,6 +16,7 @@ from nsysx_probe import attention_masks, held_memory, saved_tensors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.inject.saved import assert_unnoticed, losses_of, recorded
 from tests.inject.test_probe import Lab, armed
 from tests.inject.test_settings_reader import settings
 
@@ -55,25 +56,12 @@ class Net(nn.Module):
 
 def trained(net: nn.Module, *given: Any, steps: int = 8) -> list[float]:
     """Return the losses of some steps."""
-    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.001), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = net(torch.randn(2, LENGTH, 8), *given)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss))
-    return losses
+    return losses_of(net, lambda: net(torch.randn(2, LENGTH, 8), *given), 0.001, steps)
 
 
 def told(net: nn.Module, *given: Any) -> Any:
     """Return what is in the record of a window of three steps."""
-    lab = Lab(NSYSX_STEPS="2:5")
-    try:
-        trained(net, *given)
-        assert all(error.startswith("cudaProfilerSt") for error in lab.probe.out.errors)
-        return settings(lab)["masks"]
-    finally:
-        lab.close()
+    return recorded(lambda: trained(net, *given), "masks")
 
 
 def row(holds: str, shape: list[int], tensors: int, looked: int, masked: float = 0.0) -> dict[str, Any]:
@@ -195,17 +183,7 @@ def test_what_a_hook_has_packed_is_not_unpacked(hooks: str) -> None:
 
 
 def test_the_program_computes_what_it_computes_without_the_probe() -> None:
-    results = []
-    for probed in (False, True):
-        torch.manual_seed(3)
-        lab = Lab(NSYSX_STEPS="2:5") if probed else None
-        try:
-            losses = trained(Net(3), [ONES, None, CAUSAL])
-        finally:
-            if lab is not None:
-                lab.close()
-        results.append((losses, torch.random.get_rng_state().tolist()))
-    assert results[0] == results[1]
+    assert_unnoticed(lambda: trained(Net(3), [ONES, None, CAUSAL]))
 
 
 def test_masks_are_held_to_the_windows_end_at_most() -> None:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from tests.inject.test_probe import Lab, armed
+from tests.inject.saved import assert_unnoticed, losses_of, recorded
+from tests.inject.test_probe import armed
 from tests.inject.test_probe_e2e import nsys, profile
 from tests.inject.test_settings_reader import settings
 
@@ -68,24 +69,11 @@ def beside_another(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def trained(net: nn.Module, labels: Tensor, steps: int = 8) -> list[float]:
-    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.01), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = net(labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss))
-    return losses
+    return losses_of(net, lambda: net(labels), 0.01, steps)
 
 
 def told(net: nn.Module, labels: Tensor) -> Any:
-    lab = Lab(NSYSX_STEPS="2:5")
-    try:
-        trained(net, labels)
-        assert all(error.startswith("cudaProfilerSt") for error in lab.probe.out.errors)
-        return settings(lab)["targets"]
-    finally:
-        lab.close()
+    return recorded(lambda: trained(net, labels), "targets")
 
 
 def row(counts: float, kind: str = "loss", targets: int = ROWS * LENGTH, **more: Any) -> dict[str, Any]:
@@ -190,17 +178,7 @@ def test_targets_that_were_written_into_are_not_read() -> None:
 
 
 def test_the_program_computes_what_it_computes_without_the_probe() -> None:
-    results = []
-    for probed in (False, True):
-        torch.manual_seed(3)
-        lab = Lab(NSYSX_STEPS="2:5") if probed else None
-        try:
-            losses = trained(Net(times_mask), BEHIND)
-        finally:
-            if lab is not None:
-                lab.close()
-        results.append((losses, torch.random.get_rng_state().tolist()))
-    assert results[0] == results[1]
+    assert_unnoticed(lambda: trained(Net(times_mask), BEHIND))
 
 
 def test_of_a_long_graph_the_nodes_near_the_loss_are_looked_at() -> None:
