@@ -55,8 +55,9 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
         if here.any():
             left[name] = np.where(here, 0.0, _relieved(profile, removed, ops)) * _grown(profile, name, ops)
     for name, removed in unsent_by(profile).items():
-        if np.isin(ops, list(removed)).any():
-            left[name] = np.where(np.isin(ops, list(removed)), 0.0, 1.0)
+        here = np.isin(ops, list(removed))
+        if here.any():
+            left[name] = np.where(here, 0.0, 1.0)
     merged = profile.once(left_of_loops)
     if np.isin(ops, list(merged)).any():
         left[OF_HOSTS] = np.array([merged.get(op, 1.0) for op in ops.tolist()])
