@@ -109,9 +109,25 @@ def shorten_path(path: str, width: int) -> str:
     """Return a file's path within ``width``; its end tells most. Of a place in code the folders go first, then the function."""
     match = _PLACE.fullmatch(path) if len(path) > width else None
     if match is not None:
-        function = match["function"] or ""
-        path = match["line"] + (function if len(match["line"] + function) <= width else "")
+        path = _without_folders(match, width)
     return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
+
+
+def _without_folders(match: re.Match[str], width: int) -> str:
+    """Return file, line and function of a place in code; without the function where that is wider."""
+    function = match["function"] or ""
+    return match["line"] + (function if len(match["line"] + function) <= width else "")
+
+
+def _shorten_places(paths: Sequence[str], width: int) -> list[str]:
+    """Return places in code within ``width``: where the folders of one go, those of all do, or its file looks like another one."""
+    matches = [_PLACE.fullmatch(path) for path in paths]
+    if all(len(path) <= width for path in paths):
+        return list(paths)
+    return [
+        _without_folders(match, width) if match is not None and len(match["line"]) <= width else shorten_path(path, width)
+        for path, match in zip(paths, matches, strict=True)
+    ]
 
 
 def shorten_stack(text: str, width: int) -> str:
@@ -137,7 +153,7 @@ def shorten_cell(text: str, column: str, width: int) -> str:
 
 def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
     """Return the cells of a column within ``width``; names that would look alike are cut to show where they differ."""
-    out = [shorten_cell(name, column, width) for name in names]
+    out = _shorten_places(names, width) if column == "file" else [shorten_cell(name, column, width) for name in names]
     looks: dict[str, set[str]] = {}
     for name, text in zip(names, out, strict=True):
         looks.setdefault(text, set()).add(name)

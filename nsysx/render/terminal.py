@@ -118,6 +118,17 @@ def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     cells = [max([1, *(cell_len(r[i].text) for r in rows)]) for i in range(len(grid.heads))]
+    columns = _fit_cells(grid, width, cells)
+    for index, room in columns:
+        if grid.heads[index].name == "file" and room < cells[index]:  # shorter than it has room for, without folders
+            texts = shorten_column([r[index].full or r[index].text for r in rows], "file", room)
+            cells[index] = max(map(cell_len, texts))
+            return _fit_cells(grid, width, cells)
+    return columns
+
+
+def _fit_cells(grid: Grid, width: int, cells: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the columns of ``grid`` that fit ``width``, most important first, with their widths; its ``cells`` are so wide."""
     natural = [max(len(h.label), wide) for h, wide in zip(grid.heads, cells, strict=True)]
     # The words of a figure's heading may stand below each other: else a long heading took the room of the next column.
     headed = [max(wide, *map(len, h.label.split())) for h, wide in zip(grid.heads, cells, strict=True)]

@@ -106,6 +106,18 @@ def test_different_kernels_never_look_alike():
         assert texts[0].startswith("reduce<4")
 
 
+def test_folders_of_places_stand_in_all_rows_or_in_none():
+    """One row of a table said "/work/job.py:150 train" among rows that said "job.py:69", of the same file."""
+    near, far = "/home/me/project/job.py:150 train", "/home/me/project/job.py:69 PeriodDiscriminator.forward"
+    assert shorten_column([near, far], "file", 60) == [near, far]
+    assert shorten_column([near, far], "file", 40) == ["job.py:150 train", "job.py:69 PeriodDiscriminator.forward"]
+    assert shorten_column([near, far], "file", 33) == ["job.py:150 train", "job.py:69"]
+    other = "/home/me/library/job.py:150 train"
+    apart = shorten_column([near, other, far], "file", 33)
+    assert len(set(apart)) == 3
+    assert all(len(text) <= 33 for text in apart)
+
+
 @given(st.lists(st.text("ab<>:(", max_size=40), max_size=8), st.integers(3, 30))
 def test_a_column_keeps_its_width(names, width):
     texts = shorten_column(names, "name", width)

@@ -55,17 +55,15 @@ CPU thread main: 69.00 ms
 
 WAITS_80 = """\
 Waits  per step, mean of 10 steady steps
-                                                             GPU
-                                                            idle
-call                   Python line                total   caused   saving  calls
-cudaStreamSynchronize  losses.py:88            38.00 ms  6.00 ms  40.0 us    1.2
+                                                GPU idle
+call                   Python line      total     caused   saving  module
+cudaStreamSynchronize  losses.py:88  38.00 ms    6.00 ms  40.0 us  blocks.1.loss
 """
 
 WAITS_120 = """\
-                                                            GPU
-                                                           idle                                              own    host
-call                   Python line               total   caused   saving  module         calls   backlog    work    cost
-cudaStreamSynchronize  losses.py:88           38.00 ms  6.00 ms  40.0 us  blocks.1.loss    1.2  37.00 ms  100 us  900 us
+                                                GPU idle                                              own    host
+call                   Python line      total     caused   saving  module         calls   backlog    work    cost  phase
+cudaStreamSynchronize  losses.py:88  38.00 ms    6.00 ms  40.0 us  blocks.1.loss    1.2  37.00 ms  100 us  900 us  loss
 """
 
 MODULES_80 = """\
