@@ -20,8 +20,8 @@ class Saving:
     same. ``error_ns`` is its error bar. ``mended``: the same once what the change needs and does not have is mended, too, None where it
     lacks nothing. ``source``: what it was computed from: a "replay" of the steps in ``scope``, the "time" that was recorded of what goes,
     the lengths of "steps", or replays between which the "limits" of what comes instead lie: then ``error_ns`` reaches to the least that
-    it saves and ``most_ns`` is the most. Of a replay, ``moves_to`` says where a wait moves, ``next_limit`` what limits the step then, and
-    ``covered`` whether it holds what is changed.
+    it saves and ``most_ns`` is the most. Of a replay, ``moves_to`` says where a wait moves, ``next_limit`` what limits the step then,
+    ``host_ns`` how long its host is then at work, and ``covered`` whether it holds what is changed.
     """
 
     likely_ns: int | None = None
@@ -34,6 +34,7 @@ class Saving:
     scope: Scope | None = None
     moves_to: str | None = None
     next_limit: str | None = None
+    host_ns: int = 0
     covered: bool = True
 
     @classmethod

@@ -10,6 +10,7 @@ from nsysx.catalogue import StepPart
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
 from nsysx.findings._once import edits_without
+from nsysx.findings._slower_host import lost_to_slower_host_ns
 from nsysx.replay.engine import Edit
 
 
@@ -31,7 +32,7 @@ def worth_of_gone(case: Case, work: pl.DataFrame) -> Saving:
         return worth
     pauses = case.taken_by((StepPart.PAUSE,)) * work.height / max(case.ops.height, 1)
     whole_ns = round(case.per_step(int(work["ns"].sum())) + pauses)
-    least_ns = max(0, worth.likely_ns - (worth.error_ns or 0))
+    least_ns = max(0, worth.likely_ns - max(worth.error_ns or 0, lost_to_slower_host_ns(worth)))
     likely_ns = (worth.likely_ns + max(worth.likely_ns, whole_ns)) // 2
     repeats_ns = round(SAME_WORK_REPEATS_SHARE * max(0, case.step_ns - likely_ns))
     most_ns = max(worth.likely_ns, whole_ns) + repeats_ns

@@ -31,6 +31,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._slower_host import lost_to_slower_host_ns
 from nsysx.findings._work_bounds import MANY_IGNORED_SHARE
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -122,7 +123,7 @@ def _of_fast_and_slow_host(worth: Saving, least_ns: int | None) -> Saving:
     if worth.likely_ns is None or least_ns is None or least_ns >= worth.likely_ns:
         return worth
     why = f"between what the host allows as it was recorded, and all of that work; {worth.confidence}"
-    error_ns = max(worth.error_ns or 0, worth.likely_ns - least_ns)
+    error_ns = max(worth.error_ns or 0, worth.likely_ns - least_ns, lost_to_slower_host_ns(worth))
     return replace(worth, error_ns=error_ns, confidence=why, source="limits")
 
 

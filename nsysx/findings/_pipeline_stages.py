@@ -19,12 +19,12 @@ from nsysx.findings._finding_bounds import (
     FEWEST_MICRO_STEPS,
     MANY_MICRO_BATCHES_TIMES,
     MORE_MICRO_BATCHES_TIMES,
-    SLOWER_HOST_SHARE,
     TURNS_ERROR_SHARE,
     TURNS_GAINED_SHARE,
 )
 from nsysx.findings._loops_of_stages import two_loops
 from nsysx.findings._rank_rows import rank_rows
+from nsysx.findings._slower_host import more_of_slower_host_ns
 from nsysx.findings._stage_cut import counts_line, cut_line, cut_text
 from nsysx.findings._stage_layers import cut_once, in_words, moved, paste_of, stage_layers, text_of
 from nsysx.findings._work_bounds import HOSTS_FASTER_SHARE
@@ -286,8 +286,8 @@ def _beside_each_other(case: Case, finding: Finding, stages: UnevenStages, count
         )
         likely, why = saved, "until a host that launches for longer sets the pace"
         most = min(most, case.step_ns - (1 - HOSTS_FASTER_SHARE) * paced)
-        # A host is as slow as the machine is that day: to both sides more is open than of the GPU's work.
-        error = min(max(TURNS_ERROR_SHARE * likely, SLOWER_HOST_SHARE * paced), likely)
+        # To both sides more is open than of the GPU's work.
+        error = min(max(TURNS_ERROR_SHARE * likely, more_of_slower_host_ns(paced)), likely)
     saving = Saving(
         round(likely),
         f"the stages work beside each other, {why}",

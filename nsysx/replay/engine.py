@@ -45,7 +45,7 @@ from nsysx.replay.edits import (
     ScaleOps,
     apply,
 )
-from nsysx.replay.outcome import HOST, IN_TURN, Moved, Outcome, SteadyStep
+from nsysx.replay.outcome import GPU_WORK, HOST, IN_TURN, Moved, Outcome, SteadyStep
 from nsysx.replay.replay_bounds import TRUSTED_ERROR, VALIDATED_ERROR_SHARE
 from nsysx.replay.replayed_window import Withheld
 from nsysx.replay.simulate import ReplayResult, run
@@ -162,6 +162,7 @@ class Replay:
             self._limit(after, step),
             self._moves_to(grown),
             self.bar_ns + round(abs(saving) * uncertainty),
+            min(after.cpu_ns // self.steps, step),
         )
 
     def _edited(self, edits: Iterable[Edit]) -> ReplayResult:
@@ -245,7 +246,7 @@ class Replay:
         whole = (step + self.window.between_ns) * self.steps
         waiting = sum(after.blocked.values())
         if after.gpu_ns >= 0.9 * whole:
-            return "GPU work"
+            return GPU_WORK
         if after.cpu_ns >= 0.9 * whole:
             return HOST
         return "waits for the GPU" if waiting > 0.1 * whole else IN_TURN

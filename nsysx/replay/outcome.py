@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: What limits a step whose host is at work nearly always, or as long as the GPU is.
+#: What limits a step whose GPU hardly idles; and one whose host is at work nearly always, or as long as the GPU is.
+GPU_WORK = "GPU work"
 HOST, IN_TURN = "host code and launches", "host code and launches in turn with GPU work"
 LIMITS_OF_HOST = (HOST, IN_TURN)
 
@@ -15,6 +16,7 @@ class Outcome:
     """The step after an edit, in unprofiled time. ``saving_ns``: how much shorter it is, ``bar_ns``: the error bar of that.
 
     ``next_limit`` says in words what limits the step then; ``moves_to`` is the call site whose wait grew most, None without one.
+    ``host_ns``: how long the host is at work in that step, without waits.
     """
 
     step_ns: int
@@ -22,6 +24,7 @@ class Outcome:
     next_limit: str
     moves_to: str | None
     bar_ns: int = 0
+    host_ns: int = 0
 
     @property
     def limited_by_host(self) -> bool:
@@ -31,7 +34,8 @@ class Outcome:
     def scaled(self, factor: float) -> Outcome:
         """Return the same outcome for a step that is ``factor`` times as long."""
         before, saving = round((self.step_ns + self.saving_ns) * factor), round(self.saving_ns * factor)
-        return Outcome(before - saving, saving, self.next_limit, self.moves_to, round(self.bar_ns * factor))
+        bar, host = round(self.bar_ns * factor), round(self.host_ns * factor)
+        return Outcome(before - saving, saving, self.next_limit, self.moves_to, bar, host)
 
 
 @dataclass(frozen=True)
