@@ -8,11 +8,12 @@ operator that writes rows into it, and the one before. What a step only goes on 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import NamedTuple
 
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.operator_bounds import FEWEST_CACHED_ROUNDS, MOST_DECODED_QUERIES
-from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_flow import OperatorFlow, handed_from
 
 _ATTENDS = re.compile(r"^aten::_?scaled_dot_product_\w*attention\w*$")
 #: What hands keys on: views, a part of them, other types, heads that are repeated.
@@ -23,7 +24,7 @@ _PASSES = re.compile(
 #: What makes a cache anew: nothing of earlier steps is in it.
 _MAKES = re.compile(r"^aten::((new_)?(zeros|empty|full)(_like)?|zero_|fill_)$")
 #: What writes rows into a cache by their numbers, and which of its arguments holds them; into a slice of it something is copied.
-_WRITES = {"aten::index_put_": 4, "aten::index_copy_": 3}
+WRITES = {"aten::index_put_": 4, "aten::index_copy_": 3}
 _COPIES = "aten::copy_"
 
 
@@ -43,6 +44,21 @@ def unwritten_keys(flow: OperatorFlow) -> list[UnwrittenKeys]:
     return every if len(every) >= FEWEST_CACHED_ROUNDS else []
 
 
+def attends(flow: OperatorFlow, row: int) -> tuple[int, int] | None:
+    """Return of how many queries, few, and to how many keys an operator attends that is given a mask; None for another one."""
+    sizes = sizes_of(flow.size[row]) if _ATTENDS.match(flow.names[row]) else ()
+    if len(sizes) < 4 or any(len(size) != 4 for size in sizes[:3]):
+        return None
+    queries, keys, mask = sizes[0][2], sizes[1][2], sizes[3]
+    return (queries, keys) if queries <= min(MOST_DECODED_QUERIES, keys - 1) and mask and mask[-1] == keys else None
+
+
+def handed_on(flow: OperatorFlow, number: int) -> frozenset[int]:
+    """Return what hands a tensor on: outermost operators (rows of the flow)."""
+    _, between = handed_from(flow, number, lambda name: _PASSES.match(name) is not None)
+    return frozenset(flow.outermost[bisect_right(flow.outermost, row) - 1] for row in between)
+
+
 class _CacheReads:
     def __init__(self, flow: OperatorFlow) -> None:
         self.flow = flow
@@ -60,12 +76,10 @@ class _CacheReads:
                 self.copies.setdefault(cache, []).append((row, self._rows(row, 1) or 0))
 
     def of_attention(self, row: int) -> UnwrittenKeys | None:
-        flow, sizes = self.flow, sizes_of(self.flow.size[row])
-        if not _ATTENDS.match(flow.names[row]) or len(sizes) < 4 or any(len(size) != 4 for size in sizes[:3]):
+        flow, told = self.flow, attends(self.flow, row)
+        if told is None:
             return None
-        queries, keys, mask = sizes[0][2], sizes[1][2], sizes[3]
-        if queries > min(MOST_DECODED_QUERIES, keys - 1) or not mask or mask[-1] != keys:
-            return None
+        _, keys = told
         base, passed = self._base(flow.made[row][1])
         _, of_values = self._base(flow.made[row][2])
         written = None if base is None else self._written(base, row)
@@ -84,7 +98,7 @@ class _CacheReads:
 
     def _written(self, base: int, until: int) -> int | None:
         """Return how many rows a cache holds where attention (row ``until``) reads it."""
-        if self.flow.names[base] not in _WRITES:
+        if self.flow.names[base] not in WRITES:
             return (
                 None
                 if not _MAKES.match(self.flow.names[base])
@@ -93,16 +107,16 @@ class _CacheReads:
         chain = [base]
         while (last := chain[-1]) not in self.written_by:
             before, _ = self._base(self.flow.made[last][0])
-            if before is not None and self.flow.names[before] in _WRITES and before < last:
+            if before is not None and self.flow.names[before] in WRITES and before < last:
                 chain.append(before)
                 continue
-            rows = self._rows(last, _WRITES[self.flow.names[last]])
+            rows = self._rows(last, WRITES[self.flow.names[last]])
             # One row alone may go on with what an earlier step has left.
             anew = before is not None and _MAKES.match(self.flow.names[before])
             begins = rows is not None and (rows > 1 or anew)
             self.written_by[last] = rows if begins else None
         for last, row in zip(reversed(chain), reversed(chain[:-1]), strict=False):
-            total, rows = self.written_by[last], self._rows(row, _WRITES[self.flow.names[row]])
+            total, rows = self.written_by[last], self._rows(row, WRITES[self.flow.names[row]])
             self.written_by[row] = None if total is None or rows is None else total + rows
         return self.written_by[base]
 

@@ -68,12 +68,12 @@ class Case(CaseFrames):
         cap = self.taken_by(cause) if cause and self.rows(gpu_ledger.KEY) else self.step_ns
         saving = self._beside_schedule(min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0)), edits)
         bar = round(outcome.bar_ns * self._of_shown)
-        gone = shortened(edits)
-        timed = None if gone is None else self.timed_ops(self.ops["op"].is_in(gone), "op")
+        timed = None if (gone := shortened(edits)) is None else self.timed_ops(self.ops["op"].is_in(gone), "op")
         works = self.step_ns if timed is None else self.per_step(int(timed["ns"].sum()))
         repeats = round(SAME_WORK_REPEATS_SHARE * (self.step_ns - cap))
         most = max(saving, min(saving + bar, cap + repeats, works)) if bound else None
-        waited_for = self.taken_by(part for part in StepPart if part.idle) <= WAITED_FOR_SHARE * self.step_ns
+        longer = self.taken_by((StepPart.LONGER,))  # of steps that were not recorded: the GPU may be full in these, too
+        waited_for = self.taken_by(part for part in StepPart if part.idle) - longer <= WAITED_FOR_SHARE * self.step_ns
         if most is not None and timed is not None and waited_for and outcome.limited_by_host:
             # A host that waits for a busy GPU is not seen at work: what the replay takes for its work is the most that it may be.
             most = max(most, min(self.per_step(round(freed_ns(edits, timed))), max(cap, 0)))

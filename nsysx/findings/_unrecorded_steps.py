@@ -18,6 +18,7 @@ from nsysx.findings._long_step_lines import LongStepLine, line_of_long_steps
 from nsysx.findings._made_between import rollout_of
 from nsysx.findings._measured_loop import told_of_loop
 from nsysx.findings._new_workers import kept, recurring
+from nsysx.findings._prompt_passes import prompts_of
 from nsysx.findings._same_evaluations import same_evaluation
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
@@ -31,6 +32,10 @@ _LOOK = Fix(
 
 _SEEN_BEFORE = Fix(
     "Time the program behind these steps, or run each shape once before the loop: first calls end by themselves"
+)
+
+_PROMPT = Fix(
+    "Look at the pass over a prompt apart from those over single tokens: attention to the rows that are written alone makes it shorter, too"
 )
 
 
@@ -73,6 +78,16 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         f"none of them, {unseen}."
     )
     workers = _workers(case)
+    if line is None and restarted is None and (prompts := prompts_of(case)) is not None:
+        tokens = units.several(prompts.rows, "token")
+        title = f"{which} {late} (usually {units.duration(usual)}): the pass over a prompt of {tokens}"
+        detail = (
+            f"Without the profiler {len(ns)} steps were timed. Passes over prompts add {units.duration(cost)} to their mean: one of the "
+            f"X-ray steps writes {units.count(prompts.rows)} rows into the cache, and takes the GPU {units.duration(prompts.gpu_ns)}, as "
+            "long as the long steps are."
+        )
+        worth = Saving(None, "a prompt's work is its own")
+        return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_PROMPT).as_finding(case)]
     if paid := _paid_once(case, ns[slow] - usual):
         detail += (
             f" They are as long as {units.several(paid, 'pause')} in the recorded steps in which code was loaded for the first time, as "

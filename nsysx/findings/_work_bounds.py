@@ -307,6 +307,9 @@ CONVERTING_ADDITION_TIMES = (1.25, 0.84)
 # ---- _unwritten_keys --------------------------------------------------------------------------------------------
 #: Keys are cut in steps of so many, so that few lengths come up, and attention over few takes this long at least (ns). Chosen.
 KEYS_IN_STEPS_OF, SHORT_ATTENTION_NS = 512, 10_000
+# ---- _prompt_passes ---------------------------------------------------------------------------------------------
+#: The GPU's work of an X-ray step over a prompt is as long as a long step that was timed, but for this share of it. Chosen.
+PROMPT_PASS_SHARE = 0.25
 # ---- _short_reductions ------------------------------------------------------------------------------------------
 #: Sums of so many bytes at most are made by one kernel on each rank of a host, which takes so long (slowest, likely, fastest). Estimated
 #: for 4 to 8 H200; one in four sums waits for nobody (chosen).

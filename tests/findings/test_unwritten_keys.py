@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nsysx.findings._cut_keys import with_written_keys
 from nsysx.findings._fix import Fix
 from nsysx.model import Finding
 from tests.findings.recorded_programs import from_host, recorded
@@ -46,7 +47,7 @@ class Attention(nn.Module):
     def written(self, cache: torch.Tensor, pos: torch.Tensor, new: torch.Tensor, first: int) -> torch.Tensor:
         if self.form == "copied":
             cache.index_copy_(2, pos, new)
-        elif self.form == "slices":
+        elif self.form in ("slices", "in place"):
             cache[:, :, first : first + new.size(2)] = new
         else:
             cache[:, :, pos] = new
@@ -54,9 +55,9 @@ class Attention(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, layers: int = LAYERS) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Attention(form) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Attention(form) for _ in range(layers))
         self.register_buffer("causal", torch.ones(ROOM, ROOM, dtype=torch.bool).tril())
 
     def forward(self, x: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
@@ -109,6 +110,71 @@ def test_attention_over_a_cache_that_is_mostly_empty(form: str, tmp_path: Path) 
 def test_caches_that_are_read_as_far_as_they_are_written(form: str, tmp_path: Path) -> None:
     """What a step goes on with may be a full cache."""
     assert not found(form, tmp_path)
+
+
+EVERY, MANY, MORE_PRODUCTS = 16, 4, 20
+
+
+def passes(form: str, folder: Path, *, prompt: int = PROMPT, every: int = EVERY) -> list[Finding]:
+    """Return what is told of steps that are a pass over one token each, but every so many the pass over a prompt; one is X-rayed."""
+    net, calls = Net(form, MANY), iter(range(4))
+    head = nn.Linear(WIDTH, WIDTH)
+
+    @torch.no_grad()
+    def step() -> None:
+        tokens = prompt if next(calls) == 1 else 1
+        first = 0 if tokens > 1 else prompt
+        x = net(from_host(torch.randn(2, tokens, WIDTH)), torch.arange(first, first + tokens), first)
+        for _ in range(MORE_PRODUCTS if tokens > 1 else 0):
+            x = head(x)
+
+    program = recorded(step, net, __file__, folder, slow=("scaled_dot_product_attention", "linear"))
+    usual, prompt_ns = 720_000, 720_000 + 60_000 * MORE_PRODUCTS
+    lengths = [prompt_ns if every and n % every == 5 else usual + n for n in range(96)]
+    program.probe["unrecorded_steps"] = {"lengths_ns": lengths, "fetch_ns": [0] * len(lengths), "count": len(lengths)}
+    return [*program.found(folder, "NSX131"), *program.found(folder, "NSX109")]
+
+
+@pytest.mark.parametrize("form", ["in place", "by number", "copied"])
+def test_a_cache_that_is_older_than_the_step(form: str, tmp_path: Path) -> None:
+    """How many rows of it are written, the pass over the prompt tells, and how many steps lie between two of them."""
+    told = passes(form, tmp_path)
+    (finding,) = (each for each in told if each.code == "NSX131")
+    assert "A prompt is 6 tokens" in finding.detail and "comes every 16th step" in finding.detail
+    assert "21 of them are written at most" in finding.detail and "was written at most" in finding.title
+    where = "first" if form == "in place" else "position"  # a number of the host, or a tensor
+    assert finding.paste.startswith(f"n = min(-(-({where} + q.size(-2)) // 512) * 512, k.size(-2))")
+    assert "F.scaled_dot_product_attention(q, k[:, :, :n], v[:, :, :n], attn_mask=mask[..., :n]" in finding.paste
+    assert finding.saving.bound
+    (longer,) = (each for each in told if each.code == "NSX109")
+    assert longer.title.startswith("Every 16th step takes 1.92 ms")
+    assert longer.title.endswith("the pass over a prompt of 6 tokens")
+
+
+@pytest.mark.parametrize(
+    ("form", "prompt", "every"),
+    [("cut", PROMPT, EVERY), ("in place", 1, EVERY), ("in place", PROMPT, 0), ("in place", ROOM - EVERY, EVERY)],
+)
+def test_an_older_cache_of_which_no_more_is_read(form: str, prompt: int, every: int, tmp_path: Path) -> None:
+    """Keys are cut to a length; no pass over a prompt was seen, or none comes; the last fills the cache."""
+    assert not [each for each in passes(form, tmp_path, prompt=prompt, every=every) if each.code == "NSX131"]
+
+
+def test_the_call_is_cut_in_its_own_names() -> None:
+    text = "o = F.scaled_dot_product_attention(self.q, keys, values, m[:, -t:], scale=s)"
+    written = "-(-(position + self.q.size(-2)) // 512) * 512, keys.size(-2))"
+    remark = "  # position: of the first query, the loop's own counter, a number of the host, not .item()"
+    cut = "o = F.scaled_dot_product_attention(self.q, keys[:, :, :n], values[:, :, :n], m[:, -t:][..., :n], scale=s)"
+    assert with_written_keys(text, "self.k[at] = k", []) == f"n = min({written}{remark}\n{cut}"
+    started = with_written_keys(text, "self.k[i, :, p:p + t].copy_(k)", ["k = self.cache(k, p)"])
+    assert started is not None and started.startswith("n = min(-(-(p + self.q.size(-2))")
+    for other in (
+        "o = attend(q, k, v, m)",
+        "o = F.scaled_dot_product_attention(q, k, v)",
+        "o = (",
+        "scaled_dot_product_attention(*qkv)",
+    ):
+        assert with_written_keys(other, "", []) is None
 
 
 def test_the_paste_gives_the_same() -> None:
