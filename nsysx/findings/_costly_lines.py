@@ -13,6 +13,7 @@ from nsysx.events import line_runs
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import driver
 from nsysx.findings import _line_causes, _line_remedies
+from nsysx.findings._calling_loops import calling_loop
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import FEWEST_CALLING_ROUNDS
 
@@ -186,11 +187,15 @@ class Beside:
         runs = self._case.profile.once(line_runs.of_lines)
         of_loop = [line_runs.begins(self._case.profile, line.place, thread) for line in self._group]
         rounds = np.sort(np.concatenate(of_loop))
+        calling = calling_loop(self._case, self._code, [line.place for line in self._group])
 
         def wanted(line_row: int, row: lines.CodeLineRow) -> bool:
+            # Of a loop that calls the function only what reads a value between the calls is known to go along.
+            reads = row["waits"] >= FEWEST_CALLING_ROUNDS * self._case.steps and not row["launches"]
+            in_loop = calling is not None and reads and calling.holds(row["file"], row["function"])
             if (
                 line_row in self._elsewhere
-                or not self._in_function(row)
+                or not (self._in_function(row) or in_loop)
                 or runs.rounds[line_row] < FEWEST_CALLING_ROUNDS
             ):
                 return False

@@ -159,7 +159,7 @@ LINE_MAY_STAY_SHARE, OPERATORS_MAY_STAY_SHARE = 0.2, 0.5
 OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
 #: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer. A loop that calls has
 #: so many rounds (a statement of several lines runs two or three times); so many lines that it calls are named.
-LOOP_LAUNCHES_IN_MODULE, FEWEST_CALLING_ROUNDS, MOST_CALLED_LINES = 100, 4, 3
+LOOP_LAUNCHES_IN_MODULE, FEWEST_CALLING_ROUNDS, MOST_CALLED_LINES, MOST_RUNS_OF_ONE_CALL = 100, 4, 3, 1.5
 #: A finding about a stall of the host is that of a line if this share of its time is.
 OF_NOTED_LINE_SHARE = 0.6
 # ---- _once ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
@@ -10,7 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
-from nsysx.catalogue import Call, StepPart
+from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import flow_of
@@ -21,46 +20,41 @@ from nsysx.findings import (
     _line_causes,
     _line_remedies,
     _looped_parameters,
-    _needs,
     _rounds_by_group,
 )
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
 from nsysx.findings._called_together import called_together
-from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._copied_tables import table_of_line
 from nsysx.findings._costly_lines import Beside, CostlyLine, lines_beside, with_reads_between
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._decoded_text import decoded_again
 from nsysx.findings._dispatched import dispatched_batches
-from nsysx.findings._exposed_transfer import communication, longer_wait_ns
-from nsysx.findings._fields_at_once import NAME as FIELDS
-from nsysx.findings._fields_at_once import fields_at_once, left_of
+from nsysx.findings._fields_at_once import fields_at_once
 from nsysx.findings._finding_bounds import (
-    LINE_MAY_STAY_SHARE,
     LOOP_LAUNCHES,
     LOOP_LAUNCHES_IN_MODULE,
     MOST_NOTED_LINES,
-    OPERATORS_MAY_STAY_SHARE,
-    STALL_NS,
 )
 from nsysx.findings._fix import for_anything
 from nsysx.findings._flags_of_ranks import flag_ahead
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
+from nsysx.findings._in_calls import in_calls
 from nsysx.findings._left_out_calls import guarded, with_whole_calls
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._once import Takes
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scaled_in_text import in_names_of_program
 from nsysx.findings._scanned_loops import or_scan
 from nsysx.findings._sent_objects import of_objects
 from nsysx.findings._shards_in_words import of_average
 from nsysx.findings._values_of_ranks import values_at_once
+from nsysx.findings._worth_of_lines import calls_at, worth_of_lines
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 from nsysx.replay.idle_lines import by_line
 from nsysx.replay.job_changes import LOADS_KERNEL
 
@@ -165,8 +159,8 @@ def _remedy(
     """Return what can be done about a line by what it does, None if that is not known; ``keep_weights``: functions that copy weights."""
     file, line = row["file"], row["line"]
     fix = values_at_once(case.profile, line_row) or decoded_again(case.profile, file, line)
-    fix = fix or table_of_line(case, row, _calls_at(case, line_row))
-    fix = fix or fields_at_once(case, seen.text, _calls_at(case, line_row))
+    fix = fix or table_of_line(case, row, calls_at(case, line_row))
+    fix = fix or fields_at_once(case, seen.text, calls_at(case, line_row))
     fix = fix or more_threads(case, line_row) or dispatched_batches(case, file, line)
     fix = fix or sequence_of(case, looping) or or_scan(case, row, _line_remedies.fix_of(seen), looping=bool(looping))
     if fix is not None and _line_causes.of_no_parameters(case, line_row, seen.text, fix):
@@ -174,14 +168,8 @@ def _remedy(
     fix = of_average(case.profile, file, line, of_objects(case.profile, file, line, fix))
     kept = (file, row["function"]) in keep_weights and not row["launches"]
     if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
-        return _copied_weights.made_on_gpu(case, (file, line), fix, _calls_at(case, line_row), looping=bool(looping))
+        return _copied_weights.made_on_gpu(case, (file, line), fix, calls_at(case, line_row), looping=bool(looping))
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
-
-
-def _calls_at(case: Case, line_row: int) -> pl.Series:
-    """Return the calls that a line (row of places) makes."""
-    code = case.profile.code()
-    return case.calls["call"].clear() if code is None else code.made_at(case.calls, [line_row])["call"]
 
 
 def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], caller: int | None) -> Finding | None:
@@ -195,7 +183,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
     cost = min(sum(line.cost for line in group), _late_host_lines.most_of(case, rule.cause))
     if (fix is None and calls) or not case.notable(cost):
         return None
-    worth, rows = _worth(case, rule, code, group, calls), [line.row for line in group]
+    worth, rows = worth_of_lines(case, rule, code, group, calls), [line.row for line in group]
     worth = worth if calls else _late_host_lines.without_on_all_ranks(case, rows, fix, worth)
     idles, idle_time = _late_host_lines.idles_in_words(case, rows, cost)
     if calls and not case.notable(worth.likely_ns or 0):
@@ -228,6 +216,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         else f"{noted} It takes {units.duration(host)} of the host's time {per}, {units.duration(cost)} of that while "
         f"{idle_time}.{why_not}"
     )
+    title, detail, fix = in_calls(case, code, group, f"{units.duration(host)} {per}; {idles}", (title, detail, fix))
     if first.cause is not None:
         detail += first.cause.why
     if first.below:
@@ -272,97 +261,6 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calle
         takes=takes,
         evidence=evidence,
     ).as_finding(case)
-
-
-def _worth(case: Case, rule: Rule, code: CodeLines, group: list[CostlyLine], calls: frozenset[int]) -> Saving:
-    """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
-    idle = case.taken_by(part for part in StepPart if part.idle)
-    gone = any(line.meets for line in group) or (group[0].aside and group[0].fix in _line_remedies.LEFT_OUT)
-    if gone and (left := _without(case, code, group, idle)) is not None:
-        return left
-    alone = min(sum(line.cost for line in group if not (line.looping or line.rounds)), case.step_ns)
-    if not calls and group[0].cause is not None and group[0].cause.beside:
-        beside = units.duration(min(alone, case.step_ns - alone))
-        return case.bound(
-            alone,
-            f"the time the GPU idles while this line runs; one thread that runs ahead saves {beside} of it at most",
-        )
-    if not calls and (group[0].fix is None or group[0].fix in _line_remedies.OPEN):
-        return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
-    if not calls and group[0].fix == _line_remedies.PLAIN:
-        return _without_interception(case, code, group, alone)
-    if not calls and group[0].fix is not None and FIELDS in [way.name for way in group[0].fix.ways]:
-        less_ns = round(alone * (1 - left_of(case, _calls_at(case, group[0].place))))
-        why = "the time the GPU idles while this line runs, less what a copy for each field leaves of it"
-        return Saving(less_ns, why, error_ns=round(LINE_MAY_STAY_SHARE * less_ns), most_ns=alone, source="time")
-    if not calls:
-        why = "the time the GPU idles while this line runs"
-        return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
-    # In one call for all of it neither the sizes are read back nor does anything wait in between. What the loop calls runs for one round.
-    of_loop = [line.place for line in group if line.looping and not line.rounds]
-    reads = case.ops.filter(case.ops["op_kind"] == "memcpy", case.ops["name"] == "DtoH", case.ops["call"].is_not_null())
-    between = calls_of(code.made_at(case.calls, of_loop))
-    goes = pl.col("call").is_in(list(calls | between))
-    places = [line.place for line in group if line.looping]
-    reads = code.made_at(reads, places).filter(goes)
-    waits = code.made_at(case.profile.once(_needs.waits), places).filter(goes)
-    edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
-    edits += [RemoveOps(ops_of(reads))] if reads.height else []
-    edits += [Fuse(calls | between)]
-    worth = case.worth(*edits, cause=(*rule.cause, StepPart.WORK))
-    worth = _rounds_by_group.worth(case, code, group, worth, edits)
-    if waits.height and worth.likely_ns is not None:
-        # Where nothing of it waits the CPU runs ahead: at best no launch of the step comes late, and the kernels of the loop are one.
-        theirs = case.ops.filter(pl.col("call").is_in(list(calls | between)))
-        all_idle = idle + case.per_step(float((theirs["end_ns"] - theirs["start_ns"]).sum()))
-        worth = replace(worth, most_ns=max(worth.likely_ns, worth.most_ns or 0, min(all_idle, case.step_ns)))
-    if worth.likely_ns is None or not alone:
-        return worth
-    return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
-
-
-def _without_interception(case: Case, code: CodeLines, group: list[CostlyLine], alone: int) -> Saving:
-    """Return what it saves if operators do not pass through Python: their launches stay, as far apart as those elsewhere in the step."""
-    places = [line.place for line in group]
-    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    theirs = code.made_at(launches.filter(launches["phase"].fill_null("") != "backward"), places)  # that has no Python
-    apart = pl.col("end_ns") - pl.col("end_ns").shift(1).over("thread")
-    elsewhere = case.calls.select("call", "kind", apart_ns=apart).join(theirs.select("call"), on="call", how="anti")
-    close = elsewhere.filter(pl.col("kind").is_in(Call.LAUNCHES), pl.col("apart_ns") < STALL_NS)["apart_ns"].to_numpy()
-    host = sum(line.row["host_self_ns"] for line in group)
-    if not len(close) or not host:
-        return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
-    goes = round(alone * max(0.0, 1 - float(close.mean()) * theirs.height / host))
-    why = "the time the GPU idles while this line runs, less what launches elsewhere take for as many"
-    return Saving(goes, why, error_ns=round(OPERATORS_MAY_STAY_SHARE * alone), most_ns=alone, source="time")
-
-
-def _without(case: Case, code: CodeLines, group: list[CostlyLine], idle: int) -> Saving | None:
-    """Return what it saves if lines are not there: their calls, waits and GPU work, and the host code at them; None without a replay."""
-    calls = code.made_at(case.calls, [line.place for line in group])
-    worth = case.worth(*edits_without(calls, case.ops))
-    if not calls.height or worth.likely_ns is None:
-        return None
-    # Host code after the last call at such a line comes before a call elsewhere.
-    called = set(code.places_of(code.call[calls["call"].to_numpy()]).tolist())
-    silent = sum(line.cost for line in group if line.place not in called)
-    likely = min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns)
-    # What goes is idle time and what the lines have on the GPU, collectives with their waits: the replay's error may be on either side.
-    gone = case.ops.filter(case.ops["call"].is_in(calls["call"].implode()).fill_null(value=False))
-    goes = idle + case.per_step(int((gone["end_ns"] - gone["start_ns"]).sum()))
-    most = max(likely, min(likely + (worth.error_ns or 0), goes, case.step_ns))
-    theirs = communication(case)["call"].is_in(calls["call"].implode()).fill_null(value=False)
-    if later := longer_wait_ns(case, theirs.to_numpy()):
-        why = (
-            f"{worth.confidence}; {units.duration(later)} of waiting for a later rank comes back in the next collective"
-        )
-        return replace(worth, likely_ns=max(likely - later, 0), most_ns=most, confidence=why)
-    if not group[0].meets or any(line.row["waits"] for line in group):
-        return replace(worth, likely_ns=likely, most_ns=None if group[0].meets else round(most))
-    # The others wait for this rank while its host is there, in collectives on the GPU: no idle time holds that, and the replay of one rank
-    # keeps what the others are late by. At most the whole of it goes, as recorded.
-    most = min(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), case.step_ns)
-    return replace(worth, likely_ns=likely, most_ns=max(most, likely))
 
 
 def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:

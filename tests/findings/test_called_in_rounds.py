@@ -167,3 +167,40 @@ def test_no_call_is_in_two_findings(tmp_path: Path) -> None:
     assert set(by_line) == {40, 51}
     assert "1 line that it calls" in by_line[40].title and "64 launches" in by_line[40].detail
     assert "50 launches" in by_line[51].detail
+
+
+def masked(samples: int, spans: int, *, reads: bool = True, caller: str = "Augment.forward") -> Body:
+    """Return a step whose loop over samples reads a length (line 70) and calls a function (lines 50 and 51) for each span (line 71)."""
+
+    def body(program: Lined, number: int) -> None:
+        forward(program)
+        with program.line(30):
+            for _ in range(samples):
+                with program.line(70, caller):
+                    if reads:
+                        program.copy(2, "DtoH", bytes=8)
+                for _ in range(spans):
+                    with program.line(71, caller):
+                        one(program)
+        with program.line(31):
+            program.sync()
+
+    return body
+
+
+AUGMENT = {**SOURCE, 70: "n = int(n)", 71: "x = one(x, n)"}
+
+
+def test_a_function_that_a_loop_elsewhere_calls_is_told_with_the_loop_and_its_reads(tmp_path: Path) -> None:
+    (finding,) = Lined(AUGMENT).run(masked(16, 4)).found(tmp_path, "NSX123")
+    assert (
+        "Augment.forward calls one 64 times per step (train.py:71): 320 launches and 16 waits between" in finding.title
+    )
+    assert finding.fix.startswith("Do in one call what one does in 64 per step, in the loop of Augment.forward")
+    assert "Do without line 70 (`n = int(n)`)" in finding.fix
+    assert [way.name for way in finding.remedies] == ["batched-operation"]
+
+
+def test_a_loop_that_reads_nothing_is_told_without_reads(tmp_path: Path) -> None:
+    (finding,) = Lined(AUGMENT).run(masked(16, 4, reads=False)).found(tmp_path, "NSX123")
+    assert "320 launches hold the CPU" in finding.title and "Do without" not in finding.fix
