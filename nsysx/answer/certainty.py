@@ -75,6 +75,11 @@ SIZE_OF = {BOTH_TOGETHER: "of both", ALL_TOGETHER: "of all", SECOND_ALONE: "of t
 #: The remedy that a change of the whole program comes after, priced in its text: the first of those that a finding advises is that change.
 _FIRST_OF_TWO = "larger-batches"
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
+#: What is shown for a cause that is no more than likely, by what it is.
+_DOUBTS = {
+    "made_ahead": "One worker was followed, for one batch; no step has waited yet.",
+    "written_at_most": "The mask was not read: so few rows are written if each prompt begins at the first one.",
+}
 
 
 def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
@@ -132,8 +137,11 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not separated.")
     if summary.verdict.code == StepLimit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
-    if chosen is not None and any("made_ahead" in row for row in chosen.evidence):
-        return Sure(about, "likely", "One worker was followed, for one batch; no step has waited yet.")
+    doubts = [
+        _DOUBTS[name] for row in (chosen.evidence if chosen is not None else ()) for name in row if name in _DOUBTS
+    ]
+    if doubts:
+        return Sure(about, "likely", doubts[0])
     late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""

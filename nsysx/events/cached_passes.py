@@ -21,13 +21,14 @@ _OF_ROWS = (-2, -3)
 
 
 class CachedAttention(NamedTuple):
-    """Attention (row of the flow) of ``queries`` to all ``keys`` of a cache; ``write``: what writes into it before (row); ``passed``: rows
-    of what hands keys and values on.
+    """Attention (row of the flow) of ``queries`` to all ``keys`` of a cache, with a ``mask`` of a size; ``write``: what writes into it
+    before (row); ``passed``: rows of what hands keys and values on.
     """
 
     row: int
     queries: int
     keys: int
+    mask: tuple[int, ...]
     write: int
     passed: frozenset[int]
 
@@ -71,7 +72,8 @@ def _attention(flow: OperatorFlow) -> Iterator[CachedAttention]:
             since.clear()
             if writes:
                 passed = handed_on(flow, flow.made[row][1]) | handed_on(flow, flow.made[row][2])
-                yield CachedAttention(row, queries, keys, writes[-1], passed)
+                mask = sizes_of(flow.size[row])[3]
+                yield CachedAttention(row, queries, keys, mask, writes[-1], passed)
         elif flow.names[row] == _COPIES or flow.names[row] in WRITES:
             since.append(row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
-from nsysx.events.cached_passes import cached_pass
+from nsysx.events.cached_passes import CachedPass, cached_pass
 from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.events.trend import ordinal
 from nsysx.events.unwritten_keys import UnwrittenKeys, unwritten_keys
 from nsysx.findings._case import Case, Fix, Rule, ops_of
@@ -24,6 +26,7 @@ from nsysx.findings._once import Takes
 from nsysx.findings._prompt_passes import prompts_of
 from nsysx.findings._work_bounds import KEYS_IN_STEPS_OF, SHORT_ATTENTION_NS
 from nsysx.model import Finding, Row
+from nsysx.records import whole_number
 from nsysx.replay.engine import ScaleOps
 
 _REPEATS = ("aten::repeat_interleave", "aten::expand")
@@ -43,6 +46,7 @@ class _Filled(NamedTuple):
     attention: Sequence[UnwrittenKeys]
     sentence: str
     write: int | None = None
+    read: bool = False  # the mask was
 
 
 def _filled(case: Case, flow: OperatorFlow) -> _Filled | None:
@@ -52,15 +56,35 @@ def _filled(case: Case, flow: OperatorFlow) -> _Filled | None:
         known_by = f"From the prompt on the step has written {units.count(written)} of them at most, {units.share(mean, 1)} on average"
         return _Filled(unwritten, known_by)
     cached = cached_pass(case.profile)
-    if cached is None or (prompts := prompts_of(case)) is None:
+    if cached is None:
         return None
-    last = prompts.rows + (prompts.every - 1) * max(each.queries for each in cached.attention)
+    seen, prompts = _keys_seen(case, cached), prompts_of(case)
+    if seen is not None:
+        last = seen
+        known_by = (
+            f"The mask was read in the last step of the recording: it lets see the first {units.count(last)} of them"
+        )
+    elif prompts is not None:
+        last = prompts.rows + (prompts.every - 1) * max(each.queries for each in cached.attention)
+        known_by = (
+            f"A prompt is {units.count(prompts.rows)} tokens, as one of the X-ray steps shows, and comes every "
+            f"{ordinal(prompts.every)} step: where each begins at the first row, {units.count(last)} of them are written at most"
+        )
+    else:
+        return None
     unwritten = [UnwrittenKeys(a.row, a.keys, last, a.passed) for a in cached.attention if last < a.keys]
-    known_by = (
-        f"A prompt is {units.count(prompts.rows)} tokens, as one of the X-ray steps shows, and comes every {ordinal(prompts.every)} step: "
-        f"where each begins at the first row, {units.count(last)} of them are written at most"
-    )
-    return _Filled(unwritten, known_by, cached.attention[0].write) if unwritten else None
+    return _Filled(unwritten, known_by, cached.attention[0].write, read=seen is not None) if unwritten else None
+
+
+def _keys_seen(case: Case, cached: CachedPass) -> int | None:
+    """Return up to which key the masks of a pass let see, as the probe has read them in a window's last step; None for one it has not."""
+    settings, sees = settings_of(case.profile), dict[tuple[int, ...], int]()
+    for row in (settings.rows("given_masks") if settings is not None else None) or ():
+        shape, keys = row.get("shape"), whole_number(row.get("sees"))
+        if isinstance(shape, list) and keys:
+            sees[tuple(shape)] = keys
+    masks = {each.mask for each in cached.attention}
+    return max(sees[mask] for mask in masks) if masks <= sees.keys() else None
 
 
 def _share(each: UnwrittenKeys) -> float:
@@ -95,7 +119,10 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, filled: _Filled) -> Findi
         f"cache has room for, and a mask. {filled.sentence}. With what hands keys on to it that takes {units.duration(cost)} {case.per}, "
         f"{case.share(cost)} of the step, {how_long}."
     )
-    most = "" if filled.write is None else " at most"
+    sure = filled.write is None or filled.read
+    if filled.read:
+        worth = replace(worth, bound=False)
+    most = "" if sure else " at most"
     return Found(
         rule,
         f"{there}attention reads the whole room of a cache, of which {units.share(mean, 1)} was written{most}: "
@@ -105,6 +132,7 @@ def _found(case: Case, rule: Rule, flow: OperatorFlow, filled: _Filled) -> Findi
         cost_ns=cost,
         fix=_fix(case, flow, filled, where),
         where=where or None,
+        evidence=() if sure else ({"keys": keys, "written_at_most": max(each.written for each in unwritten)},),
         takes=Takes(ops_of(work)),
     ).as_finding(case)
 

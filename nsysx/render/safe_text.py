@@ -125,7 +125,9 @@ def _shorten_places(paths: Sequence[str], width: int) -> list[str]:
     if all(len(path) <= width for path in paths):
         return list(paths)
     return [
-        _without_folders(match, width) if match is not None and len(match["line"]) <= width else shorten_path(path, width)
+        _without_folders(match, width)
+        if match is not None and len(match["line"]) <= width
+        else shorten_path(path, width)
         for path, match in zip(paths, matches, strict=True)
     ]
 

@@ -115,7 +115,7 @@ def test_caches_that_are_read_as_far_as_they_are_written(form: str, tmp_path: Pa
 EVERY, MANY, MORE_PRODUCTS = 16, 4, 20
 
 
-def passes(form: str, folder: Path, *, prompt: int = PROMPT, every: int = EVERY) -> list[Finding]:
+def passes(form: str, folder: Path, *, prompt: int = PROMPT, every: int = EVERY, sees: int = 0) -> list[Finding]:
     """Return what is told of steps that are a pass over one token each, but every so many the pass over a prompt; one is X-rayed."""
     net, calls = Net(form, MANY), iter(range(4))
     head = nn.Linear(WIDTH, WIDTH)
@@ -132,6 +132,8 @@ def passes(form: str, folder: Path, *, prompt: int = PROMPT, every: int = EVERY)
     usual, prompt_ns = 720_000, 720_000 + 60_000 * MORE_PRODUCTS
     lengths = [prompt_ns if every and n % every == 5 else usual + n for n in range(96)]
     program.probe["unrecorded_steps"] = {"lengths_ns": lengths, "fetch_ns": [0] * len(lengths), "count": len(lengths)}
+    if sees:  # as the probe has read the masks of the last step
+        program.settings = {"given_masks": [{"shape": [1, 1, 1, ROOM], "sees": sees}]}
     return [*program.found(folder, "NSX131"), *program.found(folder, "NSX109")]
 
 
@@ -145,10 +147,21 @@ def test_a_cache_that_is_older_than_the_step(form: str, tmp_path: Path) -> None:
     where = "first" if form == "in place" else "position"  # a number of the host, or a tensor
     assert finding.paste.startswith(f"n = min(-(-({where} + q.size(-2)) // 512) * 512, k.size(-2))")
     assert "F.scaled_dot_product_attention(q, k[:, :, :n], v[:, :, :n], attn_mask=mask[..., :n]" in finding.paste
-    assert finding.saving.bound
+    assert finding.saving.bound and finding.evidence == ({"keys": ROOM, "written_at_most": 21},)
     (longer,) = (each for each in told if each.code == "NSX109")
     assert longer.title.startswith("Every 16th step takes 1.92 ms")
     assert longer.title.endswith("the pass over a prompt of 6 tokens")
+
+
+def test_a_mask_that_was_read_tells_it(tmp_path: Path) -> None:
+    """No pass over a prompt has to be seen."""
+    (finding,) = (each for each in passes("in place", tmp_path, every=0, sees=600) if each.code == "NSX131")
+    assert "it lets see the first 600 of them" in finding.detail and "at most" not in finding.title
+    assert not finding.saving.bound and not finding.evidence
+
+
+def test_a_mask_that_lets_see_nearly_all(tmp_path: Path) -> None:
+    assert not [each for each in passes("in place", tmp_path, sees=ROOM - 40) if each.code == "NSX131"]
 
 
 @pytest.mark.parametrize(

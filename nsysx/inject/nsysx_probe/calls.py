@@ -57,6 +57,8 @@ if _nsysx_grad():
         del _nsysx_e
 try:
     _nsysx_push(_nsysx_e.text)
+    if _nsysx_given:
+        _nsysx_given[0](args, kwargs)
     BODY
 finally:
     _nsysx_pop()
@@ -102,6 +104,7 @@ class ModuleCalls:
         self.marks = True
         self.backward = True
         self.inside: list[int] = []  # not empty: a network runs without marks
+        self.given: list[Callable[..., None]] = []  # what looks at the arguments of calls without gradients now
         self.counting = False  # calls inside networks are counted even without marks
         members = vars(torch.nn.modules.loss).values()
         self.losses = {c for c in members if isinstance(c, type)}  # and those that were called inside networks
@@ -137,6 +140,7 @@ class ModuleCalls:
             "_nsysx_pop": out.backend.pop,
             "_nsysx_count": out.counts["module"].__next__,
             "_nsysx_grad": torch.is_grad_enabled,
+            "_nsysx_given": self.given,
             "_nsysx_in": entered,
             "_nsysx_out": returned,
         }

@@ -78,6 +78,7 @@ class Probe:
         self.phases = Phases(torch, self.out, self.borders, self.operators, self.backward)
         self.settings.graphs = lambda: self.phases.graphs
         self.settings.outputs = self.backward.outputs
+        self.settings.saved_tensors.given.looks = self.calls.given
         self.resting = Resting(torch, self.out, self.borders, self.phases, self.calls)
         self.roots = Roots(self.out, self.calls, self.phases)
         self.trial = self.parts.timing if isinstance(self.parts.timing, TrialRecorder) else None

@@ -13,12 +13,12 @@ BARE_CALLS, TRACED_CALLS, TRACED_LONGER = 500, 60, 1.5
 #: How often to look, how long at most, and how long after nsys has begun to trace calls it has begun to record kernels (s).
 AT_WORK_LOOK_S, AT_WORK_LONGEST_S, KERNELS_AFTER_CALLS_S = 0.01, 1.5, 0.05
 
-# ---- attention_masks, loss_targets ------------------------------------------------------------------------------------
+# ---- attention_masks, given_masks, loss_targets ---------------------------------------------------------------------
 #: Backwards of a step that are looked at, shapes of masks, masks held of one (layers may have their own), targets held, nodes near losses.
 MOST_MASK_BACKWARDS, MOST_MASK_SHAPES, HELD_MASKS_OF_SHAPE, HELD_TARGETS, MOST_NODES_NEAR_LOSS = 4, 4, 3, 8, 256
 #: Of a mask that is not empty about so many rows are looked at, of so many sequences and heads each; what is added to a score that is
-#: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf).
-MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED = 32, 4, -9_999.0
+#: masked is no more than this (transformers: the least number of its format; others: -1e4, -1e9, -inf). Decoding has FEW.
+MASK_ROWS, MOST_MASK_LEADS, LEAST_MASKED, FEW_MASK_ROWS = 32, 4, -9_999.0, 16
 
 # ---- autocast_places ------------------------------------------------------------------------------------------------
 #: A definition has fewer lines of decorators.
