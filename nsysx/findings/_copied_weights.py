@@ -18,6 +18,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._finding_bounds import BYTES_OF_BUFFERS_SHARE, FEWEST_WEIGHT_COPIES, UPDATE_PASSES
+from nsysx.findings._made_there import makes_on_gpu
 from nsysx.model import Row
 from nsysx.records import count_or_zero
 
@@ -113,9 +114,7 @@ def made_on_gpu(
     A line that launches kernels and copies nothing from the host makes it there, whatever its text says: where it does so in a loop, one
     operation for all rounds is left to be told. A line of a function that draws numbers on the CPU has words of its own.
     """
-    theirs = case.ops.filter(case.ops["call"].is_in(calls.implode()).fill_null(value=False))
-    copied = (theirs["op_kind"] == "memcpy") & (theirs["name"] == "HtoD")
-    if (theirs["op_kind"] == "kernel").any() and not copied.any():
+    if makes_on_gpu(case, calls):
         return _line_remedies.BATCHED if looping else None
     return drawn(case, *line) or fix
 

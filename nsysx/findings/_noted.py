@@ -45,6 +45,7 @@ from nsysx.findings._held import guilty
 from nsysx.findings._in_calls import in_calls
 from nsysx.findings._left_out_calls import guarded, with_whole_calls
 from nsysx.findings._lines import OF_MODULE, calls_networks, in_forward, share_of
+from nsysx.findings._made_there import for_cpu_data
 from nsysx.findings._once import Takes
 from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings._scaled_in_text import in_names_of_program
@@ -167,7 +168,7 @@ def _remedy(
         fix = None
     fix = of_average(case.profile, file, line, of_objects(case.profile, file, line, fix))
     kept = (file, row["function"]) in keep_weights and not row["launches"]
-    if fix is not None and any(way.name == "made-on-gpu" for way in fix.ways):
+    if fix is not None and for_cpu_data(fix):
         return _copied_weights.made_on_gpu(case, (file, line), fix, calls_at(case, line_row), looping=bool(looping))
     return _copied_weights.ON_GPU if kept else _looped_parameters.in_its_words(case, line_row, fix)
 

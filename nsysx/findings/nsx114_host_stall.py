@@ -58,6 +58,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._line_causes import encloses, of_no_parameters
 from nsysx.findings._line_remedies import Seen, fix_of, of_training
 from nsysx.findings._lines import row_of, running, runs_networks, share_running
+from nsysx.findings._made_there import unless_made_there
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -237,7 +238,7 @@ def _of_its_text(case: Case, line: Mapping[str, Any]) -> Fix | None:
     code = case.profile.code()
     line_row = -1 if code is None else row_of(code, line)
     texts = (str(row["text"] or "").partition("  #")[0] for row in _rows_of(case, line))
-    advice = ((text, fix_of(Seen(text))) for text in texts if text)
+    advice = ((text, unless_made_there(case, line_row, fix_of(Seen(text)))) for text in texts if text)
     return next((f for text, f in advice if f is not None and not of_no_parameters(case, line_row, text, f)), None)
 
 
