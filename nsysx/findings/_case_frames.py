@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import polars as pl
 
@@ -26,6 +26,8 @@ from nsysx.replay.engine import Replay, Withheld, idle_of
 from nsysx.rows import R, TableOf
 from nsysx.saving import NOTABLE
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class CaseFrames:
@@ -40,6 +42,17 @@ class CaseFrames:
     replay: Replay | Withheld | None
     ranks: Table | None = None
     shown_rank: int | None = None
+
+    def once(self, make: Callable[[Any], T]) -> T:
+        """Return ``make(self)``, made once for all who ask with the same function: of what all ranks tell, not this profile alone."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        value: T = self._made[make]
+        return value
+
+    @cached_property
+    def _made(self) -> dict[Callable[[Any], Any], Any]:
+        return {}
 
     @property
     def process(self) -> int:

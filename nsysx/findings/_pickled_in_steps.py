@@ -109,7 +109,7 @@ def _lines_run(profile: Profile, file: str) -> set[int]:
 
 def sent_in_each_step(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that a line sends objects in each step, on ranks that are replayed together."""
-    sent = _pickled(case)
+    sent = case.once(_pickled)
     if sent is None or not sent.on_ranks:
         return ""
     size = units.size(max(each.copied_bytes for each in sent.on_ranks.values()))
@@ -124,7 +124,7 @@ def sent_in_each_step(case: Case, settings: RecordedSettings | None = None) -> s
 
 def as_tensors(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what it saves if tensors are sent: hosts, copies and messages of the line go on all ranks, and a message of tensors comes."""
-    sent = _pickled(case)
+    sent = case.once(_pickled)
     saved = None if sent is None else on_all_ranks(case, unsent(sent.file, sent.line))
     if saved is None or saved.likely_ns is None:
         return saved
@@ -140,19 +140,19 @@ def as_tensors(case: Case, settings: RecordedSettings | None) -> Saving | None:
 
 def taken(case: Case) -> Takes:
     """Return the copies and messages of the line, and what the shown GPU idles for it."""
-    sent = _pickled(case)
+    sent = case.once(_pickled)
     return Takes() if sent is None else Takes(sent.here.ops, idle=share_of(case.profile, sent.here.line_row))
 
 
 def place_of_line(case: Case) -> Row:
     """Return the line."""
-    sent = _pickled(case)
+    sent = case.once(_pickled)
     return {} if sent is None else {"file": sent.file, "line": sent.line}
 
 
 def in_its_words(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy, with the names of the line, and of what the ranks use that get it."""
-    sent = _pickled(case)
+    sent = case.once(_pickled)
     if sent is None:
         return title, remedy
     before = {n: str(text) for n, text in texts(case.profile).get(sent.file, {}).items()}

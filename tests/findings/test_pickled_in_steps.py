@@ -60,6 +60,7 @@ def told(
     program = Lined({**SOURCE, **(source or {})}, {"backwards": 1}).run(lambda p, n: step(p, n, **sent))
     found = [f for f in program.found(folder, "NSX127") if f.evidence[0]["setting"] == "objects in each step"]
     assert set(asked) <= {f"train.py:{SENDS} sends nothing"}
+    assert len(asked) <= 2, "which line it is, once for the finding and all that is said of it, and its price"
     return found
 
 
