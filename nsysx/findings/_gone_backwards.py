@@ -14,10 +14,11 @@ from nsysx.findings._slower_host import lost_to_slower_host_ns
 from nsysx.replay.engine import Edit
 
 
-def edits_of_gone(case: Case, work: pl.DataFrame) -> list[Edit]:
-    """Return the edits after which this work (call) is neither done nor launched."""
-    launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
-    return edits_without(launching, case.ops, leading=True)
+def edits_of_gone(case: Case, *work: pl.DataFrame) -> list[Edit]:
+    """Return the edits after which this work (call) is neither done nor launched; none where no call launches it."""
+    launched = pl.concat([each["call"] for each in work]).drop_nulls().unique()
+    launching = case.calls.filter(case.calls["call"].is_in(launched.implode()))
+    return edits_without(launching, case.ops, leading=True) if launching.height else []
 
 
 def worth_of_gone(case: Case, work: pl.DataFrame) -> Saving:

@@ -24,7 +24,8 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import LEFT_BELOW_SHARE, MUCH_UNREAD_SHARE
 from nsysx.findings._flow_work import place_of_operator
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.findings._untrained import within_network
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.model import Row
@@ -86,9 +87,7 @@ def _work(case: Case) -> pl.DataFrame:
 
 def without(case: Case, _: RecordedSettings | None) -> Saving:
     """Return what it is worth if this backward is neither done nor launched."""
-    launching = case.calls.filter(case.calls["call"].is_in(_work(case)["call"].unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
-    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+    return case.worth_or_freed(*edits_of_gone(case, _work(case)), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
 
 
 def taken(case: Case) -> Takes:

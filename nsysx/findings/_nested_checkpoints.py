@@ -22,7 +22,8 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE
 from nsysx.findings._flow_work import in_short
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.findings._pieces_in_text import parsed
 from nsysx.findings._recomputed import asking_lines
 from nsysx.findings._work_bounds import MOST_LINES_NAMED
@@ -68,9 +69,8 @@ def _work(case: Case, again: ComputedAgain | None) -> pl.DataFrame:
 def without(case: Case, _: RecordedSettings | None) -> Saving:
     """Return what it is worth if backward computes each call once."""
     work = _work(case, computed_again(case.profile))
-    launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
-    return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH, StepPart.COMM))
+    parts = (StepPart.WORK, StepPart.HOST, StepPart.LAUNCH, StepPart.COMM)
+    return case.worth_or_freed(*edits_of_gone(case, work), cause=parts)
 
 
 def taken(case: Case) -> Takes:

@@ -23,7 +23,8 @@ from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.findings._taken_pastes import PIECES, WINDOWS, PiecesOfLine, form_of
 from nsysx.findings._work_bounds import (
     INDEXED_COPIES,
@@ -117,8 +118,7 @@ def _found(case: Case, rule: Rule, group: _PieceLines) -> Finding | None:
     gone, left = group.ops.filter(group.ops["work"] != PieceWork.COPY), _left_ns(group)
     edits = _edits(case, group, gone, left)
     if attention is not None:
-        launching = case.calls.filter(case.calls["call"].is_in(group.ops["call"].drop_nulls().unique().to_list()))
-        edits = [*edits_without(launching, case.ops, leading=True), *_packed_attention.edits_of(case, attention)]
+        edits = [*edits_of_gone(case, group.ops), *_packed_attention.edits_of(case, attention)]
         gone, left = group.ops, 0.0
     worth = case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
@@ -150,8 +150,7 @@ def _with_others(fix: Fix, group: _PieceLines) -> Fix:
 
 def _edits(case: Case, group: _PieceLines, gone: pl.DataFrame, left_ns: float) -> list[Edit]:
     """Return what is not launched any more, and how long the copies then take that join what was taken, with one launch for each tensor."""
-    launching = case.calls.filter(case.calls["call"].is_in(gone["call"].drop_nulls().unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
+    edits = edits_of_gone(case, gone)
     copies = group.ops.filter(group.ops["work"] == PieceWork.COPY)
     copied = int(copies["ns"].sum())
     if copied and left_ns > copied:

@@ -24,13 +24,14 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._frozen_meanwhile import backward_through, frozen_meanwhile
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.findings._unread import OF_INPUTS, PRODUCTS, can_tell
 from nsysx.findings._unread_calls import calls_of_classes, line_of_calls, network_names
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
-from nsysx.replay.engine import Edit, ScaleOps
+from nsysx.replay.engine import ScaleOps
 
 #: Kernels that make gradients of weights alone; other products of a backward make those of weights or of inputs.
 _OF_WEIGHTS = r"(?i)wgrad"
@@ -110,9 +111,7 @@ def left_unread(case: Case, settings: RecordedSettings) -> str:
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if none of these gradients are computed or reduced."""
     work = _work(case)
-    gone = pl.concat([work.weights["call"], work.sent["call"]]).unique().implode()
-    launching = case.calls.filter(case.calls["call"].is_in(gone))
-    edits: list[Edit] = edits_without(launching, case.ops, leading=True) if launching.height else []
+    edits = edits_of_gone(case, work.weights, work.sent)
     if work.products.height:
         edits.append(ScaleOps(ops_of(work.products), 1 - WEIGHT_GRADIENTS_SHARE, less_work=True))
     return case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.COMM, StepPart.HOST, StepPart.LAUNCH))

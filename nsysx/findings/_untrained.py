@@ -38,7 +38,8 @@ from nsysx.findings._freezing_pastes import (
     parts_as_code,
     parts_frozen,
 )
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.findings._unread import PRODUCTS, can_tell, unheld_parameters
 from nsysx.findings._unread_calls import network_names
 from nsysx.findings._untrained_sizes import lost_by_sizes, not_compared
@@ -173,7 +174,7 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving | None:
     if network is None:
         return None
     work = _work(case, network)
-    sure, more = _without(case, work.gone, work.sent), _without(case, work.gone, work.sent, work.first)
+    sure, more = edits_of_gone(case, work.gone, work.sent), edits_of_gone(case, work.gone, work.sent, work.first)
     less: list[Edit] = [ScaleOps(ops_of(work.shorter), work.stays, less_work=True)] if work.shorter.height else []
     if work.anywhere:  # at most all of these parameters lie below what is trained
         products = ops_of(_products(work.shorter, case))
@@ -194,14 +195,6 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving | None:
     return replace(
         most, likely_ns=(low + high) // 2, error_ns=error, most_ns=high + (most.error_ns or 0), confidence=why
     )
-
-
-def _without(case: Case, *work: pl.DataFrame) -> list[Edit]:
-    """Return the edits after which this work is neither done nor launched."""
-    launching = case.calls.filter(
-        case.calls["call"].is_in(pl.concat([each["call"] for each in work]).unique().implode())
-    )
-    return edits_without(launching, case.ops, leading=True) if launching.height else []
 
 
 def _reductions(case: Case) -> pl.DataFrame:

@@ -17,7 +17,8 @@ from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator
 from nsysx.findings._found import Found
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._gone_backwards import edits_of_gone
+from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
 
 _REMEDY = "parts-joined-at-end"
@@ -48,9 +49,7 @@ def _found(case: Case, rule: Rule, parts: WrittenParts, work: pl.DataFrame) -> F
     cost = case.per_step(int(theirs["ns"].sum()))
     if not case.notable(cost, REPORTED_SHARE):
         return None
-    launching = case.calls.filter(case.calls["call"].is_in(theirs["call"].unique().to_list()))
-    edits = edits_without(launching, case.ops, leading=True)
-    worth = case.worth_or_freed(*edits, cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+    worth = case.worth_or_freed(*edits_of_gone(case, theirs), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return None
     where = _place_of(case, parts)
