@@ -78,7 +78,7 @@ _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 #: What is shown for a cause that is no more than likely, by what it is.
 _DOUBTS = {
     "made_ahead": "One worker was followed, for one batch; no step has waited yet.",
-    "written_at_most": "The mask was not read: so few rows are written if each prompt begins at the first one.",
+    "written_at_most": "So few rows are written if each prompt begins at the first one.",
 }
 
 

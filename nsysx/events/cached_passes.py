@@ -7,15 +7,21 @@ writes a row for each query, wherever that lies. The pass over a prompt, another
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
-from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_bounds import FEWEST_CACHED_ROUNDS
+from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.operator_bounds import FEWEST_CACHED_ROUNDS, MOST_BETWEEN_PRODUCTS, MOST_DECODED_QUERIES
 from nsysx.events.operator_flow import OperatorFlow, flow_of, flows_of, is_view
 from nsysx.events.profile import Profile
 from nsysx.events.unwritten_keys import WRITES, attends, handed_on
 
 _COPIES, _CUTS = "aten::copy_", ("aten::slice", "aten::narrow")
+#: What makes scores, and what takes a mask to them.
+_PRODUCT, _MASKING = (
+    "aten::matmul",
+    ("aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"),
+)
 #: Where a cache has its rows, from the end: behind its heads, or before them.
 _OF_ROWS = (-2, -3)
 
@@ -65,7 +71,7 @@ def _cached_pass(profile: Profile) -> CachedPass | None:
 def _attention(flow: OperatorFlow) -> Iterator[CachedAttention]:
     """Yield the attention of few queries over more keys, before each of which as many rows are written into a cache of so many."""
     since = list[int]()
-    for row in flow.outermost:
+    for number, row in enumerate(flow.outermost):
         if (told := attends(flow, row)) is not None:
             queries, keys = told
             writes = [each for each in since if _rows_written(flow, each, keys) == queries]
@@ -74,8 +80,36 @@ def _attention(flow: OperatorFlow) -> Iterator[CachedAttention]:
                 passed = handed_on(flow, flow.made[row][1]) | handed_on(flow, flow.made[row][2])
                 mask = sizes_of(flow.size[row])[3]
                 yield CachedAttention(row, queries, keys, mask, writes[-1], passed)
+        elif (products := _by_products(flow, number)) is not None:
+            queries, keys, mask, rows = products
+            writes = [each for each in since if _rows_written(flow, each, keys) == queries]
+            since.clear()
+            if writes:
+                passed = handed_on(flow, flow.made[row][1]) | handed_on(flow, flow.made[rows[-1]][1])
+                yield CachedAttention(row, queries, keys, mask, writes[-1], passed.union(rows))
         elif flow.names[row] == _COPIES or flow.names[row] in WRITES:
             since.append(row)
+
+
+def _by_products(flow: OperatorFlow, number: int) -> tuple[int, int, Size, list[int]] | None:
+    """Return queries, keys and the mask's size of attention that is written out from an outermost operator on, and its operators behind it
+    up to the product with the values; None for other work.
+    """
+    row = flow.outermost[number]
+    if flow.names[row] != _PRODUCT:
+        return None
+    left, right, *_ = sizes_of(flow.size[row])
+    if len(left) != 4 or len(right) != 4 or not left[-2] <= min(MOST_DECODED_QUERIES, right[-1] - 1):
+        return None
+    queries, keys, rows, masks = left[-2], right[-1], list[int](), list[Size]()
+    for behind in flow.outermost[number + 1 : number + 1 + MOST_BETWEEN_PRODUCTS]:
+        rows.append(behind)
+        sizes = sizes_of(flow.size[behind])
+        if flow.names[behind] == _PRODUCT:
+            return (queries, keys, masks[0], rows) if masks and sizes[0][-2:] == (queries, keys) else None
+        if flow.names[behind] in _MASKING:
+            masks += sorted((size for size in sizes if size and size[-1] == keys), key=prod)[:1]
+    return None
 
 
 def _rows_written(flow: OperatorFlow, row: int, keys: int) -> int:

@@ -82,6 +82,9 @@ FEWEST_UNITS_BESIDE, LARGE_UNIT_TIMES = 5, 4
 # ---- unwritten_keys ------------------------------------------------------------------------------------------------
 #: Decoding attends with so few queries at most (drafts are several), and in so many calls of a step at least. Chosen.
 MOST_DECODED_QUERIES, FEWEST_CACHED_ROUNDS = 16, 4
+# ---- cached_passes --------------------------------------------------------------------------------------------------
+#: Between the two products of attention that is written out lie so few operators: a scale, a mask, a softmax, conversions. Chosen.
+MOST_BETWEEN_PRODUCTS = 16
 # ---- nearest_pairs --------------------------------------------------------------------------------------------------
 #: Points have no more coordinates, with a colour or a normal: what has more numbers is made by a network, and compared by products.
 MOST_COORDINATES = 9

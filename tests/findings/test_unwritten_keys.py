@@ -41,6 +41,10 @@ class Attention(nn.Module):
             k, v, mask = k[:, :, : PROMPT + TOKENS], v[:, :, : PROMPT + TOKENS], mask[..., : PROMPT + TOKENS]
         if self.form == "repeated":
             k, v = (t.repeat_interleave(HEADS // KEY_HEADS, 1) for t in (k, v))
+        if self.form == "by hand":
+            scores = (q[:, :KEY_HEADS] @ k.transpose(-2, -1)) * SIZE**-0.5
+            y = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+            return x + torch.cat([y, y], 1).transpose(1, 2).flatten(2)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.form != "repeated")
         return x + y.transpose(1, 2).flatten(2)
 
@@ -128,7 +132,7 @@ def passes(form: str, folder: Path, *, prompt: int = PROMPT, every: int = EVERY,
         for _ in range(MORE_PRODUCTS if tokens > 1 else 0):
             x = head(x)
 
-    program = recorded(step, net, __file__, folder, slow=("scaled_dot_product_attention", "linear"))
+    program = recorded(step, net, __file__, folder, slow=("scaled_dot_product_attention", "linear", "matmul"))
     usual, prompt_ns = 720_000, 720_000 + 60_000 * MORE_PRODUCTS
     lengths = [prompt_ns if every and n % every == 5 else usual + n for n in range(96)]
     program.probe["unrecorded_steps"] = {"lengths_ns": lengths, "fetch_ns": [0] * len(lengths), "count": len(lengths)}
@@ -151,6 +155,16 @@ def test_a_cache_that_is_older_than_the_step(form: str, tmp_path: Path) -> None:
     (longer,) = (each for each in told if each.code == "NSX109")
     assert longer.title.startswith("Every 16th step takes 1.92 ms")
     assert longer.title.endswith("the pass over a prompt of 6 tokens")
+
+
+def test_attention_that_is_written_out(tmp_path: Path) -> None:
+    (finding,) = (
+        each
+        for each in passes("by hand", tmp_path, sees=600)
+        if each.code == "NSX131" and each.remedies[0].name == "written-keys"
+    )
+    assert "4 calls of attention in a step" in finding.detail and "lets see the first 600 of them" in finding.detail
+    assert "F.scaled_dot_product_attention(q, k[:, :, :n]" in finding.paste
 
 
 def test_a_mask_that_was_read_tells_it(tmp_path: Path) -> None:
