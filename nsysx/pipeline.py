@@ -372,7 +372,8 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, job.rank_table, job.shown)
     conclusion = _verdict(job, judged)
-    of_job = {room.KEY: room.table(job.compared, job.alone_because) for room in rank_tables.ROOMS}
+    others = (room for room in rank_tables.ROOMS if room is not rank_table)  # that one is made already
+    of_job = {rank_table.KEY: job.rank_table} | {o.KEY: o.table(job.compared, job.alone_because) for o in others}
     quality = _quality(job, tables.made, of_job)
     tables.made |= of_job
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture

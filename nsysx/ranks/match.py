@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ class Aligned:
     correction: list[int | None]
     #: One entry per group of ranks that run a series together: its key, and rank -> rows, equally many for each.
     groups: list[tuple[SeriesKey, dict[int, I64]]] = field(default_factory=list)
+    #: What is made of them once for all who ask, by what was asked.
+    made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def _shift(a: I64, b: I64) -> int:

@@ -195,6 +195,14 @@ class OwnTimes:
 
 def own_times(aligned: Aligned, group: Sequence[int], fewest: int = FEWEST_REPLAYED_STEPS) -> OwnTimes | None:
     """Return the ranks of a group in replay; None if one has none, their replayed steps are not the same, too few, or it misses them."""
+    asked = own_times, tuple(group), fewest  # by half a dozen, and a job is replayed five times for each
+    if asked not in aligned.made:
+        aligned.made[asked] = _own_times(aligned, group, fewest)
+    times: OwnTimes | None = aligned.made[asked]
+    return times
+
+
+def _own_times(aligned: Aligned, group: Sequence[int], fewest: int) -> OwnTimes | None:
     replays = [aligned.ranks[r].played for r in group]
     if len(group) > MOST_REPLAYED_RANKS or any(p is None for p in replays):
         return None
