@@ -7,7 +7,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx.events.narrowed_operators import Size, sizes_of
-from nsysx.events.operator_flow import ID, MADE, SIZES, OperatorFlow, results_in
+from nsysx.events.operator_flow import ID, MADE, SIZES, OperatorFlow, once_of_flow, results_in
 from nsysx.events.profile import Profile
 
 #: What hands on the result of a functional collective, once it is there.
@@ -31,6 +31,10 @@ class CollectiveOperator(NamedTuple):
 
 def collective_operators(flow: OperatorFlow, profile: Profile) -> list[CollectiveOperator]:
     """Return the collectives on the flow's thread in the flow's step, in order."""
+    return list(once_of_flow(flow, profile, _read))
+
+
+def _read(flow: OperatorFlow, profile: Profile) -> list[CollectiveOperator]:
     if not len(flow.start_ns):
         return []
     ops = profile.ranges.ranges.filter(

@@ -12,7 +12,7 @@ import polars as pl
 
 from nsysx.events.collective_operators import WAITS, collective_operators
 from nsysx.events.narrowed_operators import Size, sizes_of
-from nsysx.events.operator_flow import ID, OperatorFlow, is_view
+from nsysx.events.operator_flow import ID, OperatorFlow, is_view, once_of_flow
 from nsysx.events.profile import Profile
 
 #: Operators of collectives: those that are given what they write into before what they send, and those that are given the latter first.
@@ -48,10 +48,14 @@ def place_of_sent(name: str) -> int | None:
 
 def messages_in(flow: OperatorFlow, profile: Profile) -> list[FlowMessage]:
     """Return the collectives on the flow's thread in the flow's step, in the order of time."""
-    return list(_messages(flow, profile))
+    return list(once_of_flow(flow, profile, _messages))
 
 
-def _messages(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
+def _messages(flow: OperatorFlow, profile: Profile) -> tuple[FlowMessage, ...]:
+    return tuple(_read(flow, profile))
+
+
+def _read(flow: OperatorFlow, profile: Profile) -> Iterator[FlowMessage]:
     named = collective_operators(flow, profile)
     waited = {
         each.given[0]: each.number for each in named if each.name == WAITS and each.given and each.number is not None

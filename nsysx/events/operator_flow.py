@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,8 @@ from nsysx.events.layers import layer_of
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_beside import recorded_beside
 from nsysx.frames.intervals import I64
+
+T = TypeVar("T")
 
 ID = r", op_id = (\d{1,18})\b"
 MADE = r"input_op_ids = (\[.*\])"
@@ -155,6 +158,21 @@ def is_drawn(name: str) -> bool:
 def in_place(name: str) -> bool:
     """Return whether an operator writes into its first argument."""
     return _IN_PLACE.match(name) is not None
+
+
+def once_of_flow(flow: OperatorFlow, profile: Profile, make: Callable[[OperatorFlow, Profile], T]) -> T:
+    """Return ``make(flow, profile)``, made once for all who ask about the same flow with the same function."""
+    made, key = profile.once(_made_of_flows), (id(flow), make)
+    if key not in made:
+        made[key] = flow, make(flow, profile)  # the flow is kept, so that no other has its place in memory
+    value: T = made[key][1]
+    return value
+
+
+def _made_of_flows(
+    profile: Profile,
+) -> dict[tuple[int, Callable[[OperatorFlow, Profile], Any]], tuple[OperatorFlow, Any]]:
+    return {}
 
 
 def flow_of(profile: Profile) -> OperatorFlow | None:

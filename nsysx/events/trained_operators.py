@@ -12,7 +12,7 @@ import polars as pl
 from nsysx.events.earlier_nodes import numbers_in_flow
 from nsysx.events.narrowed_operators import Size, sizes_of
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of, once_of_flow
 from nsysx.events.profile import Profile
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -34,6 +34,19 @@ def trained_in(profile: Profile, flow: OperatorFlow, *, by_operators: bool = Fal
     """Return which operators of a flow are trained. ``by_operators``: by nodes that operators make, not by those of functions with a
     gradient of their own (``torch.autograd.Function``), whose number the operator before them has, too.
     """
+    trained: Flags = once_of_flow(flow, profile, _trained_by_operators if by_operators else _trained_by_nodes).copy()
+    return trained
+
+
+def _trained_by_operators(flow: OperatorFlow, profile: Profile) -> Flags:
+    return _trained_in(profile, flow, by_operators=True)
+
+
+def _trained_by_nodes(flow: OperatorFlow, profile: Profile) -> Flags:
+    return _trained_in(profile, flow, by_operators=False)
+
+
+def _trained_in(profile: Profile, flow: OperatorFlow, *, by_operators: bool) -> Flags:
     # The numbers of the nodes that a backward ran.
     ranges = profile.ranges.ranges
     chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)

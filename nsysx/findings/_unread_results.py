@@ -17,7 +17,7 @@ from nsysx.analyses.lines import text_of, texts
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.lines_of_step import stacks_of_step
 from nsysx.events.needless_operators import behind, joined_operators, outer_operators, unread_operators
-from nsysx.events.operator_flow import OperatorFlow, results_given
+from nsysx.events.operator_flow import OperatorFlow, once_of_flow, results_given
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_in, trained_of
 from nsysx.findings._case import Case, Fix
@@ -101,6 +101,10 @@ def _by_line(code: CodeLines, flow: OperatorFlow, rows: Sequence[int]) -> Iterat
 
 def read_elsewhere(profile: Profile, flow: OperatorFlow) -> frozenset[int]:
     """Return the operators (their numbers) whose results others are given that are not of the flow: nodes, operators of packages."""
+    return once_of_flow(flow, profile, _read_elsewhere)
+
+
+def _read_elsewhere(flow: OperatorFlow, profile: Profile) -> frozenset[int]:
     name = pl.col("name").cast(pl.String)
     others = profile.ranges.ranges.filter(
         pl.col("process") == profile.process,
