@@ -351,7 +351,7 @@ def _held_up_here(case: Case) -> pl.DataFrame:
     a wrapper would reduce beside backward, and those of lines behind which the next work reads what they bring. What layers need at
     once, and messages between stages of a pipeline, have nothing to run beside.
     """
-    otherwise = of_layers(case).at_once | _reduced_twice.taken(case).ops
+    otherwise = of_layers(case).at_once | _reduced_twice.taken(case).ops if case.profile.once(_held_up).height else ()
     held = case.profile.once(_held_up).filter(~pl.col("op").is_in(list(otherwise)))
     if any(row.get("bubble_ns") is not None for row in rank_rows(case)):
         between = lookup.matching(case.ops["name"], r"SendRecv")

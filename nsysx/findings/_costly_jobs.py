@@ -282,7 +282,9 @@ def reduces_float32(case: Case, settings: RecordedSettings) -> str:
         units_of = sharded(settings)
         low = all(r.get("parameter_dtype") == "bfloat16" for r in units_of) or autocast
         rounded = bool(units_of) and low and all(r.get("reduce_dtype") in ("float32", None) for r in units_of)
-    transfer = _float32_transfer(case) if rounded else 0
+    if not rounded:
+        return ""
+    transfer = _float32_transfer(case)
     if transfer < 2 * ROUNDED_FOR_SHARE * case.step_ns:
         return ""
     return (

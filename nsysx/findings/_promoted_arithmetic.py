@@ -26,6 +26,7 @@ from nsysx.findings._once import Takes
 from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.findings._without_autocast import HALVES
 from nsysx.findings._work_bounds import ARITHMETIC_IN_HALVES_LEFT, POOLING_IN_HALVES_LEFT
+from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 from nsysx.roofline.element_types import OF_FORMAT, converts_types, types_of
@@ -50,7 +51,7 @@ class _PromotedWork(NamedTuple):
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return the finding about all such arithmetic, where it saves 5 % of the step or more."""
     flow, code = flow_of(case.profile), case.profile.code()
-    if flow is None or code is None or case.program.compiled:
+    if flow is None or code is None or case.program.compiled or not _mixes_types(case):
         return []
     work = _named_work(case, flow)
     rows = promoted(flow, _kernels(work))
@@ -82,6 +83,12 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
             rule, title, detail, worth=worth, cost_ns=taken.cost_ns, fix=fix, where=where or None, takes=Takes(taken.every)
         ).as_finding(case)
     ]  # fmt: skip
+
+
+def _mixes_types(case: Case) -> bool:
+    """Return whether a kernel makes float32 of numbers of 16 bits: without one nothing is promoted."""
+    names, _ = lookup.distinct(case.ops["name"])
+    return any(each.casts and each.size == OF_FORMAT["fp32"] for each in map(types_of, filter(None, names)))
 
 
 def _named_work(case: Case, flow: OperatorFlow) -> pl.DataFrame:
