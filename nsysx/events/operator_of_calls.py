@@ -72,7 +72,7 @@ def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
     forward, backward = np.full(calls.height, -1), np.full(calls.height, -1)
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     a, b = np.searchsorted(thread, [flow.thread, flow.thread + 1])
-    operators = _operators(profile)
+    operators = profile.once(_operators)
     makers = dict[int, int]()
     for step in _steps_like_it(profile, flow, operators):
         nest = nesting(step["start_ns"].to_numpy(), step["end_ns"].to_numpy(), 0)
@@ -97,7 +97,7 @@ def _found(profile: Profile, flow: OperatorFlow) -> OperatorOfCalls:
 def changing_sizes(profile: Profile, flow: OperatorFlow) -> Flags:
     """Return which operators of a flow are given other sizes in another X-ray step."""
     changing = np.zeros(len(flow.names), np.bool_)
-    for step in _steps_like_it(profile, flow, _operators(profile)):
+    for step in _steps_like_it(profile, flow, profile.once(_operators)):
         theirs = step.filter(step["row"] >= 0)
         size = theirs["label"].cast(pl.String).str.extract(SIZES, 1).fill_null("")
         for row, text in zip(theirs["row"].to_list(), size.to_list(), strict=True):

@@ -25,10 +25,15 @@ def called(profile: Profile, module: str) -> str:
     """Return a module as people write it, see ``module_names.spoken``."""
 
     def classes(pattern: str) -> list[str]:
-        tree = profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls").drop_nulls()
+        tree = profile.once(_classes)
         return list(tree["cls"].filter(tree["module"].str.contains(f"^{pattern}$")))
 
     return spoken(module, classes)
+
+
+def _classes(profile: Profile) -> pl.DataFrame:
+    """Return module, cls: the modules whose class is known."""
+    return profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls").drop_nulls()
 
 
 #: Directions of copies that a program makes, in words.

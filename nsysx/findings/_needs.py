@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -39,7 +40,7 @@ _MODEL = ("forward", "backward")
 _PLACE = ("module", "phase", "name")
 
 
-def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
+def _of_model(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls made inside a module of the model, in its forward or backward; the network itself is one, without a path."""
     module, phase = (pl.col(c).cast(pl.String) for c in ("module", "phase"))
     no_module = module.is_null() | (module == IN_STEP) | (module == pl.format(PATHLESS, phase))
@@ -54,29 +55,56 @@ def _has_phases(profile: Profile) -> bool:
     return bool((lookup.coded(profile.steady_calls["phase"], dict.fromkeys(_MODEL, 1)) == 1).any())
 
 
-def _calls_inside_model(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tuple[State, str]:
-    """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
-    if 2 * calls.height < case.steps:
-        return "holds", f"no {singular} in half of the steady steps"
-    if not case.profile.once(_has_phases):
-        return "unknown", f"{case.often(calls.height, singular, several)}; whether inside the model is not recorded"
-    inside = _of_model(case, calls)
-    if 2 * inside.height < case.steps:
-        return "holds", f"no {singular} inside the model in half of the steps"
-    columns = list(_PLACE)
+class _Inside(NamedTuple):
+    """Calls inside of the model, and where it makes most of them; ``paths``: of the modules there."""
+
+    calls: int
+    module: str = ""
+    phase: str = ""
+    name: str = ""
+    paths: Sequence[str] = ()
+
+
+def _inside_model(calls: pl.DataFrame) -> _Inside:
+    inside, columns = _of_model(calls), list(_PLACE)
+    if not inside.height:
+        return _Inside(0)
     places = inside.select(pl.col(columns).cast(pl.String), path=pl.col("module").cast(pl.String)).with_columns(
         pl.col("module").map_elements(folded, pl.String)
     )
     most = places.group_by(columns).agg(pl.len(), pl.col("path").unique())
     module, phase, name, _, paths = most.sort("len", *columns, descending=[True, False, False, False]).row(0)
-    often = case.often(inside.height, singular, several)
+    return _Inside(inside.height, module, phase, name, paths)
+
+
+def _waits_inside_model(profile: Profile) -> _Inside:
+    return _inside_model(profile.once(waits))
+
+
+def _memory_calls_inside_model(profile: Profile) -> _Inside:
+    return _inside_model(profile.once(_memory_calls))
+
+
+def _calls_inside_model(
+    case: Case, calls: pl.DataFrame, find: Callable[[Profile], _Inside], singular: str, several: str
+) -> tuple[State, str]:
+    """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
+    if 2 * calls.height < case.steps:
+        return "holds", f"no {singular} in half of the steady steps"
+    if not case.profile.once(_has_phases):
+        return "unknown", f"{case.often(calls.height, singular, several)}; whether inside the model is not recorded"
+    inside = case.profile.once(find)
+    if 2 * inside.calls < case.steps:
+        return "holds", f"no {singular} inside the model in half of the steps"
+    often = case.often(inside.calls, singular, several)
+    modules = _modules_in_words(case, inside.module, inside.paths)
     return (
         "violated",
-        f"{often}, {'' if often.startswith('1 ') else 'most '}in {_modules_in_words(case, module, paths)}.{phase} ({name})",
+        f"{often}, {'' if often.startswith('1 ') else 'most '}in {modules}.{inside.phase} ({inside.name})",
     )
 
 
-def _modules_in_words(case: Case, module: str, paths: list[str]) -> str:
+def _modules_in_words(case: Case, module: str, paths: Sequence[str]) -> str:
     """Return what modules are called whose paths fold into one: by the class of these alone where the path says nothing."""
     if module.strip("*."):
         return called(case.profile, bare(module))
@@ -102,15 +130,16 @@ def _memory_calls(profile: Profile) -> pl.DataFrame:
 
 def waits_inside(case: Case) -> pl.DataFrame:
     """Return the calls of the model that wait for the GPU."""
-    return _of_model(case, case.profile.once(waits))
+    return _of_model(case.profile.once(waits))
 
 
 def _no_wait(case: Case) -> tuple[State, str]:
-    return _calls_inside_model(case, case.profile.once(waits), "wait", "waits")
+    return _calls_inside_model(case, case.profile.once(waits), _waits_inside_model, "wait", "waits")
 
 
 def _no_memory_call(case: Case) -> tuple[State, str]:
-    return _calls_inside_model(case, case.profile.once(_memory_calls), "allocation or free", "allocations and frees")
+    calls = case.profile.once(_memory_calls)
+    return _calls_inside_model(case, calls, _memory_calls_inside_model, "allocation or free", "allocations and frees")
 
 
 def steady_steps(profile: Profile) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from nsysx.findings._work_bounds import PART_TAKEN_TIMES
 
@@ -29,6 +30,7 @@ _COUNTS_UP = "arange"
 _LIMITS = ("inf", "min", "max", "tiny", "eps", "pi")
 
 
+@lru_cache(maxsize=4096)  # few lines, each of many operators
 def counts_steps(text: str) -> bool:
     """Return whether a line names what counts steps, so that it may compute something else in each."""
     return _COUNTS.search(re.sub(r"\s#.*$", "", text)) is not None
@@ -36,10 +38,11 @@ def counts_steps(text: str) -> bool:
 
 def numbers_written_out(text: str, function: Sequence[str] = ()) -> bool:
     """Return whether the number that a line writes everywhere stands in it, or is counted up in its ``function``: the same in each step."""
-    numbers = list(_numbers_of(text))
+    numbers = _numbers_of(text)
     return bool(numbers) and all(_is_written_out(each) or _is_counted_up(each, function) for each in numbers)
 
 
+@lru_cache(maxsize=4096)
 def numbers_beside_tensors_written_out(text: str) -> bool:
     """Return whether a line writes out the numbers of all its calls that cut a triangle or fill by a mask, and counts from 0 on by one: the
     same in each call then. False where it is a part of a statement.
@@ -65,7 +68,12 @@ def numbers_beside_tensors_written_out(text: str) -> bool:
     return True
 
 
-def _numbers_of(text: str) -> Iterator[ast.expr]:
+@lru_cache(maxsize=4096)
+def _numbers_of(text: str) -> tuple[ast.expr, ...]:
+    return tuple(_numbers_in(text))
+
+
+def _numbers_in(text: str) -> Iterator[ast.expr]:
     try:
         tree = ast.parse(text.strip())
     except SyntaxError:  # a part of a statement, such as the head of a loop

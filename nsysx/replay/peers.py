@@ -101,6 +101,10 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
 
 def _communication(profile: Profile) -> pl.DataFrame:
     """Return the communication of all processes: op, process, device, start_ns, end_ns, name."""
+    return profile.once(_every_communication)
+
+
+def _every_communication(profile: Profile) -> pl.DataFrame:
     ops = profile.attributed.gpu_ops
     rows = ops["op", "process", "device", "start_ns", "end_ns", "name"]
     return rows.filter(ops["cls"] == DeviceActivity.COMM.value)
