@@ -17,6 +17,9 @@ from nsysx.frames.frame_bounds import LOOKUP_BLOCK, LOOKUP_TABLE
 from nsysx.frames.intervals import I64, Labels
 
 _T = TypeVar("_T", bound=np.generic)
+#: The codes of a categorical column, and those with one more for null; made once, because columns are short and asked for often.
+_PHYSICAL = pl.first().to_physical()
+_WITH_NULL = _PHYSICAL.fill_null(_PHYSICAL.max() + 1)
 
 
 def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
@@ -24,9 +27,7 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
     nulls = column.null_count()
     if nulls == len(column):
         return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
-    physical = pl.first().to_physical()
-    whole = physical.fill_null(physical.max() + 1) if nulls else physical
-    code = column.to_frame().select(whole).to_series().to_numpy()
+    code = column.to_frame().select(_WITH_NULL if nulls else _PHYSICAL).to_series().to_numpy()
     most = int(code.max()) - bool(nulls)
     rows = np.full(most + 2, -1)
     length = max(LOOKUP_BLOCK, len(rows))
