@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class _Range:
 
     node: Mapping[str, Any]
     parent: _Range | None
+    name: str = field(init=False)  # asked for ten times in each step
     first: int = 0
     last: int = 0
     number: int = 0
@@ -46,11 +48,10 @@ class _Range:
     made: list[tuple[int, int]] = field(default_factory=list)
     sizes: str = ""
 
-    @property
-    def name(self) -> str:
-        return str(self.node["name"])
+    def __post_init__(self) -> None:
+        self.name = str(self.node["name"])
 
-    @property
+    @cached_property
     def sequence(self) -> int:
         return next((int(each["value"]) for each in self.node["attrs"] if each["name"] == "seq_id"), -1)
 
