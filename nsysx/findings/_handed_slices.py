@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from nsysx.analyses.lines import texts
 from nsysx.events.code_lines import CodeLines
-from nsysx.events.narrowed_operators import narrowing, result_sizes, sizes_of
+from nsysx.events.narrowed_operators import Size, narrowing, result_sizes, sizes_of
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.findings._case import Case
 from nsysx.findings._cut_rows import statement_at
@@ -28,10 +29,13 @@ class _HandedCut(NamedTuple):
     cut: ast.Slice
 
 
-def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[int, int]) -> str:
+def handed_on(
+    case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[int, int], narrowed: Collection[int] = ()
+) -> str:
     """Return the lines that hand the slice to each network and apply it before the layer, "" where the texts of the lines do not tell how.
 
-    ``heads``: what narrows the results (rows of the flow) -> the layer of most work that is narrowed by it.
+    ``heads``: what narrows the results (rows of the flow) -> the layer of most work that is narrowed by it. ``narrowed``: all operators
+    that are. The layer may stand in a function that the forward gives what it made: of that all has to be narrowed.
     """
     result = result_sizes(flow, [sizes_of(text) for text in flow.size])
     cuts, layers, name = list[_HandedCut](), dict[str, str](), unused_name(case)
@@ -42,6 +46,9 @@ def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[in
         if result.get(flow.number[head]) != before:
             return ""
         inner, outer = places_of(code, flow, head), places_of(code, flow, pick)
+        deeper = len(inner) == len(outer) + 2 and inner[:-3] == outer[:-1]
+        if deeper and _all_narrowed(code, flow, head, before, narrowed):
+            inner = inner[:-1]
         if len(inner) < 2 or inner[:-2] != outer[:-1]:  # what lies between would have to hand the slice on
             return ""
         called, made = code.where(inner[-2]), code.where(inner[-1])
@@ -56,11 +63,30 @@ def handed_on(case: Case, code: CodeLines, flow: OperatorFlow, heads: Mapping[in
     bounds = [ast.unparse(each) if each is not None else "None" for each in (cuts[0].cut.lower, cuts[0].cut.upper)]
     first = min(cuts, key=lambda each: int(each.called["line"]))
     lines = [f"{name} = slice({', '.join(bounds)})  # before {in_short(first.called)}"]
-    lines += [
+    calls = [
         f"{each.call}  # {in_short(each.called)}" for each in sorted(cuts, key=lambda each: int(each.called["line"]))
     ]
-    lines += [f"{each.without}  # {in_short(each.where)}" for each in cuts if each.without]
-    return "\n".join((*lines, *layers.values()))
+    left = [f"{each.without}  # {in_short(each.where)}" for each in cuts if each.without]
+    return "\n".join(dict.fromkeys((*lines, *calls, *left, *layers.values())))  # a line may be called from several
+
+
+def _all_narrowed(code: CodeLines, flow: OperatorFlow, head: int, size: Size, narrowed: Collection[int]) -> bool:
+    """Return whether all that the function of a layer makes of rows of this size is narrowed, from its first operator to its last."""
+    result = result_sizes(flow, [sizes_of(text) for text in flow.size])
+    lines, outermost = places_of(code, flow, head), list(flow.outermost)
+    function, depth = code.places.row(lines[-1])[::2], len(lines) - 1
+
+    def inside(row: int) -> bool:
+        chain = places_of(code, flow, row)
+        return chain[:depth] == lines[:-1] and bool(chain[depth:]) and code.places.row(chain[depth])[::2] == function
+
+    where = outermost.index(head) if head in outermost else -1
+    around = [*takewhile(inside, reversed(outermost[: max(where, 0)])), *takewhile(inside, outermost[where:])]
+    sizes = {
+        row: [result.get(flow.number[row], ()), *sizes_of(flow.size[row])[:1]] for row in around
+    }  # what is made is not always known
+    made = (row for row in around if size[:-1] in [each[: len(size) - 1] for each in sizes[row]])
+    return where >= 0 and all(row in narrowed for row in made)
 
 
 def places_of(code: CodeLines, flow: OperatorFlow, row: int) -> list[int]:

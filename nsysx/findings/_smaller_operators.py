@@ -215,7 +215,7 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
             fix = Fix.by_name("narrowed-first").but(paste=by_tensors)
         else:
             ordered = [most, *(row for row in sorted(share_of) if row != most)]
-            paste = cut_first(case, code, flow, picks, ordered) or handed_on(case, code, flow, heads)
+            paste = cut_first(case, code, flow, picks, ordered) or handed_on(case, code, flow, heads, share_of)
             fix = Fix.by_name("narrowed-first").but(paste=paste or None)
         edits = edits_of_narrowing(flow, work, [(max(by), shares) for by, shares in changes])
         yield _Smaller(title, fix, edits.likely, made, edits)

@@ -343,17 +343,26 @@ DISTILLING = {
 }
 
 
-def distilling(program: Lined, step: int, *, read: int, follows: bool = True) -> None:
+def distilling(
+    program: Lined, step: int, *, read: int, follows: bool = True, deeper: bool = False, more: bool = False
+) -> None:
     """A trained head (400 us) makes logits of 8 x 1000 positions; ``read`` of them, and of those that a frozen one (500 us) made before the
     step, are read (100 us each). The frozen one's logits of the next step come last.
+    ``deeper``: a function that line 50 calls makes the logits, and ``more`` of all rows.
     """
     at, logits = 1000 * step + 10, "[8, 1000, 5000]"
 
     def head(line: int, module: str, number: int, us: float) -> None:
         with program.line(line), program.range(module):
             program.host(1)
-            with program.line(LINE, "forward"):
-                operator(program, "linear", number, [-1, -1], "[8, 1000, 64], [5000, 64]", us)
+            with program.line(50, "forward") if deeper else nullcontext():
+                program.host(1)
+                if more:
+                    with program.line(51, "head"):
+                        operator(program, "cumsum", number + 400, [-1], "[8, 1000, 64], []", 1, RESAMPLE)
+                with program.line(LINE, "head" if deeper else "forward"):
+                    operator(program, "linear", number, [-1, -1], "[8, 1000, 64], [5000, 64]", us)
+                program.host(1)
             program.host(1)
 
     with program.range("forward"):
@@ -388,6 +397,19 @@ def test_what_the_step_behind_reads_of_a_frozen_network_is_all_that_it_need_make
         "theirs = theirs / heat",
         "return self.head(self.norm(x)[:, keep])",
     ]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_slice_is_handed_to_the_forward_that_calls_what_makes_the_rows(tmp_path: Path, more: bool) -> None:
+    """Where that makes something of all rows, too, it cannot be given fewer."""
+    source = DISTILLING | {50: "return self.head(self.hidden(ids))", LINE: "return F.linear(self.norm(x), self.weight)"}
+    (found,) = distilled(tmp_path, source, read=250, deeper=True, more=more)
+    assert ("keep = slice" in found.paste) == (not more)
+    if not more:
+        assert "theirs = self.teacher(ids, keep=keep)  # " in found.paste
+        assert found.paste.endswith(
+            "return self.head(self.hidden(ids)[:, keep])  # train.py:50: its forward takes keep=slice(None), too"
+        )
 
 
 def test_few_rows_left_are_a_bound(tmp_path: Path) -> None:
