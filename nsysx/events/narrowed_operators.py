@@ -42,7 +42,7 @@ SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
 _REDUCES = re.compile(r"^aten::(sum|mean|logsumexp|amax|amin|argmax|argmin)$")
 #: Losses of each row of the first argument, whose second dimension goes, and of each number. A mean or a sum of them is one number.
 _ROW_LOSS = re.compile(r"^aten::(cross_entropy_loss|nll_loss(_nd|2d)?)$")
-_ELEMENT_LOSS = re.compile(
+ELEMENT_LOSS = re.compile(
     r"^aten::(binary_cross_entropy(_with_logits)?|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div|soft_margin_loss)$"
 )
 _JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
@@ -262,7 +262,7 @@ class _Reads:
         if result is None:
             return None
         last, others = len(result) - 1, list[Kept | None]([None] * (len(sizes) - 1))
-        if ELEMENTWISE.match(name) or (_ELEMENT_LOSS.match(name) and result == sizes[0]):
+        if ELEMENTWISE.match(name) or (ELEMENT_LOSS.match(name) and result == sizes[0]):
             return [kept if size == result else None for size in sizes]
         if (reduced := _reduced(name, sizes[0], result)) is not None:
             of_rows = Kept(frozenset(reduced[d] for d in kept.dimensions), kept.share, kept.by)

@@ -154,3 +154,6 @@ MOST_SUMMED_NUMBERS, LONGEST_SUM_CHAIN = 4096, 4
 # ---- overlapping_pools ----------------------------------------------------------------------------------------------
 #: Between a comparison and a pooling of its planes, and between that and a reduction, lie no more operators. Chosen: one or two do.
 MOST_BEHIND_POOL = 6
+# ---- masked_losses --------------------------------------------------------------------------------------------------
+#: A loss is of the logits of one head, or of two, as of a student and its teacher; what is made of more layers is made of hidden states.
+MOST_HEADS_OF_A_LOSS = 2

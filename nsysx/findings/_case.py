@@ -13,12 +13,13 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case_frames import CaseFrames
-from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
+from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
 from nsysx.findings._fix import way as way
 from nsysx.findings._freed_time import StepOnDevice, saved_by_times
+from nsysx.findings._hidden_host import host_is_hidden
 from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._roof_room import within_roofs
@@ -72,8 +73,7 @@ class Case(CaseFrames):
         works = self.step_ns if timed is None else self.per_step(int(timed["ns"].sum()))
         repeats = round(SAME_WORK_REPEATS_SHARE * (self.step_ns - cap))
         most = max(saving, min(saving + bar, cap + repeats, works)) if bound else None
-        longer = self.taken_by((StepPart.LONGER,))  # of steps that were not recorded: the GPU may be full in these, too
-        waited_for = self.taken_by(part for part in StepPart if part.idle) - longer <= WAITED_FOR_SHARE * self.step_ns
+        waited_for = host_is_hidden(self.taken_by, self.step_ns, timed, self.replay.idle_before())
         if most is not None and timed is not None and waited_for and outcome.limited_by_host:
             # A host that waits for a busy GPU is not seen at work: what the replay takes for its work is the most that it may be.
             most = max(most, min(self.per_step(round(freed_ns(edits, timed))), max(cap, 0)))

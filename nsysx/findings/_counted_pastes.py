@@ -24,7 +24,7 @@ _LOSS_CALLS = ("cross_entropy", "nll_loss")
 _NO_LAYERS = (*_LOSS_CALLS, "view", "reshape", "flatten", "transpose", "permute", "float", "to", "isinstance", "len")
 _OF_ROWS = re.compile(r"^aten::(layer_norm|rms_norm|native_layer_norm|dropout|log_softmax)$")
 _CUTS = re.compile(r"^aten::(slice|select|narrow|index|index_select)$")
-_IGNORES = re.compile(r"-100\b|IGNOR|ignore_?(index|id|label|value)")
+IGNORES = re.compile(r"-100\b|IGNOR|ignore_?(index|id|label|value)")
 
 
 class RowsThatCount(NamedTuple):
@@ -58,7 +58,7 @@ def fills_ignored(case: Case, code: CodeLines, flow: OperatorFlow, instant_ns: i
     if re.search(rf"(?<![\w-]){re.escape(number)}(?!\w)", text) is not None and number:
         return True
     # A name may stand for the number that torch ignores by itself; another number does not.
-    return (number in ("", "-100") or number.isidentifier()) and _IGNORES.search(text) is not None
+    return (number in ("", "-100") or number.isidentifier()) and IGNORES.search(text) is not None
 
 
 def fix_of_counted(

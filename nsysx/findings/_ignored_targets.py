@@ -21,8 +21,9 @@ from nsysx.advice import Alternative
 from nsysx.catalogue import StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.counted_targets import MadeTargets, made_targets, noted_targets
+from nsysx.events.masked_losses import hands_logits_on
 from nsysx.events.narrowed_operators import sizes_of
-from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from, is_view
+from nsysx.events.operator_flow import OperatorFlow, flow_of, handed_from
 from nsysx.events.operator_names import LAYERS
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
@@ -37,8 +38,6 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 _LOSSES = re.compile(r"^aten::(cross_entropy_loss|nll_loss(_nd)?)$")
-#: Operators that hand logits on to a loss, row by row.
-_HANDS_ON = re.compile(r"^aten::(to|_to_copy|contiguous|clone|log_softmax|float|mul|div|tanh)_?$")
 #: What names targets that are ignored, in the line of a loss.
 _NAMES_IGNORED = re.compile(r"ignore_index|-100\b")
 #: How the probe notes a number that losses ignore.
@@ -46,12 +45,7 @@ _IGNORED = "-"
 _AT_MOST = Saving(None, "at most the share of that work whose labels are ignored, and less where hosts set the pace")
 
 
-def hands_logits_on(name: str) -> bool:
-    """Return whether an operator hands logits on to a loss, row by row."""
-    return is_view(name) or _HANDS_ON.match(name) is not None
-
-
-class _HeadLoss(NamedTuple):
+class HeadLoss(NamedTuple):
     """A loss, what stands between it and the layer that makes its logits, and this layer (rows of the flow); how many targets it takes,
     and of how many words each is one.
     """
@@ -64,14 +58,14 @@ class _HeadLoss(NamedTuple):
     made: int  # the number of the operator that makes the targets
 
 
-def _losses(flow: OperatorFlow) -> Iterator[_HeadLoss]:
+def head_losses(flow: OperatorFlow) -> Iterator[HeadLoss]:
     for row in flow.outermost:
         sizes, made = sizes_of(flow.size[row]), flow.made[row]
         if not _LOSSES.match(flow.names[row]) or len(sizes) < 2 or len(sizes[0]) < 2 or not made:
             continue
         maker, between = handed_from(flow, made[0], hands_logits_on)
         if maker >= 0 and flow.names[maker] in LAYERS:
-            yield _HeadLoss(row, between, maker, math.prod(sizes[1]), sizes[0][1], made[1] if len(made) > 1 else -1)
+            yield HeadLoss(row, between, maker, math.prod(sizes[1]), sizes[0][1], made[1] if len(made) > 1 else -1)
 
 
 class _Ignored(NamedTuple):
@@ -85,21 +79,21 @@ class _Ignored(NamedTuple):
     counted: RowsThatCount
 
 
-class _IgnoredShare(NamedTuple):
+class IgnoredShare(NamedTuple):
     """Of the targets in the batches of a loader: name, size of one batch, and which share is ignored."""
 
     name: str
     size: tuple[int, ...]
     share: float
 
-    def all_in(self, losses: Sequence[_HeadLoss]) -> bool:
+    def all_in(self, losses: Sequence[HeadLoss]) -> bool:
         """Return whether losses together take all targets of some batches, or all but the first of each row."""
         shifted = self.size[0] * (self.size[-1] - 1) if len(self.size) > 1 else 0
         targets = sum(loss.targets for loss in losses)
         return targets > 0 and any(n and targets % n == 0 for n in (math.prod(self.size), shifted))
 
 
-def _counts(case: Case) -> list[_IgnoredShare]:
+def ignored_shares(case: Case) -> list[IgnoredShare]:
     """Return of whole numbers in the loaders' batches which share is ignored, by some of each batch that was looked at; none if unknown."""
     settings = settings_of(case.profile)
     counted = dict[tuple[str, tuple[int, ...]], list[int]]()
@@ -110,7 +104,7 @@ def _counts(case: Case) -> list[_IgnoredShare]:
                 seen = counted.setdefault((str(part["name"]), tuple(part["shape"])), [0, 0])
                 seen[0] += len(numbers)
                 seen[1] += numbers.count(_IGNORED)
-    shares = (_IgnoredShare(name, size, skipped / max(every, 1)) for (name, size), (every, skipped) in counted.items())
+    shares = (IgnoredShare(name, size, skipped / max(every, 1)) for (name, size), (every, skipped) in counted.items())
     return [each for each in shares if each.share > 0]
 
 
@@ -130,9 +124,9 @@ def _of_fast_and_slow_host(worth: Saving, least_ns: int | None) -> Saving:
 def perhaps_ignored(case: Case, texts: Sequence[str]) -> Alternative | None:
     """Return what to do where lines of a loss name targets that it ignores, and how many these are was not noted; None for others."""
     flow = flow_of(case.profile)
-    if flow is None or case.program.compiled or not any(map(_NAMES_IGNORED.search, texts)) or _counts(case):
+    if flow is None or case.program.compiled or not any(map(_NAMES_IGNORED.search, texts)) or ignored_shares(case):
         return None
-    losses = list(_losses(flow))
+    losses = list(head_losses(flow))
     if any(noted_targets(case.profile, loss.targets, loss.words) for loss in losses):
         return None
     rows = [row for loss in losses for row in (loss.row, loss.layer, *loss.between)]
@@ -146,12 +140,18 @@ def perhaps_ignored(case: Case, texts: Sequence[str]) -> Alternative | None:
     )
 
 
-def findings_of(case: Case, rule: Rule) -> list[Finding]:
-    """Return one finding about losses whose ignored targets, left out before the head, save 5 % of the step or more."""
+def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -> list[Finding]:
+    """Return one finding about losses whose ignored targets, left out before the head, save 5 % of the step or more.
+
+    ``told_of``: GPU ops of another finding about such positions.
+    """
     flow, code = flow_of(case.profile), case.profile.code()
     if flow is None or code is None or not case.program.trains or case.program.compiled:
         return []
-    losses, batches = list(_losses(flow)), [each for each in _counts(case) if each.share >= MANY_IGNORED_SHARE]
+    losses, batches = (
+        list(head_losses(flow)),
+        [each for each in ignored_shares(case) if each.share >= MANY_IGNORED_SHARE],
+    )
     judged = [(loss, _ignored(case, code, flow, loss, _in_batches(batches, losses, loss))) for loss in losses]
     theirs = [(loss, each) for loss, each in judged if each is not None]
     priced = [(loss, each) for loss, each in theirs if each.share is not None]
@@ -164,6 +164,8 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         edits.append(ScaleOps(ops, each.left, less_work=True))
     edits = [edit for edit in edits if edit.ops]
     ops = frozenset[int]().union(*(edit.ops for edit in edits))
+    if not ops.isdisjoint(told_of):
+        return []
     taken = case.per_step(int(work.filter(pl.col("op").is_in(list(ops)))["ns"].sum()))
     worth = worth_of_fewer_rows(case, edits) if priced else _AT_MOST
     if not case.notable((worth.likely_ns or 0) if priced else taken, REPORTED_SHARE):
@@ -200,14 +202,14 @@ def worth_of_fewer_rows(case: Case, edits: Sequence[ScaleOps]) -> Saving:
     return _of_fast_and_slow_host(worth, case.worth(*edits, cause=(StepPart.WORK,)).likely_ns)
 
 
-def _in_batches(batches: Sequence[_IgnoredShare], losses: Sequence[_HeadLoss], loss: _HeadLoss) -> _IgnoredShare | None:
+def _in_batches(batches: Sequence[IgnoredShare], losses: Sequence[HeadLoss], loss: HeadLoss) -> IgnoredShare | None:
     """Return the labels of batches that this loss takes, with others of as many words; None where it takes none of them."""
     alike = [other for other in losses if other.words == loss.words]
     return next((each for each in batches if each.all_in(alike)), None)
 
 
 def _ignored(
-    case: Case, code: CodeLines, flow: OperatorFlow, loss: _HeadLoss, of_batch: _IgnoredShare | None
+    case: Case, code: CodeLines, flow: OperatorFlow, loss: HeadLoss, of_batch: IgnoredShare | None
 ) -> _Ignored | None:
     """Return how many targets of a loss are ignored, None where few are, or nothing tells of any."""
     noted = noted_targets(case.profile, loss.targets, loss.words)
@@ -242,6 +244,6 @@ def _ignored(
     return _Ignored(share, left, several, counted) if share >= MANY_IGNORED_SHARE else None
 
 
-def _are_filled(case: Case, code: CodeLines, flow: OperatorFlow, loss: _HeadLoss, made: MadeTargets) -> bool:
+def _are_filled(case: Case, code: CodeLines, flow: OperatorFlow, loss: HeadLoss, made: MadeTargets) -> bool:
     """Return whether targets are filled with the number that their loss ignores, by the texts of the lines."""
     return fills_ignored(case, code, flow, made.fills_ns, ignored_number(case, code, flow, loss.row))

@@ -122,8 +122,9 @@ def findings_of(case: Case, rule: Rule, code: CodeLines) -> list[Finding]:
     grown += [*_pooled_rows.findings_of(case, rule), *_kept_by_masks.findings_of(case, rule)]
     grown += [*_written_parts.findings_of(case, rule), *_taken_pieces.findings_of(case, rule)]
     grown += [*_neighbour_searches.findings_of(case, rule), *_lighter_operators.findings_of(case, rule)]
-    grown += [*_enlarged_logits.findings_of(case, rule), *_ignored_targets.findings_of(case, rule)]
-    grown += _masked_positions.findings_of(case, rule)
+    masked = _masked_positions.findings_of(case, rule)
+    grown += [*_enlarged_logits.findings_of(case, rule), *masked]
+    grown += _ignored_targets.findings_of(case, rule, _ops_of(masked))
     grown += [*_converted_addends.findings_of(case, rule), *_unwritten_keys.findings_of(case, rule)]
     grown += [*_nearest_pairs.findings_of(case, rule), *_sampled_levels.findings_of(case, rule)]
     grown += [*_edge_messages.findings_of(case, rule), *_triple_cubes.findings_of(case, rule)]
