@@ -52,6 +52,7 @@ FAULTS: Mapping[str, str] = {
     "no-sleep": "it sleeps",
     "numpy-on-gpu": "numpy works in each step",
     "one-length-for-attention": "cuDNN builds an attention kernel for each new length",
+    "one-cache-key": "a cache never finds what it keeps",
     "own-part-of-data": "one rank reads and sends the data",
     "own-state-saved": "the optimizer's state goes through one rank",
     "pairs-at-once": "the costs of each sample are copied and matched alone",

@@ -47,8 +47,7 @@ def of_lines(profile: Profile) -> LineRuns:
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     nests = nesting_by_thread(thread, start, end).values()
     parent, self_ns = (np.concatenate(parts) for parts in zip(*((n.parent, n.self_ns) for n in nests), strict=True))
-    steps = profile.ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
-    steps = steps.filter(steps["process"] == profile.process)
+    steps = _own_steps(profile)
     begin, over = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     step = np.searchsorted(begin, start, side="right")
     # A step in which the X-ray stopped early, as in the first window, counts less than there is.
@@ -98,6 +97,19 @@ def begins(profile: Profile, line_row: int, thread: int) -> I64:
     rows = code_lines.noted(profile.ranges, profile.attributed.roles)
     theirs = (lookup.distinct(rows["label"])[1] == line_row) & (rows["thread"] == thread).to_numpy()
     return np.sort(rows["start_ns"].to_numpy()[theirs])
+
+
+def noted_steps(profile: Profile) -> I64:
+    """Return when each step of the shown process began in which lines were noted, in order (ns); none where the X-ray stopped early."""
+    rows = code_lines.noted(profile.ranges, profile.attributed.roles)
+    begin = _own_steps(profile)["start_ns"].to_numpy()
+    count = np.bincount(np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right"), minlength=len(begin) + 1)
+    return begin[2 * count[1:] >= max(int(count.max(initial=0)), 1)]
+
+
+def _own_steps(profile: Profile) -> pl.DataFrame:
+    steps = profile.ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
+    return steps.filter(steps["process"] == profile.process)
 
 
 def _rounds(line_row: I64, parent: I64, step: I64, size: int) -> F64:

@@ -13,3 +13,11 @@ MUCH_PADDING_SHARE, BEYOND_LONGEST_SAMPLE_SHARE, ROUNDED_UP_SHARE = 0.3, 0.1, 0.
 SHORT_MULTIPLE, LONG_MULTIPLE, WIDTH_IN_MULTIPLES = 8, 64, 8
 #: Of what rows reach beyond the longest sample, rounding up gives back this share at most. Chosen.
 ROUNDED_BACK_SHARE = 0.5
+# ---- _cache_texts -----------------------------------------------------------------------------------------------
+#: So many lines below a test begins what it lets run: a remark may stand between. What an ``else`` lets run begins one line later.
+MOST_LINES_TO_BODY = 2
+#: Names that are given a key which stands in a name, and so on.
+DEEPEST_KEY_NAMES = 3
+# ---- _missed_caches ---------------------------------------------------------------------------------------------
+#: Shares of the host code before a call are told apart by so much, so that a replay has few changes. Chosen.
+HOST_SHARE_APART = 0.05

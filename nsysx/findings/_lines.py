@@ -264,7 +264,13 @@ def _of_module(profile: Profile, code: CodeLines, module: str) -> _Weights:
 
 def share_of(profile: Profile, line_row: int) -> Shares:
     """Return which share of each idle piece of host code is at a line."""
-    idle, rows = profile.once(idle_of), by_line(profile).filter(pl.col("place") == line_row, pl.col("host"))
+    return share_of_idle(profile, (by_line(profile)["place"] == line_row).to_numpy())
+
+
+def share_of_idle(profile: Profile, chosen: Flags) -> Shares:
+    """Return which share of each idle piece is in these rows of ``by_line``, as far as they are host code."""
+    idle, rows = profile.once(idle_of), by_line(profile)
+    rows = rows.filter(pl.Series(chosen, dtype=pl.Boolean) & rows["host"])
     shares = np.zeros(idle.height + 1)
     host, ns = (idle["cause"] == Cause.HOST_CODE.number).to_numpy(), idle["ns"].to_numpy()
     whole = np.append(ns, ns[host].sum())

@@ -17,6 +17,7 @@ from nsysx.findings import (
     _found,
     _graphed_rounds,
     _line_remedies,
+    _missed_caches,
     _picked_tables,
     _rounds_by_group,
     _sent_objects,
@@ -196,7 +197,7 @@ def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None
     }
     by_their_loop = {way.name for fix in (_rounds_by_group.GROUPS, _graphed_rounds.GRAPHED) for way in fix.ways}
     by_their_size = {_values_of_ranks.AT_ONCE.name} | {way.name for way in _decoded_text.AGAIN.ways}
-    by_number_and_flag = {"flag-ahead", _fields_at_once.NAME}
+    by_number_and_flag = {"flag-ahead", _fields_at_once.NAME, _missed_caches.NAME}
     assert (
         set(FAULTS)
         == of_lines | by_number_and_flag | by_their_copies | by_what_they_send | by_their_loop | by_their_size

@@ -30,6 +30,14 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "one-cache-key",
+        "Ask the cache for the key under which its entries are stored: asked for another one it never has any, and each step makes all of "
+        "them again",
+        "if key not in cache:\n    cache[key] = make(key)\nentry = cache[key]",
+        "The key must tell apart all that an entry is made of. Nothing may write into an entry, and each stays in memory.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "wrapped-once",
         "Wrap the network once, before the loop, with all parameters that are ever trained: each new wrapper compares and sends all "
         "parameters between the ranks and makes new buckets. Parts that are frozen for now only change requires_grad",
