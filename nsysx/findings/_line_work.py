@@ -54,10 +54,12 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._class_pastes import compared_classes
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._found import Found
+from nsysx.findings._function_texts import lines_of_function
 from nsysx.findings._instead import Instead, instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Claim, Takes
+from nsysx.findings._sorted_pastes import largest_for_sort, rank_of_sorted
 from nsysx.findings._token_logps import picked_of_logits
 from nsysx.findings._work_bounds import LINES_APART
 from nsysx.findings._work_remedies import WorkKind, kinds_of
@@ -88,6 +90,9 @@ _PICKED = (
     "vocabulary, in float32, and gather's backward fills as much with zeros"
 )
 
+
+#: What is said of a sort of which few are read, and how many is known.
+_FEW = "Take the few that are read by torch.topk: sorting puts all in order for them"
 
 #: What a line reads of the logarithm of a softmax for a loss, or for what is like one: that of targets.
 _OF_TARGETS = re.compile(r"gather\(|take_along_dim|nll_loss|cross_entropy|one_hot|kl_div")
@@ -300,9 +305,25 @@ def _found(case: Case, rule: Rule, group: _Group) -> Finding | None:
 def _fix_here(case: Case, group: _Group) -> Fix:
     """Return the remedy; a function that is to be compiled is compiled by its own name, but for one that holds the whole program."""
     fix, rows = _fix_of(group), None
+    if group.kind.remedy == "largest-for-sort":
+        return _few_in_names(case, group, fix)
     if group.kind.remedy in ("compile-function", "fused-loss"):
         rows = _ignored_targets.perhaps_ignored(case, group.texts)
     return fix if rows is None else Fix.by_name(*fix.ways, rows, paste=fix.paste)
+
+
+#: What must hold where the line is told in its own names.
+_AS_MANY = "A row must have as many; of equal values the index of another one may be taken."
+
+
+def _few_in_names(case: Case, group: _Group, fix: Fix) -> Fix:
+    """Return the advice not to sort in the names of the line, where its function shows how many are read."""
+    paste = largest_for_sort(
+        lines_of_function(case.profile, group.file, group.lines[0]),
+        group.lines[0],
+        rank_of_sorted(case, group.kernels),
+    )
+    return fix.but(text=_FEW, paste=paste, condition=_AS_MANY) if paste else fix
 
 
 def _fix_of(group: _Group) -> Fix:
