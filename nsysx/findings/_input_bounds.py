@@ -18,6 +18,9 @@ ROUNDED_BACK_SHARE = 0.5
 MOST_LINES_TO_BODY = 2
 #: Names that are given a key which stands in a name, and so on.
 DEEPEST_KEY_NAMES = 3
-# ---- _missed_caches ---------------------------------------------------------------------------------------------
+# ---- _made_again ------------------------------------------------------------------------------------------------
 #: Shares of the host code before a call are told apart by so much, so that a replay has few changes. Chosen.
 HOST_SHARE_APART = 0.05
+# ---- _same_returned ---------------------------------------------------------------------------------------------
+#: A function makes the same if it returned that in so many steps. Chosen: three of a window's end and one of the cold start are looked at.
+FEWEST_RETURNED_STEPS = 3

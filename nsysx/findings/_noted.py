@@ -20,8 +20,8 @@ from nsysx.findings import (
     _line_causes,
     _line_remedies,
     _looped_parameters,
-    _missed_caches,
     _rounds_by_group,
+    _same_returned,
 )
 from nsysx.findings._aside import places_aside
 from nsysx.findings._called_in_rounds import calling, in_rounds, with_called
@@ -74,10 +74,10 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     noted = by_line(case.profile).filter(pl.col("place") >= 0)
     every, costs = _late_host_lines.idle_of_places(case, code, noted)
     all_idle = _late_host_lines.most_of(case, rule.cause)
-    missed = _missed_caches.findings_of(case, rule)
-    told_with_cache = frozenset(code.places.row(line_row) for cache in missed for line_row in cache.places)
+    again = _same_returned.made_again(case, rule)
+    told_again = frozenset(code.places.row(line_row) for each in again for line_row in each.places)
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
-    rows = {site: row for site, row in rows.items() if site not in told_with_cache}
+    rows = {site: row for site, row in rows.items() if site not in told_again}
     loads, busy, unneeded = _loads_per_step(case, code), set(guilty(case.profile).tolist()), places_aside(case.profile)
     keep_weights = _copied_weights.functions(case)
     kinds: dict[tuple[object, ...], list[CostlyLine]] = {}
@@ -149,7 +149,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     groups = [*((group, None) for group in kinds.values()), *groups]
     groups.sort(key=lambda each: -sum(line.cost for line in each[0]))
     findings = [f for group, caller in groups if (f := _one(case, rule, code, group, caller)) is not None]
-    return [*(cache.finding for cache in missed), *findings][:MOST_NOTED_LINES]
+    return [*(each.finding for each in again), *findings][:MOST_NOTED_LINES]
 
 
 def _remedy(

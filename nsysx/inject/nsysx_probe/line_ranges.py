@@ -41,6 +41,7 @@ from .probe_bounds import (
     MOST_STEP_LINES,
     TIMED_LINES,
 )
+from .returned_values import ReturnedValues
 from .sources import Sources
 
 
@@ -68,6 +69,7 @@ class LineRanges:
     def __init__(self, out: Output, backend: Backend | None, sources: Sources) -> None:
         self.out = out
         self.sources = sources
+        self.values: ReturnedValues | None = None  # who looks at what functions return
         self.passed_over = 0  # codes with one of these flags have no lines
         self.wants = sources.kind
         self.why_not = None if backend is not None else "only the package nvtx has ranges in a domain of their own"
@@ -217,6 +219,14 @@ class LineRanges:
             del frames[-1]
             if frame[0] is code:
                 return True
+
+    def returned(self, frame: FrameType, value: Any) -> None:
+        """A frame of the program returns a value, on this thread."""
+        opened = self._own.now
+        if self.values is None or value is None or not opened.drives or opened.turn != self._turn:
+            return
+        if self.wants(frame.f_code) == "user":
+            self.values.returned(frame, value)
 
     def line(self, code: CodeType, number: int) -> bool:
         """The innermost frame of the program begins a line; return whether it is another one than before."""

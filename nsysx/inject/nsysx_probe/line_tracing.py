@@ -98,7 +98,7 @@ class Tracing:
             self.lines.fail(error)
         return None
 
-    def _within(self, frame: FrameType, event: str, _arg: Any) -> Any:
+    def _within(self, frame: FrameType, event: str, arg: Any) -> Any:
         lines = self.lines
         try:
             if not lines.on:
@@ -110,6 +110,7 @@ class Tracing:
                 lines.line(frame.f_code, frame.f_lineno)
             elif event == "return":  # of a yield and of an exception, too
                 lines.leave(frame.f_code)
+                lines.returned(frame, arg)
                 if frame in self._still:  # it is kept no longer than it runs
                     self._still.remove(frame)
                     frame.f_trace_lines = True

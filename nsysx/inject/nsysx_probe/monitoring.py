@@ -57,7 +57,7 @@ class Monitoring:
             events.PY_START: self._begins,
             events.PY_RESUME: self._resumes,
             events.PY_THROW: self._throws,
-            events.PY_RETURN: self._ends,
+            events.PY_RETURN: self._returns,
             events.PY_YIELD: self._ends,
             events.PY_UNWIND: self._unwinds,
             events.LINE: self._line,
@@ -154,6 +154,14 @@ class Monitoring:
                 self.lines.enter(code)
         except Exception as error:
             self.lines.fail(error)
+
+    def _returns(self, code: CodeType, offset: int, value: Any) -> Any:
+        goes_on = self._ends(code, offset, value)
+        try:
+            self.lines.returned(sys._getframe(1), value)
+        except Exception as error:
+            self.lines.fail(error)
+        return goes_on
 
     def _ends(self, code: CodeType, _offset: int, _value: Any) -> Any:
         try:

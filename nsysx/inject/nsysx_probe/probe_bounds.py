@@ -172,8 +172,7 @@ LINES_LEAST_NS = 5_000_000
 LINE_MOST_NS = 20_000
 #: One of so many lines is timed, to know what all of them cost.
 TIMED_LINES = 64
-#: Texts of lines that are registered. Chosen: NVTX never frees one, so a program that makes code without end would fill its
-#: memory.
+#: Texts of lines that are registered. Chosen: NVTX never frees one, and a program that makes code without end would fill its memory.
 MOST_LINE_TEXTS = 20_000
 
 # ---- line_tracing ---------------------------------------------------------------------------------------------------
@@ -299,8 +298,7 @@ RESTING_AHEAD = 2
 MOST_CARD_PROCESSES = 64
 
 # ---- settings_compile -----------------------------------------------------------------------------------------------
-#: Compilations, options, breaks and places that are written into the probe file, and letters of a reason. Chosen: bounds its
-#: size.
+#: Compilations, options, breaks and places that are written into the probe file, and letters of a reason. Chosen: its size.
 MOST_COMPILE_ENTRIES, LONGEST_BREAK = 20, 300
 
 # ---- settings_groups ------------------------------------------------------------------------------------------------
@@ -321,8 +319,7 @@ MOST_LOADERS = 20
 MOST_DRAWS, MOST_DRAWN, FEWEST_DRAWN = 16, 1_000, 2
 
 # ---- settings_state -------------------------------------------------------------------------------------------------
-#: Letters of an environment variable that are written into the probe file. Chosen: settings are short, what is longer is a list
-#: or a path.
+#: Letters of an environment variable that are written into the probe file. Chosen: settings are short, lists and paths longer.
 LONGEST_VARIABLE = 100
 
 # ---- sources --------------------------------------------------------------------------------------------------------
@@ -398,3 +395,5 @@ MOST_XRAY_STEPS = 1_000
 XRAY_RECENT_STEPS = 16
 #: What a capture of a CUDA graph may cost more (ns): it happens once.
 XRAY_CAPTURE_NS = 100_000_000
+#: Functions whose returned values are looked at, calls of one in a step, and for how long in a step (ns): lines cost time as well.
+MOST_RETURNING, MOST_RETURNED, RETURNED_MOST_NS = 128, 64, 5_000_000

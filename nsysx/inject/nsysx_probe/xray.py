@@ -17,6 +17,7 @@ from .line_ranges import LineRanges
 from .operator_ranges import OperatorRanges
 from .output import Output
 from .probe_bounds import MOST_XRAY_STEPS, XRAY_CAPTURE_NS, XRAY_RECENT_STEPS
+from .returned_values import ReturnedValues
 from .sources import Sources
 
 
@@ -31,6 +32,7 @@ class Xray:
         self.sources = Sources(torch, out.environ)
         self.launches = KernelLaunches(torch, out)
         self.lines = LineRanges(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
+        self.values = self.lines.values = ReturnedValues(torch)
         self.steps: list[int] = []  # of the last window
         self.on = False
 
@@ -43,6 +45,7 @@ class Xray:
         if self.wanted == "none":
             return
         self._turn_on(self._usual_ns())
+        self.values.begin(index)
         if self.on and len(self.steps) < MOST_XRAY_STEPS:
             self.steps.append(index)
 
@@ -54,6 +57,7 @@ class Xray:
     def turn_off(self) -> None:
         """Record neither lines nor operators from here on."""
         self.on = False
+        self.values.end()
         try:
             self.lines.end()
         finally:  # a signal's exception may end that
@@ -88,4 +92,5 @@ class Xray:
             "most_lines": lines.most,
             "folds": lines.folds,
             "sources": self.sources.added,
+            "returned": self.values.rows(self.sources.path),
         }
