@@ -17,6 +17,7 @@ import numpy as np
 
 from nsysx.events.operator_bounds import MOST_KEPT_SHARE
 from nsysx.events.operator_flow import DIMENSIONS, OperatorFlow, in_place, is_view
+from nsysx.events.separate_items import before_turning, separate_dimensions
 
 Size = tuple[int, ...]
 _PICKS = re.compile(r"^aten::(slice|select|narrow|index|index_select|gather|masked_select|take_along_dim)$")
@@ -32,10 +33,8 @@ ELEMENTWISE = re.compile(
 )
 #: Each row of the result is made of one row of the first argument, if the last dimension is not among those that are narrowed.
 _ROW_BY_ROW = re.compile(r"^aten::(layer_norm|rms_norm|linear|matmul|mm)$")
-#: Each sample is computed by itself.
-_BY_SAMPLE = re.compile(
-    r"^aten::((log_)?softmax|conv\dd|conv_transpose\dd|(adaptive_)?(max|avg)_pool\dd?|upsample_\w+|group_norm)$"
-)
+#: Each element of the result says how one is to another, or to a number.
+_COMPARES = re.compile(r"^aten::(gt|ge|lt|le|eq|ne|greater(_equal)?|less(_equal)?|logical_\w+)$")
 #: Each number of the result is made of its row: over the last dimension where that is known, or if one of each row is picked.
 SOFTMAX = re.compile(r"^aten::(log_)?softmax$")
 #: Each number of the result is made of a row of the first argument along one dimension, which is gone or one long in it.
@@ -213,7 +212,7 @@ class _Reads:
         of_it: Kept | None = None
         if after == before:
             of_it = behind
-        elif after is not None and (dimensions := narrowing(before, after)) and self._is_read(number, name):
+        elif after is not None and (dimensions := self._narrowed_by(row, after)) and self._is_read(number, name):
             share, by = math.prod(after) / max(math.prod(before), 1), frozenset({row})
             last = len(before) - 1
             of_last, gathered = share if dimensions == {last} else 1.0, name.endswith("gather") and dimensions == {last}
@@ -239,6 +238,13 @@ class _Reads:
         self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)
         self._whole(made[1:])
 
+    def _narrowed_by(self, row: int, after: Size) -> frozenset[int] | None:
+        """Return the dimensions in which a pick narrows a tensor: numbers for several of them choose each item by all (`x[rows, i]`)."""
+        before, *by = self._sizes[row]
+        dimensions = narrowing(before, after)
+        several = len(by) > 1 and all(by) and self._flow.names[row] == "aten::index"
+        return dimensions | frozenset(range(len(by))) if dimensions and several else dimensions
+
     def _divide(self, row: int) -> None:
         """Note what is read of a tensor that an operator takes apart: the parts that something reads (`x.chunk(2)[0]`)."""
         flow, before, made = self._flow, self._sizes[row][0], self._flow.made[row]
@@ -262,7 +268,7 @@ class _Reads:
         if result is None:
             return None
         last, others = len(result) - 1, list[Kept | None]([None] * (len(sizes) - 1))
-        if ELEMENTWISE.match(name) or (ELEMENT_LOSS.match(name) and result == sizes[0]):
+        if ELEMENTWISE.match(name) or _COMPARES.match(name) or (ELEMENT_LOSS.match(name) and result == sizes[0]):
             return [kept if size == result else None for size in sizes]
         if (reduced := _reduced(name, sizes[0], result)) is not None:
             of_rows = Kept(frozenset(reduced[d] for d in kept.dimensions), kept.share, kept.by)
@@ -277,11 +283,13 @@ class _Reads:
         if _ROW_BY_ROW.match(name) and (name.endswith("norm") or (len(sizes) > 1 and len(sizes[1]) == 2)):
             rows = kept if last not in kept.dimensions else kept.of_rows(last, over_last=True)
             return [rows, *others] if rows is not None else None
-        if _BY_SAMPLE.match(name) and kept.dimensions == frozenset({0}):
+        if kept.dimensions <= separate_dimensions(name, sizes, result):
             return [kept, *others]
         if SOFTMAX.match(name):
             rows = kept.of_rows(_longer_than_one(result), over_last=row in self._over_last)
             return [rows, *others] if rows is not None else None
+        if (turned := before_turning(name, sizes[0], result, kept.dimensions)) is not None:
+            return [Kept(turned, kept.share, kept.by), *others]
         return [reshaped, *others] if (reshaped := _reshaped(name, sizes[0], result, kept)) is not None else None
 
     def _read(self, number: int, kept: Kept | None) -> None:

@@ -65,6 +65,26 @@ def test_rows_of_a_flattened_batch_are_rows_of_the_batch() -> None:
     assert narrowed(LINEAR, view, some, ("sum", (3,), "[80, 512]"))["linear"] == 0.1
 
 
+#: Of 30 masks of each image 3 are picked behind a resampling, by numbers for images and for masks.
+LARGE: Op = ("upsample_bilinear2d", (-1, -1), "[4, 30, 64, 64], []")
+SOME: Op = ("index", (2, -1, -1), "[4, 30, 128, 128], [4, 1], [4, 3]")
+
+
+@pytest.mark.parametrize(
+    ("between", "told"),
+    [
+        (("_to_copy", (1, -1), "[4, 30, 128, 128], []"), True),
+        (("gt", (1, -1), "[4, 30, 128, 128], []"), True),
+        (("avg_pool2d", (1, -1), "[4, 30, 128, 128], []"), True),
+        (("conv2d", (1, -1), "[4, 30, 128, 128], [30, 30, 3, 3]"), False),
+        (("group_norm", (1, -1, -1, -1), "[4, 30, 128, 128], [], [30], [30]"), False),
+    ],
+)
+def test_channels_are_picked_before_what_makes_each_of_its_own_alone(between: Op, told: bool) -> None:
+    found = narrowed(LARGE, between, SOME, ("sum", (3,), "[4, 3, 128, 128]"))
+    assert found == (dict.fromkeys((LARGE[0], between[0]), 0.1) if told else {})
+
+
 @pytest.mark.parametrize(
     "between",
     [
