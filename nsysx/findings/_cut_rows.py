@@ -17,7 +17,7 @@ from nsysx.findings._pieces_in_text import whole_statement
 from nsysx.model import Row
 
 #: Calls that change the type of what a layer makes, behind it.
-_RETYPES = ("float", "half", "bfloat16", "double", "to", "contiguous")
+RETYPES = ("float", "half", "bfloat16", "double", "to", "contiguous")
 
 
 def cut_first(case: Case, code: CodeLines, flow: OperatorFlow, picks: Sequence[int], computing: Sequence[int]) -> str:
@@ -133,7 +133,7 @@ def with_piece(statement: ast.stmt | None, piece: str) -> str:
         return ""
     statement = deepcopy(statement)
     call = statement.value
-    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _RETYPES:
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in RETYPES:
         call = call.func.value
     if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
         return ""

@@ -9,7 +9,7 @@ are read, and each is made of its own row alone, the others need not be made (``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -18,6 +18,7 @@ from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.analyses.lines import text_of, texts
 from nsysx.catalogue import StepPart
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.narrowed_operators import SOFTMAX, narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.padded_experts import padded_experts
@@ -34,6 +35,7 @@ from nsysx.findings._handed_indices import rows_by_tensors
 from nsysx.findings._handed_slices import handed_on
 from nsysx.findings._narrowing_edits import NarrowingEdits, edits_of_narrowing
 from nsysx.findings._once import Takes
+from nsysx.findings._picked_before import makes_by_item, picked_before
 from nsysx.findings._work_bounds import FEWEST_LEFT_OF_DRAWN, USUAL_CAPACITY
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
@@ -93,8 +95,8 @@ def findings_of(case: Case, rule: Rule, told_of: frozenset[int] = frozenset()) -
 
 def _worth(case: Case, smaller: _Smaller) -> Saving:
     between = smaller.between
-    if between is not None and between.many_rows:
-        why = "each product takes its share of the time, or a quarter more"
+    if between is not None and between.full_rate:
+        why = "each operator takes its share of the time, or a quarter more"
         worth = case.worth_between(between.least, between.likely, between.most, why, cause=(StepPart.WORK,))
         if worth.likely_ns is not None:
             return worth
@@ -211,6 +213,8 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         if flow.names[most] == "aten::linear" and keeps_logits(case):
             paste = _LOGITS_OF_ROWS if by_tensors else last_kept(case, code, flow, picks, most) or LOGITS_TO_KEEP
             fix = Fix.by_name(way("narrowed-first", _FEWER_LOGITS_OF_ROWS if by_tensors else _FEWER_LOGITS, paste))
+        elif makes_by_item(flow, most):
+            fix = _picked_first(case, code, flow, changes, taken)
         elif by_tensors:
             fix = Fix.by_name("narrowed-first").but(paste=by_tensors)
         else:
@@ -221,6 +225,21 @@ def _narrowed_later(case: Case, flow: OperatorFlow, told_of: frozenset[int]) -> 
         yield _Smaller(title, fix, edits.likely, made, edits)
 
 
+def _picked_first(
+    case: Case,
+    code: CodeLines,
+    flow: OperatorFlow,
+    changes: Sequence[tuple[frozenset[int], dict[int, float]]],
+    taken: Mapping[int, int],
+) -> Fix:
+    """Return the remedy for what makes each item by itself; ``taken``: of the operators (rows) their time."""
+    orders = {by: sorted(shares, key=lambda row: -taken[row]) for by, shares in changes}
+    paste = picked_before(case, code, flow, orders)
+    return Fix.by_name("narrowed-first").but(text=_PICKED_FIRST, paste=paste, condition=_OTHER_ITEMS)
+
+
+_PICKED_FIRST = "Pick first, and compute only what is picked: here each item (image or channel) of the result is made of its own alone"
+_OTHER_ITEMS = "Nothing else may read the other items."
 #: Kernels of a softmax over the last dimension, of one that is short, too; others stand for one over a dimension before it.
 _OF_ROWS, _OF_ANY = re.compile(r"(?i)cunn_SoftMax|softmax_warp"), re.compile(r"(?i)softmax")
 

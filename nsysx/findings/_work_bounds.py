@@ -391,6 +391,8 @@ WORK_OF_ROUNDS_SHARE = 0.5
 #: of fewer rows than before takes so many times its share at most. Kernels that read a piece by its strides read it so much faster (left)
 #: once it lies in one piece: 0.65 and 0.24 ms for 8 x 256 rows of 128,256 numbers of 16 bits (H200). All but the last chosen.
 ROWS_AT_FULL_RATE, NARROWED_MORE_TIMES, READS_IN_ONE_PIECE_LEFT = 512, 1.25, 0.4
+#: Operators without products that make so many numbers or more fill the GPU: each takes its share of the time. Chosen: some per thread.
+NUMBERS_AT_FULL_RATE = 2**20
 # ---- _promoted_arithmetic ---------------------------------------------------------------------------------------
 #: What is left of elementwise kernels, and of pooling with its indices of 64 bits, in 16 bits: most, likely, least. Half of the bytes are
 #: left; kernels that read pieces by strides gain less. Chosen.
