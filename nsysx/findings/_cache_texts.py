@@ -106,6 +106,8 @@ def _unlike(lines: Sequence[_WrittenLine], at_guard: int) -> UnlikeKeys | None:
         _segment(test.asks.text, test.key),
         _segment(store.text, key),
     )
+    if asked_text == stored_text:  # the name stands for another key where it is stored
+        return None
     numbers = tuple(line.number for line in block)
     return UnlikeKeys(guard.number, store.number, cache, asked_text, stored_text, numbers, paste)
 

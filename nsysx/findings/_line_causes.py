@@ -127,7 +127,10 @@ def _vectorized(code: CodeLines, runs: LineRuns, outer: int, stopped: bool) -> L
         f"Do this for all items at once, by one call of numpy or torch over arrays: {function} runs {least}{lines} lines of Python in each "
         "step, for one item at a time"
     )
-    return LineCause(Fix.by_name(way("vectorized", text)), looped=function, loop=outer)
+    fix = Fix.by_name(way("vectorized", text))
+    # Whether it works on the batch is not known: what returns the same in all steps that were looked at is told elsewhere.
+    fix = fix.but(condition=f"{fix.condition} If it makes the same in each step, make it once instead, and keep it.")
+    return LineCause(fix, looped=function, loop=outer)
 
 
 def _stopped(case: Case) -> bool:

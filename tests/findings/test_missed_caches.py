@@ -78,6 +78,7 @@ def test_a_key_that_is_asked_and_another_one_that_is_stored(
         ("if n not in table:", "", "", "    table[n, dev] = make(n)"),  # what an else lets run
         ("if n in table:", "    table[n, dev] = make(n)"),
         ("for n in sizes:", "    table[n, dev] = make(n)"),
+        ("if name not in table:", "    name = new_name()", "    table[name] = make(name)", "y = table[name]"),
         ("if n not in table:", "    continue", "table[n, dev] = make(n)"),
     ],
 )
