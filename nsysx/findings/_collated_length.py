@@ -99,7 +99,9 @@ def as_long_as_longest(lines: Sequence[str], multiple: int) -> str:
         return ""
     text, match = made
     length = next(name for name in match.groupdict().values() if name)
-    longest = f"-(-max({samples}) // {multiple}) * {multiple}"
+    beside = _beside(lines)
+    most = f"(max({samples}) + {beside})" if beside else f"max({samples})"
+    longest = f"-(-{most} // {multiple}) * {multiple}"
     given = next(
         (re.fullmatch(rf"{re.escape(length)}\s*=\s*(?P<value>.+)", each) for each in lines if each.startswith(length)),
         None,
@@ -113,18 +115,48 @@ def as_long_as_longest(lines: Sequence[str], multiple: int) -> str:
 
 def _samples(lines: Sequence[str]) -> str:
     """Return the lengths of all samples as an expression, "" where no loop over them shows one."""
+    loop, size, _ = _length_of_sample(lines)
+    if loop is None or size is None:
+        return ""
+    targets, over = loop["inner"] or loop["item"] or loop["plain"], loop["counted"] or loop["numbered"] or loop["over"]
+    return f"len({size['sample']}) for {targets.strip()} in {over}"
+
+
+def _length_of_sample(lines: Sequence[str]) -> tuple[re.Match[str] | None, re.Match[str] | None, int]:
+    """Return the loop over the samples, where it asks for the length of one, and the number of that line; None without them.
+
+    A name that has got another value before (``tokens = [cls] + tokens``) is no longer what the loop took from the batch.
+    """
     for number, text in enumerate(lines):
         loop = _LOOP.search(text)
         if loop is None:
             continue
-        targets = loop["inner"] or loop["item"] or loop["plain"]
-        names = {name.strip() for name in targets.split(",")}
-        for each in lines[number:]:
+        names = {name.strip() for name in (loop["inner"] or loop["item"] or loop["plain"]).split(",")}
+        for later, each in enumerate(lines[number:], number):
             size = next((m for m in _LEN.finditer(each) if m["name"] in names), None)
             if size is not None:
-                over = loop["counted"] or loop["numbered"] or loop["over"]
-                return f"len({size['sample']}) for {targets.strip()} in {over}"
-    return ""
+                return loop, size, later
+            names -= {name for name in names if re.match(rf"{name}\s*=[^=]", each)}
+    return None, None, 0
+
+
+def _beside(lines: Sequence[str]) -> int:
+    """Return how many places a sample's row has beside its own items: those of the marks that are written before and behind it."""
+    _, size, first = _length_of_sample(lines)
+    if size is None:
+        return 0
+    named = re.match(rf"(?P<name>\w+)\s*=[^=].*{re.escape(size.group())}", lines[first])
+    length = rf"(?:{re.escape(size.group())}{'|' + re.escape(named['name']) if named else ''})"
+    plus = r"(?:\s*\+\s*(?P<more>\d+))?"
+    # A slice ends before its number, so that it has as many places; an index is one of them itself.
+    ends = re.compile(rf":\s*{length}{plus}\s*[\],]")
+    index = re.compile(rf"[\[,]\s*{length}{plus}\s*\](?!\s*\*)")
+    most = 0
+    for each in lines[first:]:
+        written = each.partition("=")[0]
+        most = max([most, *(int(m["more"] or 0) for m in ends.finditer(written))])
+        most = max([most, *(int(m["more"] or 0) + 1 for m in index.finditer(written))])
+    return most
 
 
 def _collates(case: Case) -> tuple[str, int]:

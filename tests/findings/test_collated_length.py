@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from nsysx.findings import _collated_length, _padding
@@ -24,6 +26,26 @@ TENSOR = (
     "return out",
 )
 ENTRIES = ('rows = [F.pad(s["ids"], (0, cfg.limit - len(s["ids"]))) for s in samples]', "return torch.stack(rows)")
+#: With a mark before and behind each sample, which need two places more than its items.
+MARKED = (
+    "width = LIMIT",
+    "out = np.full((len(samples), width), 0)",
+    "mask = np.zeros((len(samples), width))",
+    "for row, (tokens, tags) in enumerate(samples):",
+    "k = min(len(tokens), LIMIT - 2)",
+    "out[row, 0] = 1",
+    "out[row, 1:k + 1] = tokens[:k]",
+    "out[row, k + 1] = 2",
+    "mask[row, :k + 2] = 1",
+    "return out",
+)
+ENDED = (
+    "out = np.zeros((len(items), LIMIT))",
+    "for i, x in enumerate(items):",
+    "out[i, : len(x)] = x",
+    "out[i, len(x)] = 2",
+    "return out",
+)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +61,32 @@ ENTRIES = ('rows = [F.pad(s["ids"], (0, cfg.limit - len(s["ids"]))) for s in sam
             'longest = min(cfg.limit, -(-max(len(s["ids"]) for s in samples) // 8) * 8)\n'
             'rows = [F.pad(s["ids"], (0, longest - len(s["ids"]))) for s in samples]',
         ),
+        (MARKED, "width = min(LIMIT, -(-(max(len(tokens) for tokens, tags in samples) + 2) // 8) * 8)"),
+        (
+            ENDED,
+            "longest = min(LIMIT, -(-(max(len(x) for x in items) + 1) // 8) * 8)\nout = np.zeros((len(items), longest))",
+        ),
+        # What has got its marks before is longer than what the loop took from the batch.
+        ((*ENDED[:2], "x = [1, *x]", *ENDED[2:]), ""),
         (("return pad_sequence(batch, batch_first=True)",), ""),
         (("out = np.zeros((len(items), 7))", "return out"), ""),
     ],
 )
 def test_the_longest_sample_takes_the_place_of_a_fixed_length(lines: tuple[str, ...], paste: str) -> None:
     assert _collated_length.as_long_as_longest(lines, 8) == paste
+
+
+@pytest.mark.parametrize("length", [5, 6, 7, 8, 14, 15])
+def test_marks_around_the_longest_sample_have_room(length: int) -> None:
+    """Without their two places the paste of a batch whose longest sample has 7 or 8 items wrote beyond its rows."""
+    paste = _collated_length.as_long_as_longest(MARKED, 8)
+    body = [paste, *MARKED[1:3], MARKED[3], *(f"    {line}" for line in MARKED[4:9]), MARKED[9]]
+    code = "def collate(samples):\n" + "\n".join(f"    {line}" for line in body)
+    room: dict[str, Any] = {"np": np, "LIMIT": 64}
+    exec(code, room)
+    out = room["collate"]([(list(range(3, 3 + length)), None), ([3], None)])
+    assert out.shape[1] % 8 == 0
+    assert out[0, length + 1] == 2
 
 
 @pytest.mark.parametrize(
