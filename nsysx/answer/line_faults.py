@@ -66,6 +66,7 @@ FAULTS: Mapping[str, str] = {
     "saved-aside": "a checkpoint is written in the loop",
     "scan-at-once": "a recurrence runs element by element",
     "segments-at-once": "each group has its own mask",
+    "sequence-at-once": "a cell of torch is called for each position of a sequence",
     "shards-kept": "whole weights are gathered in each step",
     "shards-saved": "whole weights are gathered for a checkpoint",
     "stacked-models": "networks of one kind are called one after the other",

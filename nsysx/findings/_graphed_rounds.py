@@ -1,8 +1,9 @@
 """Loops over time whose rounds need one another, with gradients through them: a recurrent cell of the program's own, rolled out in Python.
 
 No single operation takes the place of all rounds, and each round makes its launches again, forward and backward, while the GPU waits. All
-rounds as one graph need one launch. What later rounds do not need may be computed once, behind the loop. A loop over layers has other
-weights in each round; it is the network itself, which other rules compile.
+rounds as one graph need one launch. What later rounds do not need may be computed once, behind the loop. Cells of torch over a sequence
+that is there before the loop are a layer of torch. A loop over layers has other weights in each round; it is the network itself, which
+other rules compile.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from nsysx.events.line_runs import LineRuns
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.rounds_in_sequence import in_sequence, needed_later
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of
+from nsysx.findings._cells_in_sequence import finding_of_cells, loop_of
 from nsysx.findings._finding_bounds import LOOP_LAUNCHES, LOOP_LAUNCHES_IN_MODULE, REPORTED_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._held import held
-from nsysx.findings._job_bounds import NEEDED_LATER_SHARE
+from nsysx.findings._job_bounds import NEEDED_LATER_SHARE, UNROLLED_FOR_MINUTES
 from nsysx.findings._line_remedies import of_training, quoted
 from nsysx.findings._once import Takes
 from nsysx.frames import intervals
@@ -65,7 +67,12 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
             within = code.passing(stacks, frozenset({line_row}))
             if not _loops(case, code, runs, flow, line_row, launches.filter(pl.Series(within))):
                 continue
-            findings += _found(case, rule, code, runs, flow, line_row)
+            loop = loop_of(case, code, flow, line_row)
+            if loop is None:
+                findings += _found(case, rule, code, runs, flow, line_row)
+            else:
+                findings += finding_of_cells(case, rule, code, loop)
+                covered |= loop.rows
             covered |= {row for each in np.unique(stacks[within]).tolist() for row in code.chain(each)}
             break
     return findings
@@ -126,7 +133,7 @@ def _found(case: Case, rule: Rule, code: CodeLines, runs: LineRuns, flow: Operat
         detail += (
             f" No later round needs what {_in_words(places)} {verb}, with {units.count(round(count))} of the launches."
         )
-    fix = _fix_of(str(function), rounds, f" ({_in_words(places)})" if places else "")
+    fix = _fix_of(str(function), rounds, f" ({_in_words(places)})" if places else "", each)
     where, takes = {"file": file, "line": line}, Takes(idle=before.to_numpy().astype(np.float64))
     return [Found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes).as_finding(case)]
 
@@ -136,15 +143,20 @@ def _in_words(numbers: Sequence[int]) -> str:
     return f"line{'s' if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}"
 
 
-def _fix_of(function: str, rounds: int, which: str) -> Fix:
-    """Return what to do about the rounds of a function's loop; ``which``: the lines that no later round needs, "" for none."""
+def _fix_of(function: str, rounds: int, which: str, launches: float) -> Fix:
+    """Return what to do about the rounds of a function's loop; ``which``: the lines that no later round needs, "" for none.
+
+    ``launches``: of a step. Those of many are compiled for minutes, by torch.compile alone.
+    """
     text = _GRAPHED.format(function=function)
     if which:
         text += _APART.format(lines=which)
+    takes = "takes minutes" if launches >= UNROLLED_FOR_MINUTES else "takes longer"
+    condition = f"{GRAPHED.ways[0].condition} With torch.compile the first step {takes}."
     if _NAMED.fullmatch(function) is None:
-        return GRAPHED.but(text=text)
+        return GRAPHED.but(text=text, condition=condition)
     paste = f'{function} = torch.compile({function}, mode="reduce-overhead")  # once, before the steps: it unrolls all {rounds} rounds'
-    return GRAPHED.but(text=text, paste=paste)
+    return GRAPHED.but(text=text, paste=paste, condition=condition)
 
 
 def _not_needed(case: Case, code: CodeLines, flow: OperatorFlow, loop: int) -> frozenset[int]:

@@ -11,6 +11,7 @@ from nsysx.answer import advised_cause
 from nsysx.answer.line_faults import FAULTS, OF_RANKS
 from nsysx.catalogue import StepLimit
 from nsysx.findings import (
+    _cells_in_sequence,
     _copied_weights,
     _decoded_text,
     _fields_at_once,
@@ -195,7 +196,11 @@ def test_every_remedy_of_a_line_has_its_fault_and_every_fault_a_remedy() -> None
     by_what_they_send = {
         way.name for fix in (_found.SENT, _sent_objects.PLAN, _sent_objects.GENERATOR) for way in fix.ways
     }
-    by_their_loop = {way.name for fix in (_rounds_by_group.GROUPS, _graphed_rounds.GRAPHED) for way in fix.ways}
+    by_their_loop = {
+        way.name
+        for fix in (_rounds_by_group.GROUPS, _graphed_rounds.GRAPHED, _cells_in_sequence.AT_ONCE)
+        for way in fix.ways
+    }
     by_their_size = {_values_of_ranks.AT_ONCE.name} | {way.name for way in _decoded_text.AGAIN.ways}
     by_number_and_flag = {"flag-ahead", _fields_at_once.NAME, _missed_caches.NAME}
     assert (

@@ -95,12 +95,13 @@ def test_what_no_later_round_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_function_with_the_loop_is_compiled_by_its_own_name() -> None:
-    (told,) = room._fix_of("Cell.unroll", 64, " (line 21)").ways
+    (told,) = room._fix_of("Cell.unroll", 64, " (line 21)", 5000.0).ways
     assert (
         told.paste.startswith('Cell.unroll = torch.compile(Cell.unroll, mode="reduce-overhead")') and "64" in told.paste
     )
     assert "the loop in Cell.unroll" in told.text and "no later round needs (line 21)" in told.text
-    (nameless,) = room._fix_of("<module>", 64, "").ways
+    (nameless,) = room._fix_of("<module>", 64, "", 300.0).ways
+    assert "first step takes minutes" in told.condition and "minutes" not in nameless.condition
     assert "<module> =" not in nameless.paste and "no later round" not in nameless.text
 
 

@@ -65,7 +65,7 @@ UNTRIED = (
         'Launch all rounds of this loop as one CUDA graph: torch.compile of its function with mode="reduce-overhead", or '
         "torch.cuda.make_graphed_callables",
         'rollout = torch.compile(rollout, mode="reduce-overhead")  # the function with the loop; once, before the steps',
-        "Sizes and the number of rounds must stay the same, and no round may read a value back. The first step takes minutes.",
+        "Sizes and the number of rounds must stay the same, and no round may read a value back.",
         untried=_OWN_CODE,
     ),
     Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
