@@ -42,7 +42,8 @@ READS_BETWEEN = 20
 # ---- graphed_rounds -------------------------------------------------------------------------------------------------
 #: No later round needs what a line computes if one needs at most this share of its operators. Chosen; measured: those of one round in 63.
 NEEDED_LATER_SHARE = 0.1
-#: torch.compile takes minutes for a loop that it unrolls to so many launches in a step or more. Chosen: measured for 64 rounds, thousands.
+#: torch.compile takes minutes for a loop that it unrolls to so many launches in a step or more. Chosen: one
+#: loop of 64 rounds took minutes; its launches were not counted.
 UNROLLED_FOR_MINUTES = 1000
 # ---- _summed_metrics --------------------------------------------------------------------------------------------
 #: Steps that read more numbers than most are those that log if they are no more than this share. Chosen: in a third a mean is needed.
@@ -55,7 +56,7 @@ SENDING_STAYS_SHARE = 0.25
 #: A call that sends objects is written over so many lines at most. Chosen: one for each argument, and more.
 LINES_OF_OBJECT_CALL = 8
 # ---- _cells_in_sequence -----------------------------------------------------------------------------------------
-#: What kernels of a recurrent layer take of those of its cells, called at each position: at the least, likely and at the most. Measured on
-#: an H200 (cuDNN 9, TF32): 0.73 of the products and gates of two layers of 512 numbers with 768 rows. At the least half of the forward
-#: products and the gradients of weights are one large product each, and two layers run beside each other. Chosen.
+#: What kernels of a recurrent layer take of those of its cells, called at each position: at the least, likely and at the most. All chosen;
+#: the likely one by a single program (H200, TF32, two layers of 512 numbers, 768 rows): about 0.73, if all that its step took with the layer
+#: and the GPU did not do elsewhere before is the layer's. At the least: large products at once, and layers beside each other. None of 16 bits.
 OVER_SEQUENCE_SHARES = (0.3, 0.7, 1.0)
