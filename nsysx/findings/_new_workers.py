@@ -11,6 +11,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, way
 from nsysx.findings._costly_when import restarted_loader
 from nsysx.findings._finding_bounds import RESTARTS_RHYTHM_SHARE, RESTARTS_WAIT_SHARE
+from nsysx.findings._loader_pastes import with_options
 from nsysx.model import Row
 
 
@@ -42,12 +43,12 @@ def recurring(case: Case, every: int) -> Row | None:
     return restarted if abs(restarted["every"] - every) <= RESTARTS_RHYTHM_SHARE * every else None
 
 
-def kept(restarted: Row) -> Fix:
+def kept(case: Case, restarted: Row) -> Fix:
     """Return the advice to keep the workers of a loader, and the loader itself where the program makes it anew."""
-    return Fix.by_name(way_to_keep(restarted))
+    return Fix.by_name(way_to_keep(case, restarted))
 
 
-def way_to_keep(restarted: Row) -> Alternative:
+def way_to_keep(case: Case, restarted: Row) -> Alternative:
     """Return the same as one remedy."""
     often = f"they are started anew every {restarted['every']:.0f} steps"
     if restarted.get("anew"):
@@ -64,11 +65,11 @@ def way_to_keep(restarted: Row) -> Alternative:
     return way(
         "persistent-workers",
         text,
-        f"loader = DataLoader(data, num_workers={restarted['workers']}, persistent_workers=True)",
+        with_options(case, restarted["made"], f"num_workers={restarted['workers']}", persistent_workers="True"),
     )
 
 
 def worded(case: Case, title: str, remedy: Alternative) -> tuple[str, Alternative]:
     """Return title and remedy of this setting in words of the capture."""
     restarted = started_anew(case, fewest=3)
-    return title, remedy if restarted is None else way_to_keep(restarted)
+    return title, remedy if restarted is None else way_to_keep(case, restarted)

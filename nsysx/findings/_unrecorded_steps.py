@@ -132,7 +132,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         detail += f" As often the loader starts its {restarted['workers']} workers anew, for the next epoch."
         why += ", if it is the new start of the loader that they wait for"
         saving = Saving(inside, why, error_ns=error, source="steps")
-        fix, where = kept(restarted), {"phase": "data", **file_and_line(restarted["made"])}
+        fix, where = kept(case, restarted), {"phase": "data", **file_and_line(restarted["made"])}
     else:
         detail += (
             f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."

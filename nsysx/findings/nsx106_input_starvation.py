@@ -53,6 +53,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._found import Found
 from nsysx.findings._late_samples import as_queue_hides, late_samples
 from nsysx.findings._loaded_by_parts import as_parts_can, loaded_whole
+from nsysx.findings._loader_pastes import with_options
 from nsysx.findings._needs import LOADER
 from nsysx.findings._same_samples import same_samples
 from nsysx.findings._samples_on_gpu import ON_CPU, samples_on_gpu, where_on_gpu
@@ -175,7 +176,9 @@ def of_loader(case: Case, worth: Saving) -> Fix:
         )
     return Fix.by_name(
         way(
-            "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
+            "loader-workers",
+            f"Use DataLoader({made}): it has {workers} workers",
+            with_options(case, most.get("made"), **dict(option.split("=") for option in options)),
         ),
         "cheaper-samples",
         text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples{most_time}",
@@ -358,7 +361,7 @@ def check(case: Case) -> list[Finding]:
     if restarted is not None:
         title += ", nearly all of it where an epoch starts new workers"
         evidence.append({"set_in_program": "persistent_workers=False", "epoch_steps": round(restarted["every"])})
-        fix, where = _new_workers.kept(restarted), {**_PLACE, **file_and_line(restarted["made"])}
+        fix, where = _new_workers.kept(case, restarted), {**_PLACE, **file_and_line(restarted["made"])}
     else:
         fix = _fix(case, worth)
         if followed is not None and (late := late_samples(case, _main_loader(case), followed, rows)) is not None:

@@ -149,7 +149,7 @@ def check(case: Case) -> list[Finding]:
     evidence += _evidence(recorded)
     reads_often = line is not None and not evaluates and reads_in_rounds(recorded)
     kept = 0 if reads_often else _copied_out(recorded)
-    fix = _EVALUATES if evaluates else _OTHER if restarted is None else _new_workers.kept(restarted)
+    fix = _EVALUATES if evaluates else _OTHER if restarted is None else _new_workers.kept(case, restarted)
     where: dict[str, object] = {"near": near}
     if line is not None:
         where |= line.where

@@ -269,15 +269,19 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
         net = nn.Linear(8, 4)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4)
+        made = line_here() - 1
         for _ in range(5):
             for (x,) in loader:
                 optimizer.zero_grad()
                 net(x).sum().backward()
                 optimizer.step()
         (found,) = settings(lab)["loaders"]
+        sources = lab.probe.status.record()["source"][__file__]
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
     assert found["samples"] is None  # a class of torch makes them
+    assert found["made"] == f"{__file__}:{made}"
+    assert sources[str(made)].strip() == "loader = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4)"
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -139,3 +139,7 @@ class SettingPlaces:
         """Return the file:line that made an optimizer or a loader, None where that is not known."""
         ref, line = self._made.get(id(thing), (lambda: None, ""))
         return line or None if ref() is thing else None
+
+    def loader_lines(self) -> list[str]:
+        """Return the file:line of each loader that lives, for the text of what made it: its options are changed there."""
+        return [line for ref, line in self._made.values() if line and hasattr(ref(), "persistent_workers")]
