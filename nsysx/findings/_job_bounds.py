@@ -56,7 +56,8 @@ SENDING_STAYS_SHARE = 0.25
 #: A call that sends objects is written over so many lines at most. Chosen: one for each argument, and more.
 LINES_OF_OBJECT_CALL = 8
 # ---- _cells_in_sequence -----------------------------------------------------------------------------------------
-#: What kernels of a recurrent layer take of those of its cells, called at each position: at the least, likely and at the most. All chosen;
-#: the likely one by a single program (H200, TF32, two layers of 512 numbers, 768 rows): about 0.73, if all that its step took with the layer
-#: and the GPU did not do elsewhere before is the layer's. At the least: large products at once, and layers beside each other. None of 16 bits.
+#: What kernels of a recurrent layer take of those of its cells, called at each position: at the least, likely and at the most. All
+#: chosen; the likely one by a single program (H200, TF32, two layers of 512 numbers, 768 rows): about 0.73, if all that its step took with
+#: the layer, and the GPU did not do elsewhere before, is the layer's. At the least: large products at once, and layers beside each other.
+#: None of 16 bits.
 OVER_SEQUENCE_SHARES = (0.3, 0.7, 1.0)
