@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nsysx.events.taken_apart import AGAIN
 
@@ -157,6 +157,19 @@ def with_names_replaced(node: ast.expr, put: Mapping[str, ast.expr]) -> ast.expr
     """Return a copy of an expression with other expressions in place of names."""
     replaced: ast.expr = _PutsForNames(put).visit(deepcopy(node))
     return replaced
+
+
+class _PutsForNode(ast.NodeTransformer):
+    def __init__(self, node: ast.AST, text: str) -> None:
+        self._node, self._text = node, text
+
+    def visit(self, node: ast.AST) -> Any:
+        return ast.parse(self._text, mode="eval").body if node is self._node else self.generic_visit(node)
+
+
+def with_node_replaced(code: ast.AST, node: ast.AST, text: str) -> str:
+    """Return the text of a piece of code with an expression in place of a node of it, which it then holds no more."""
+    return ast.unparse(_PutsForNode(node, text).visit(code))
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from nsysx.analyses.helpers import operator_work
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case
-from nsysx.findings._pieces_in_text import function_of_call, names_in, whole_statement
+from nsysx.findings._pieces_in_text import function_of_call, names_in, whole_statement, with_node_replaced
 
 _LIBRARIES, _NO_TENSORS = ("torch",), ("np", "numpy", "math", "random")
 #: What sort() returns, in order.
@@ -54,14 +54,16 @@ def largest_for_sort(lines: Mapping[int, str], line: int, rank: int | None) -> s
     taken = parents.get(result)
     if isinstance(taken, ast.Subscript) and taken.value is result and (chosen or sort.order_alone):
         few = _few(taken.slice, sort, rank)
-        return _with(statement, taken, _topk(sort, few, chosen)) if few is not None else ""
+        return with_node_replaced(statement, taken, _topk(sort, few, chosen)) if few is not None else ""
     few = _few_of_names(statement, result, (lines, line), sort, rank)
     if few is None:
         return ""
     if chosen or sort.order_alone:
-        return _with(statement, result, _topk(sort, few, chosen))
+        return with_node_replaced(statement, result, _topk(sort, few, chosen))
     both = _call(sort, few)
-    return _with(statement, result, f"[each.flip({sort.dimension}) for each in {both}]" if few.last else both)
+    return with_node_replaced(
+        statement, result, f"[each.flip({sort.dimension}) for each in {both}]" if few.last else both
+    )
 
 
 def rank_of_sorted(case: Case, ops: pl.DataFrame) -> int | None:
@@ -202,16 +204,3 @@ def _topk(sort: _Sort, few: _Few, chosen: str) -> str:
     """Return what takes the few, in the order in which they stood."""
     results = f"{_call(sort, few)}{chosen or '[1]'}"
     return f"{results}.flip({sort.dimension})" if few.last else results
-
-
-class _PutForNode(ast.NodeTransformer):
-    def __init__(self, node: ast.AST, text: str) -> None:
-        self._node, self._text = node, text
-
-    def visit(self, node: ast.AST) -> Any:
-        return ast.parse(self._text, mode="eval").body if node is self._node else self.generic_visit(node)
-
-
-def _with(statement: ast.stmt, node: ast.AST, text: str) -> str:
-    """Return a statement with other code in along of a node of it."""
-    return ast.unparse(_PutForNode(node, text).visit(statement))

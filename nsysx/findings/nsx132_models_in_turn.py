@@ -42,6 +42,7 @@ from nsysx.events.event_bounds import UNSEEN_READERS_SHARE
 from nsysx.events.layers import bare
 from nsysx.events.needs_of_calls import depth, looks_up, signature
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of
+from nsysx.findings._calls_in_loop import in_names_of_loop
 from nsysx.findings._calls_in_one import in_one_call
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import TINY_KERNEL_NS
@@ -239,6 +240,9 @@ def _in_names(case: Case, turns: _Turns, fix: Fix) -> Fix:
     if code is None or turns.several or not turns.calls or together * turns.deep != turns.times:
         return fix
     first = sorted(turns.calls, key=lambda call: call.start_ns)[:together]
+    of_loop = in_names_of_loop(case.profile, code, first, fix, trains=case.program.trains)
+    if of_loop is not None:
+        return of_loop
     paste = in_one_call(case.profile, code, first)
     return fix.but(paste=paste) if paste else fix
 
