@@ -11,7 +11,7 @@ import polars as pl
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.events.profile import Profile
-from nsysx.findings import _fill_pastes, _segments_in_text
+from nsysx.findings import _draw_pastes, _fill_pastes, _segments_in_text
 from nsysx.findings._case import Fix
 from nsysx.findings._pieces_in_text import parsed, whole_statement
 
@@ -38,6 +38,8 @@ def in_names_of_program(profile: Profile, file: str | None, line: int | None, fi
     """Return the same, and what is left to do on the GPU in the words of the line that copies the numbers there, where one is known."""
     source = texts(profile)
     fix = in_names_of_line(source, file, line, fix)
+    if [way.name for way in fix.ways] == ["drawn-by-weight"]:
+        return _draw_pastes.by_running_sums(profile, file, line, fix)
     code, stored = profile.code(), fix.paste.partition("\n")
     if [way.name for way in fix.ways] != ["converted-on-gpu"] or code is None or file is None or line is None:
         return fix
