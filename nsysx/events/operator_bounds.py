@@ -71,8 +71,9 @@ MOST_OPERATORS_TO_SEARCH = 40
 #: So many of a step are a loop; calls between them compute fewer rows by this factor at least. Chosen.
 FEWEST_BEGUN_ANEW, FEW_ROWS_TIMES = 3, 8
 # ---- wide_adapters --------------------------------------------------------------------------------------------------
-#: The rank of an adapter is this share of the rows that it is given, and makes, or less. Chosen: ranks are 4 to 128, rows 768 and longer.
-ADAPTER_SHARE = 0.125
+#: The rank of an adapter is this share of the longer of the rows that it is given and makes, or less, and of the shorter ones (keys and
+#: values of a few heads) no more than the other share. Chosen: ranks are 4 to 128, rows 768 and longer, those of keys 128 and longer.
+ADAPTER_SHARE, HELD_RANK_SHARE = 0.125, 0.5
 #: Of so many tensors all orders of an einsum are looked at.
 MOST_EINSUM_TENSORS = 5
 #: A sharded network of whose parameters no more than this share is trained is kept for what is frozen. Chosen: adapters are 0.1 to 5 %.

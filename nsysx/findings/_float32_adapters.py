@@ -11,11 +11,13 @@ from nsysx.catalogue import StepPart
 from nsysx.events.kernel_math import number_format
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.wide_adapters import WideAdapter, converting_adapters
+from nsysx.findings._adapter_lines import converted_weights
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._rates_in_halves import ITS_OWN, ProductsOfFlow, forward_ns, left_at_own_rates, multiplying
 from nsysx.findings._without_autocast import HALVES, WIDE
 from nsysx.findings._work_bounds import ADAPTERS_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT
 from nsysx.model import Finding
@@ -36,7 +38,10 @@ def findings_of(case: Case, rule: Rule) -> tuple[list[Finding], frozenset[int]]:
     wide = set(work.filter(pl.col("format").is_in(WIDE))["row"].to_list())
     adapters = [each for each in adapters if wide.issuperset(each.products)]
     narrow = work.filter(pl.col("format").is_in(HALVES))
-    if not adapters or 2 * int(narrow["ns"].sum()) < int(work.filter(pl.col("format").is_not_null())["ns"].sum()):
+    theirs = pl.col("row").is_in([row for each in adapters for row in each.products])
+    # Without tensor cores small products take as long as the large ones of the layers: what else multiplies tells the type of the step.
+    others = work.filter(pl.col("format").is_not_null() & ~theirs)
+    if not adapters or 2 * int(narrow["ns"].sum()) < int(others["ns"].sum()):
         return nothing
     return _found(case, rule, flow, adapters, work)
 
@@ -55,11 +60,18 @@ def _found(
     if not conversions or not case.notable(cost, REPORTED_SHARE):
         return [], frozenset()
     gone = RemoveOps(conversions)
+    multiplied = multiplying(case, flow)
+    in_halves, of_adapters = multiplied["format"].is_in(HALVES), multiplied["op"].is_in(list(products))
+    left = left_at_own_rates(
+        case, ProductsOfFlow(flow), forward_ns(multiplied.filter(of_adapters)), forward_ns(multiplied.filter(in_halves))
+    )
     low, likely, high = (
         (gone, ScaleOps(products, of_products, less_work=True), ScaleOps(others, of_others, less_work=True))
-        for of_products, of_others in zip(ADAPTERS_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, strict=True)
+        for of_products, of_others in zip(left or ADAPTERS_IN_HALVES_LEFT, OTHERS_IN_HALVES_LEFT, strict=True)
     )
     why = "with half of the bytes the rest takes half to all of its time"
+    if left is not None:
+        why = f"if the products are as fast as {ITS_OWN}, and no activation is converted"
     worth = case.worth_between(low, likely, high, why, cause=(StepPart.WORK,))
     if not case.notable(worth.likely_ns or 0, REPORTED_SHARE):
         return [], frozenset()
@@ -71,11 +83,14 @@ def _found(
         "layers of 16 bits"
     )
     detail = (
-        f"Rows of {units.count(width)} numbers are converted to float32 for weights of {rank} x {units.count(width)}, and their sum with "
-        f"the layer's result is converted back: {units.duration(cost)} {case.per} with their gradients, {case.share(cost)} of the step. "
+        f"Rows of {units.count(width)} numbers are converted to float32 for weights of {rank} x {units.count(width)}, and what comes of it "
+        f"is converted back: {units.duration(cost)} {case.per} with their gradients, {case.share(cost)} of the step. "
         "Converted weights are small, and keep float32 for the optimizer."
     )
+    fix = Fix.by_name("adapters-converted")
+    if code is not None and (lines := converted_weights(case, code, flow, adapters)):
+        fix = fix.but(paste=lines)
     finding = Found(
-        rule, title, detail, worth=worth, cost_ns=cost, fix=Fix.by_name("adapters-converted"), where=where or None, takes=Takes(whole)
+        rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where or None, takes=Takes(whole)
     )  # fmt: skip
     return [finding.as_finding(case)], products

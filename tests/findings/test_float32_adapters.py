@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nsysx.findings._adapter_lines import converted
 from nsysx.findings._fix import Fix
 from nsysx.model import Finding
 from tests.findings.lined import Lined
@@ -42,6 +44,61 @@ def step(program: Lined, number: int, kind: str) -> None:
             operator(program, "add", at + 5, [at + 1, at + 4, -1], f"{ROWS}, {ROWS}, []", 200, ADDS)
             operator(program, "to", at + 6, [at + 5, -1], f"{ROWS}, []", 100, COPIES)
     program.sync()
+
+
+FUNCTIONS = {
+    BASE: "y = self.base(x)",
+    ADAPTER: "h = F.linear(x.to(self.down.dtype), self.down) * self.alpha",
+    SUM: "return y + F.linear(h, self.up).to(y.dtype)",
+}
+
+
+def converting_before_the_sum(program: Lined, number: int, columns: int, base: str) -> None:
+    """A layer of 600 us beside products of 500 us each by functions; what is converted back (100 us) is added in 16 bits (90 us)."""
+    at, made = 1000 * number + 10, f"[8192, {columns}]"
+    with program.range("forward"), program.range("net:Net"):
+        with program.line(BASE, "Lora.forward"):
+            operator(program, "mm", at + 1, [-1, -1], f"{ROWS}, [2048, {columns}]", 600, base)
+        with program.line(ADAPTER, "Lora.forward"):
+            operator(program, "to", at + 2, [-1, -1], f"{ROWS}, []", 100, COPIES)
+            operator(program, "mm", at + 3, [at + 2, -1], f"{ROWS}, [2048, 64]", 500, SGEMM)
+            operator(program, "mul", at + 4, [at + 3, -1], "[8192, 64], []", 20, ADDS)
+        with program.line(SUM, "Lora.forward"):
+            operator(program, "mm", at + 5, [at + 4, -1], f"[8192, 64], [64, {columns}]", 500, SGEMM)
+            operator(program, "to", at + 6, [at + 5, -1], f"{made}, []", 100, COPIES)
+            operator(program, "add", at + 7, [at + 1, at + 6, -1], f"{made}, {made}, []", 90, ADDS)
+    program.sync()
+
+
+@pytest.mark.parametrize("columns", [2048, 256])  # 256: keys of a few heads
+def test_what_is_converted_before_the_sum_is_added_in_16_bits(columns: int, tmp_path: Path) -> None:
+    program = Lined(FUNCTIONS).run(lambda program, number: converting_before_the_sum(program, number, columns, GEMM))
+    (finding,) = program.found(tmp_path, "NSX116")
+    assert finding.cost_ns_per_step == pytest.approx(1_220_000, rel=0.02)  # not the sum itself
+    assert finding.paste.splitlines()[:2] == [
+        "h = F.linear(x, self.down.to(x.dtype)) * self.alpha  # train.py:12",
+        "return y + F.linear(h, self.up.to(h.dtype))  # train.py:13",
+    ]
+
+
+def test_layers_of_float32_beside_such_adapters(tmp_path: Path) -> None:
+    program = Lined(FUNCTIONS).run(lambda program, number: converting_before_the_sum(program, number, 2048, SGEMM))
+    named = [way.name for finding in program.found(tmp_path, "NSX116") for way in finding.remedies]
+    assert "adapters-converted" not in named
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("y = y + (x.float() @ self.a @ self.b).to(y.dtype) * s", "y = y + x @ self.a.to(x.dtype) @ self.b.to(x.dtype) * s"),
+        ("z = torch.matmul(drop(x.float()), a.t())", "z = torch.matmul(drop(x), a.t().to(x.dtype))"),
+        ("z = self.b(self.a(x.float()))", None),  # layers: their names do not tell what they multiply by
+        ("z = F.linear(x.to(device), a, bias)", None),
+        ("z = F.linear(s * x.float(), a)", None),  # s may be a number
+    ],
+)  # fmt: skip
+def test_lines_of_products_with_converted_weights(text: str, new: str | None) -> None:
+    assert converted(ast.parse(text).body[0]) == new
 
 
 def found(folder: Path, kind: str = "") -> list[Finding]:
