@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.findings import _case, nsx106_input_starvation
+from nsysx.findings import _case_frames, nsx106_input_starvation
 from nsysx.replay import engine
 from nsysx.saving import Saving
 from tests.findings import Program, empty, healthy, said_of, stepless
@@ -44,8 +44,8 @@ def test_memory_calls_in_steady_steps_are_thrash(tmp_path: Path) -> None:
 def test_a_program_of_another_language_is_told_of_its_own_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: bool, torch: bool, native: bool
 ) -> None:
-    seen = _case.program_of
-    monkeypatch.setattr(_case, "program_of", lambda profile: replace(seen(profile), python=python, torch=torch))
+    seen = _case_frames.program_of
+    monkeypatch.setattr(_case_frames, "program_of", lambda profile: replace(seen(profile), python=python, torch=torch))
     finding = Program().steps(thrashing).finding(tmp_path, "NSX104")
     assert ("the pool of cudaMallocAsync" in finding.fix) == native and ("expandable_segments" in finding.fix) != native
     assert bool(finding.remedies) == (torch and not native)
