@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
+from nsysx.catalogue import Call
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
 from nsysx.findings import _late_host_lines
@@ -31,13 +32,17 @@ from nsysx.replay.idle_lines import by_line
 
 
 class MadeAgain(NamedTuple):
-    """What lines (rows of the places) make again, with all that they call. ``why``: how that is known."""
+    """What lines (rows of the places) make again, with all that they call. ``why``: how that is known.
+
+    ``keeps_launches``: the GPU's own work there stays, only copies, waits and host code go.
+    """
 
     places: frozenset[int]
     title: str
     why: str
     fix: Fix
     where: Row
+    keeps_launches: bool = False
 
 
 class OfMadeAgain(NamedTuple):
@@ -71,12 +76,15 @@ def in_words(case: Case, rule: Rule, made: MadeAgain) -> OfMadeAgain | None:
     places = lines_for(code, made.places)
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
     theirs = [row for line_row in sorted(places) if (row := rows.get(code.places.row(line_row))) is not None]
-    host, worth = _without(case, code, made.places, calls_below(case, code, made.places), cost)
+    calls = calls_below(case, code, made.places)
+    calls = calls.filter(~calls["kind"].is_in(Call.LAUNCHES)) if made.keeps_launches else calls
+    host, worth = _without(case, code, made.places, calls, cost)
     worth = _late_host_lines.without_on_all_ranks(case, theirs, made.fix, worth)
     if worth.likely_ns is None or not case.notable(worth.likely_ns):
         return None
     idles_for, _ = _late_host_lines.idles_in_words(case, theirs, cost)
-    detail = f"{made.why} To make it again holds the CPU for {units.duration(host)} {case.per}; {idles_for}."
+    doing = "This" if made.keeps_launches else "To make it again"
+    detail = f"{made.why} {doing} holds the CPU for {units.duration(host)} {case.per}; {idles_for}."
     most = max(theirs, key=lambda row: row["host_self_ns"], default=None)
     if most is not None and most["host_self_ns"]:
         detail += f" The most of it is at {PurePath(str(most['file'])).name}:{most['line']}, in {most['function']}."

@@ -20,6 +20,7 @@ from nsysx.catalogue import Call
 from nsysx.events import line_runs
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
+from nsysx.findings import _host_metrics
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._input_bounds import FEWEST_RETURNED_STEPS
 from nsysx.findings._kept_results import NAMED, to_keep
@@ -56,6 +57,10 @@ def made_again(case: Case, rule: Rule) -> list[OfMadeAgain]:
     covered = frozenset[int]().union(*(each.places for each in told))
     for made in _same_made(case, code, covered):
         told += filter(None, [in_words(case, rule, made)])
+    covered |= frozenset[int]().union(*(each.places for each in told))
+    for metric in _host_metrics.host_metrics(case):
+        if metric.places.isdisjoint(covered):
+            told += filter(None, [in_words(case, rule, _host_metrics.in_words(case, metric))])
     return sorted(told, key=lambda each: -(each.finding.saving.likely_ns or 0))
 
 

@@ -39,6 +39,7 @@ from nsysx.findings._checked_arguments import checked_arguments, finding_of
 from nsysx.findings._checked_rounds import is_check
 from nsysx.findings._compressing_hooks import waits_of_hook
 from nsysx.findings._found import Found
+from nsysx.findings._host_metrics import calls_of_metrics
 from nsysx.findings._line_remedies import Seen, fix_of
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.findings._rates_on_gpu import edits_of_fused, fix_of_rates, reads_by_parameter
@@ -110,13 +111,14 @@ def check(case: Case) -> list[Finding]:
     checked = checked_arguments(case)
     of_checks = finding_of(case, RULE, checked)
     findings += [of_checks] if of_checks is not None else []
+    of_metrics = calls_of_metrics(case)  # NSX123 tells them with the work that the host does behind them
     for row in places.to_dicts():
         if is_check(case.profile, row):  # asked in some rounds, it is still read: NSX126
             continue
         at_site = waiting.at(calls, row)
         if of_checks is not None and 2 * len(at_site & checked.calls) > len(at_site):
             continue
-        if are_of_rounds(case.profile, at_site):
+        if are_of_rounds(case.profile, at_site) or (at_site and at_site <= of_metrics):
             continue
         if reads := reads_by_parameter(case, at_site):
             if not any(

@@ -51,6 +51,7 @@ from nsysx.findings._finding_bounds import (
     MUCH_READ_BACK_BYTES,
 )
 from nsysx.findings._found import Found
+from nsysx.findings._host_metrics import calls_of_metrics
 from nsysx.findings._needs import PAGEABLE, numbers_copied, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.findings._rates_on_gpu import reads_by_parameter
@@ -140,6 +141,7 @@ def _of_places(case: Case, rows: Sequence[copy_sites.CopySiteRow], full: bool) -
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     findings: list[Finding] = []
+    of_metrics = calls_of_metrics(case)
     for row in rows:
         if (
             row["direction"] not in ("HtoD", "DtoH")
@@ -151,6 +153,10 @@ def _of_places(case: Case, rows: Sequence[copy_sites.CopySiteRow], full: bool) -
         if row["obstacle"] == "nothing_beside" and full:  # no kernel that runs beside a copy makes the link faster
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))
+        if (
+            calls_of(at_site) and calls_of(at_site) <= of_metrics
+        ):  # NSX123 tells them with the work that the host does with what they bring
+            continue
         if reads_by_parameter(case, calls_of(at_site)) or are_of_rounds(case.profile, calls_of(at_site)):
             continue
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))

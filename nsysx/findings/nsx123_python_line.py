@@ -10,8 +10,9 @@ What it means
     Thousands of runs in a step are a loop over single items, which operations on arrays replace. One run of a millisecond or more is
     one call of native code or of Python's library: it can run ahead, or have more threads where an environment variable holds it to
     one. A cache whose test asks for another key than its entries are stored under is told with all that it makes again, and so is a
-    function that returned the same in each step of the X-ray. A line that holds the loop of steps, such as a trainer's fit, is told only
-    with what its callbacks and loggers cost.
+    function that returned the same in each step of the X-ray. A metric that the host makes in each step from large copies is told with
+    these copies and their waits, where what it makes stays on the host. A line that holds the loop of steps, such as a trainer's fit, is
+    told only with what its callbacks and loggers cost.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.
