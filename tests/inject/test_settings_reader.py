@@ -276,6 +276,7 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
                 net(x).sum().backward()
                 optimizer.step()
         (found,) = settings(lab)["loaders"]
+        del loader  # the record is written when the program has ended, too
         sources = lab.probe.status.record()["source"][__file__]
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)

@@ -46,13 +46,14 @@ class SettingPlaces:
     """``noted``: name of a setting -> file:line; autocast: where its regions are entered most often in the step that was watched.
 
     ``numbers``: name of a setting -> the number that it was set to; schedule: its micro-batches. ``tables``: class, rows and width of
-    embeddings, and the line that makes them, each once.
+    embeddings, and the line that makes them, each once. ``loader_lines``: file:line of what made a loader, which may be gone by then.
     """
 
     def __init__(self, torch: Any, out: Output) -> None:
         self.noted: dict[str, str] = {}
         self.numbers: dict[str, int] = {}
         self.tables: list[dict[str, Any]] = []
+        self.loader_lines: dict[str, None] = {}
         self._torch, self._out = torch, out
         self._patcher: patch.Patcher | None = None
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -71,7 +72,9 @@ class SettingPlaces:
             patcher.around(kind.__init__, "table_made", table, self._makes_table, patch.nothing)
         loaders = settings_objects.loaded("torch.utils.data.dataloader", "DataLoader")
         if loaders is not None:  # what its __init__ ends with
-            patcher.around(loaders.check_worker_number_rationality, "loader_made", "self", self.made, patch.nothing)
+            patcher.around(
+                loaders.check_worker_number_rationality, "loader_made", "self", self._makes_loader, patch.nothing
+            )
         starts = settings_objects.loaded("torch.distributed.distributed_c10d", "_update_default_pg")
         if starts is not None:
             patcher.around(starts, "group", "None", lambda _: self._follow(_SHARDERS), patch.nothing)
@@ -124,6 +127,13 @@ class SettingPlaces:
         except Exception as error:
             self._out.wrong("places of objects", error)
 
+    def _makes_loader(self, loader: Any) -> None:
+        """A loader is being made: its options are changed in that line."""
+        self.made(loader)
+        line = self.made_at(loader)
+        if line and len(self.loader_lines) < MOST_OBJECTS:
+            self.loader_lines[line] = None
+
     def _makes_table(self, table: tuple[str, Any, Any]) -> None:
         """A table of embeddings is being made: note its line, unless there are many."""
         try:
@@ -139,7 +149,3 @@ class SettingPlaces:
         """Return the file:line that made an optimizer or a loader, None where that is not known."""
         ref, line = self._made.get(id(thing), (lambda: None, ""))
         return line or None if ref() is thing else None
-
-    def loader_lines(self) -> list[str]:
-        """Return the file:line of each loader that lives, for the text of what made it: its options are changed there."""
-        return [line for ref, line in self._made.values() if line and hasattr(ref(), "persistent_workers")]

@@ -104,7 +104,7 @@ class Status:
         parts, window = self.parts, self.parts.window
         if self.settings is not None:  # what they say is changed there, before the steps
             places = self.settings.places
-            made = [*(table["made"] for table in places.tables), *places.loader_lines()]
+            made = [*(table["made"] for table in places.tables), *places.loader_lines]
             for line in (*made, *(places.noted.get(name, "") for name in ("checkpoint", "schedule"))):
                 parts.xray.sources.ask(line)
         worker = worker_lines.noted(self.out.environ.get("NSYSX_PROBE_DIR"), self.pid, parts.xray.sources)
