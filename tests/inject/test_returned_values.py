@@ -33,6 +33,12 @@ def rows(make: Callable[[int], Any], steps: int = 3, calls: int = 2) -> list[dic
     return values.rows(lambda code: code.co_filename)
 
 
+def filters(shift: int = 0) -> np.ndarray[Any, Any]:
+    """Return a bank of 320 triangles over 2049 frequencies: of 256 numbers of it all may be zeros."""
+    places = np.arange(2049) - np.geomspace(3, 2000, 320)[:, None] - shift
+    return np.maximum(0, 1.2 - np.abs(places)).astype(np.float32)
+
+
 def holds_itself() -> list[Any]:
     every: list[Any] = list(range(100))
     every.insert(0, every)
@@ -48,6 +54,7 @@ def holds_itself() -> list[Any]:
         lambda _: [[i * j for i in range(20)] for j in range(40)],
         lambda _: ({"ids": list(range(30))}, "text"),
         lambda _: np.where(np.arange(40) < 3, np.nan, 1.0),
+        lambda _: filters(),
     ],
 )
 def test_what_is_the_same_in_each_step_is_noted(make: Callable[[int], Any]) -> None:
@@ -60,6 +67,7 @@ def test_what_is_the_same_in_each_step_is_noted(make: Callable[[int], Any]) -> N
     "make",
     [
         lambda number: np.arange(400) + number,
+        lambda number: filters(number),
         lambda number: np.arange(400 + number),
         lambda number: torch.arange(400) * number,
         lambda number: [list(range(number, number + 40))],

@@ -15,7 +15,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .plain_values import PLAIN
-from .probe_bounds import FEWEST_BATCH_VALUES, MOST_BATCH_NUMBERS, MOST_RETURNED, MOST_RETURNING, RETURNED_MOST_NS
+from .probe_bounds import (
+    FEWEST_BATCH_VALUES,
+    MOST_BATCH_NUMBERS,
+    MOST_RETURNED,
+    MOST_RETURNING,
+    MOST_SPARSE_NUMBERS,
+    RETURNED_MOST_NS,
+)
 from .program_modes import looked_on
 
 #: Generators, coroutines and asynchronous generators give what they return piece by piece; ``*args`` and ``**kwargs``.
@@ -81,9 +88,9 @@ class ReturnedValues:
             return
         begin = time.perf_counter_ns()
         try:
-            numbers: list[Any] = []
-            forms: list[Any] = []
-            self._read(value, MOST_BATCH_NUMBERS, numbers, forms)
+            numbers, forms = self._sampled(value, MOST_BATCH_NUMBERS)
+            if len(numbers) >= FEWEST_BATCH_VALUES and len(set(numbers)) < 2:
+                numbers, forms = self._sampled(value, MOST_SPARSE_NUMBERS)
             if len(numbers) < FEWEST_BATCH_VALUES or len(set(numbers)) < 2:
                 function.known = False
             if not function.calls:
@@ -105,6 +112,13 @@ class ReturnedValues:
                 row["function"] = getattr(code, "co_qualname", code.co_name)
                 rows.append({**row, "calls": steps[0][2], "steps": [step for step, _, _ in steps]})
         return rows
+
+    def _sampled(self, value: Any, most: int) -> tuple[list[Any], list[Any]]:
+        """Return so many numbers of a value, and the types and sizes of its parts. Raises _UnreadableError as ``_read`` does."""
+        numbers: list[Any] = []
+        forms: list[Any] = []
+        self._read(value, most, numbers, forms)
+        return numbers, forms
 
     def _read(self, value: Any, most: int, numbers: list[Any], forms: list[Any]) -> None:
         """Add some numbers of a value, of each of its parts at least one, and its types and sizes to ``forms``.
