@@ -56,13 +56,14 @@ def test_samples_tell_how_low_the_clock_is_and_the_driver_why(
     assert finding is None or "no change of the program mends" in finding.fix
 
 
-@pytest.mark.parametrize(("mhz", "likely", "least", "most"), [(345, 0.24, 0.268, 0.24), (900, 0.535, 0.699, 0.455)])
+@pytest.mark.parametrize(("mhz", "likely", "least", "most"), [(345, 0.24, 0.326, 0.24), (900, 0.535, 0.699, 0.455)])
 def test_full_clocks_are_worth_what_kernels_wait_for_the_clock(
     tmp_path: Path, mhz: int, likely: float, least: float, most: float
 ) -> None:
     """In a step of 4 ms a copy at 93 % of the memory's rate (1 ms) stays nearly as long; a product (2 ms) needs 24 % of that rate.
 
     ``likely``, ``least``, ``most``: how long the product takes at 0.85, 0.65 and all of 1980 MHz, as shares; at 24 % its bytes bound it.
+    From 345 MHz so much goes that the GPU would wait for the host, which may be slower than it was recorded: as 0.326 in place of 0.268.
     """
     finding = found(tmp_path, mhz)
     saved = [(2 * (1 - factor) + 0.04) * 1e6 for factor in (likely, least, most)]

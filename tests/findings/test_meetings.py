@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _exposed_transfer, _links, _meetings, _noted
+from nsysx.findings import _exposed_transfer, _links, _meetings, _worth_of_lines
 from nsysx.findings._case import Case
 from nsysx.saving import Saving
 from tests.findings.lined import FILE, Lined
@@ -320,7 +320,7 @@ def test_whole_weights_in_a_host_bound_step_are_kept_as_parts(text: str, remedy:
 def test_waiting_for_a_later_rank_comes_back_in_the_next_collective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_noted, "longer_wait_ns", lambda case, chosen: 1_000_000)
+    monkeypatch.setattr(_worth_of_lines, "longer_wait_ns", lambda case, chosen: 1_000_000)
     (found,) = Lined({30: "full = p.full_tensor()"}).run(gathering).found(tmp_path, "NSX123")
     likely, most = found.saving.likely_ns, found.saving.most_ns
     assert likely is not None and most == likely + 1_000_000 and "1.00 ms of waiting" in found.saving.confidence
