@@ -395,7 +395,6 @@ MOST_XRAY_STEPS = 1_000
 XRAY_RECENT_STEPS = 16
 #: What a capture of a CUDA graph may cost more (ns): it happens once.
 XRAY_CAPTURE_NS = 100_000_000
-#: Functions whose returned values are looked at, calls of one in a step, and for how long in a step (ns): lines cost time as well.
-MOST_RETURNING, MOST_RETURNED, RETURNED_MOST_NS = 128, 64, 5_000_000
-#: Numbers of a value whose first sample is all alike: banks of filters are zeros but for one number in two hundred.
-MOST_SPARSE_NUMBERS = 16_384
+#: Functions whose returned values are looked at, calls of one in a step, for how long in a step (ns: lines cost time as well), and numbers
+#: of a value whose first sample is all alike: banks of filters are zeros but for one number in two hundred.
+MOST_RETURNING, MOST_RETURNED, RETURNED_MOST_NS, MOST_SPARSE_NUMBERS = 128, 64, 5_000_000, 16_384
