@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from nsysx.findings._input_bounds import DEEPEST_KEY_NAMES, MOST_LINES_TO_BODY
 from nsysx.findings._loop_texts import depth_of
+from nsysx.findings._pieces_in_text import statement_or_head, with_part
 
 #: What takes entries out of a dictionary: a test may then find none although it asks for the right key.
 _TAKES_OUT = ("clear", "pop", "popitem")
@@ -114,15 +115,7 @@ def _unlike(lines: Sequence[_WrittenLine], at_guard: int) -> UnlikeKeys | None:
 
 def _parsed(text: str) -> ast.stmt | None:
     """Return the statement of a line, of one with a block its head; None where it is no whole one."""
-    text = text.strip()
-    text = text.removeprefix("el") if text.startswith("elif ") else text
-    for whole in (text, f"{text} pass"):
-        try:
-            body = ast.parse(whole).body
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        return body[0] if len(body) == 1 else None
-    return None
+    return statement_or_head(_as_parsed(text.strip()))
 
 
 def _test(test: ast.expr, lines: Sequence[_WrittenLine]) -> _AskedCache | None:
@@ -242,6 +235,5 @@ def _as_parsed(text: str) -> str:
 
 def _with(text: str, node: ast.expr, other: str) -> str:
     """Return a line with something else in the place of a part of it."""
-    head, parsed = text[: len(text) - len(_as_parsed(text))], _as_parsed(text).encode()
-    end = node.end_col_offset or node.col_offset
-    return head + (parsed[: node.col_offset] + other.encode() + parsed[end:]).decode()
+    parsed = _as_parsed(text)
+    return text.removesuffix(parsed) + with_part(parsed, node, other)

@@ -8,7 +8,7 @@ import numpy as np
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.findings._case import Case, Fix
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import parsed, with_part
 
 _CALLED = "scaled_dot_product_attention"
 #: The arguments that stand before a mask that has no name.
@@ -44,4 +44,4 @@ def without_mask(text: str | None) -> str | None:
     ]
     if len(masks) != 1 or masks[0].end_col_offset is None:
         return None
-    return f"{text[: masks[0].col_offset]}is_causal=True{text[masks[0].end_col_offset :]}"
+    return with_part(text, masks[0], "is_causal=True")

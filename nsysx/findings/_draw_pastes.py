@@ -12,7 +12,7 @@ from nsysx.events.profile import Profile
 from nsysx.findings._fix import Fix
 from nsysx.findings._function_texts import lines_of_function
 from nsysx.findings._loop_texts import depth_of
-from nsysx.findings._pieces_in_text import names_in, parsed
+from nsysx.findings._pieces_in_text import names_in, parsed, with_part
 
 _OF_ARRAYS = (
     "Make the running sum of the weights once, and search in it for each draw: choice() checks all weights, adds them up and divides the "
@@ -61,11 +61,11 @@ def in_names(lines: Mapping[int, str], line: int, every: Sequence[str], fix: Fix
         given = ", ".join(
             [ast.unparse(draw.call.args[0]), f"cum_weights={sums}", *([f"k={draw.size}"] if draw.size else [])]
         )
-        paste = f"{made}; import itertools\n{_replaced(text, draw.call, f'{draw.generator}.choices({given})')}"
+        paste = f"{made}; import itertools\n{with_part(text, draw.call, f'{draw.generator}.choices({given})')}"
         condition = f"What writes to {of_draw} must make {sums} anew."
         return fix.but(text=_OF_LISTS, paste=paste, condition=condition)
     search = f'{sums}.searchsorted({draw.generator}.random({draw.size}), side="right")'
-    paste = f"{made}\n{sums} /= {sums}[-1]\n{_replaced(text, draw.call, search)}"
+    paste = f"{made}\n{sums} /= {sums}[-1]\n{with_part(text, draw.call, search)}"
     condition = _DEPENDS.format(weights=of_draw, sums=sums, size=draw.size or "1")
     return fix.but(text=_OF_ARRAYS, paste=paste, condition=condition)
 
@@ -160,7 +160,3 @@ def _made(draw: _Draw) -> str:
     if draw.of_lists:
         return f"list(itertools.accumulate({weights}))"
     return ast.unparse(ast.Attribute(draw.weights, "cumsum", ast.Load())) + "(dtype=float)"
-
-
-def _replaced(text: str, call: ast.Call, other: str) -> str:
-    return text[: call.col_offset] + other + text[call.end_col_offset :]

@@ -20,6 +20,7 @@ from nsysx.findings._flow_work import in_short, place_of_operator, work_of_opera
 from nsysx.findings._found import Found
 from nsysx.findings._instead import Instead
 from nsysx.findings._once import Takes
+from nsysx.findings._pieces_in_text import with_part
 from nsysx.findings._work_bounds import EINSUM_AT_MOST_TIMES, EINSUM_LEFT_SHARE
 from nsysx.model import Finding, Row
 
@@ -72,7 +73,7 @@ def _calls(case: Case) -> list[_EinsumCall]:
             einsum = einsum_of(str(equation.value), sizes) if len(given) == len(sizes) else None
             if einsum is not None:
                 new = einsum.best.code([ast.unparse(each) for each in given], ast.unparse(node.func))
-                call = _EinsumCall(row, where, einsum, f"{text[: node.col_offset]}{new}{text[node.end_col_offset :]}")
+                call = _EinsumCall(row, where, einsum, with_part(text, node, new))
                 if call.left <= EINSUM_LEFT_SHARE and _goes_left_to_right(call, flow.size[row : ends[row]]):
                     calls.append(call)
                 break

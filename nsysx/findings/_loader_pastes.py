@@ -6,6 +6,7 @@ import ast
 
 from nsysx.analyses.lines import text_of, texts
 from nsysx.findings._case import Case
+from nsysx.findings._pieces_in_text import with_keywords
 
 
 def with_options(case: Case, made: object, beside: str = "", **options: str) -> str:
@@ -28,19 +29,4 @@ def set_in_call(statement: str, function: str, options: dict[str, str]) -> str:
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func).split(".")[-1] == function]
     if len(calls) != 1 or any(keyword.arg is None for keyword in calls[0].keywords):  # **options may hold them, too
         return ""
-    call, letters = calls[0], statement.encode()  # what a node says counts bytes
-    given = {k.arg: k.value for k in call.keywords}
-    changes = [
-        (given[name].col_offset, given[name].end_col_offset or 0, value)
-        for name, value in options.items()
-        if name in given
-    ]
-    new = [f"{name}={value}" for name, value in options.items() if name not in given]
-    if new:
-        end = (call.end_col_offset or 0) - 1
-        head = letters[:end].rstrip(b" ,")
-        comma = "" if head.endswith(b"(") else ", "
-        changes.append((len(head), end, comma + ", ".join(new)))
-    for start, end, value in sorted(changes, reverse=True):
-        letters = letters[:start] + value.encode() + letters[end:]
-    return letters.decode()
+    return with_keywords(statement, calls, options)

@@ -8,7 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nsysx.findings._loop_texts import loop_around
-from nsysx.findings._pieces_in_text import function_of_call, names_in, whole_statement, with_node_replaced
+from nsysx.findings._pieces_in_text import (
+    function_of_call,
+    names_in,
+    statement_or_head,
+    whole_statement,
+    with_node_replaced,
+)
 
 #: Modules whose functions are no networks.
 _PACKAGES = ("torch", "F", "nn", "np", "numpy", "math", "dist", "time", "random", "functional")
@@ -107,7 +113,11 @@ def _of_name(listed: str, rounds: _PartRounds, lines: Mapping[int, str], made_in
 
     ``made_in``: the lines that make it.
     """
-    outside = [tree for number, text in lines.items() if number not in made_in and (tree := _tree(text)) is not None]
+    outside = [
+        tree
+        for number, text in lines.items()
+        if number not in made_in and (tree := statement_or_head(text)) is not None
+    ]
     nodes = [(tree, node) for tree in outside for node in ast.walk(tree)]
     given = [tree for tree, node in nodes if isinstance(node, ast.Name) and node.id == listed and _is_stored(node)]
     reads = [node for _, node in nodes if isinstance(node, ast.Name) and node.id == listed and not _is_stored(node)]
@@ -120,10 +130,6 @@ def _of_name(listed: str, rounds: _PartRounds, lines: Mapping[int, str], made_in
     changed = any(isinstance(n, ast.Attribute) and n.value in reads for _, n in nodes)  # more is put into it
     axis = 0 if rounds.dimension == 0 else 1
     return "" if changed else f"{listed} = {_apart(rounds)}.unbind({axis}){_IN_PLACE}"
-
-
-def _tree(text: str) -> ast.stmt | None:
-    return whole_statement(text) or whole_statement(f"{text.strip()} pass")
 
 
 def _is_stored(node: ast.Name) -> bool:

@@ -24,7 +24,7 @@ from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._gone_backwards import edits_of_gone
 from nsysx.findings._once import Takes
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import parsed, with_part
 from nsysx.findings._recomputed import asking_lines
 from nsysx.findings._work_bounds import MOST_LINES_NAMED
 from nsysx.model import Row
@@ -161,7 +161,7 @@ def without_checkpoint(text: str) -> str | None:
     given = [ast.get_source_segment(text, each) or ast.unparse(each) for each in node.args[1:]]
     given += [ast.get_source_segment(text, each) or "" for each in node.keywords if each.arg not in _OPTIONS]
     plain = f"{function}({', '.join(given)})"
-    return f"{text[: node.col_offset]}{plain}{text[node.end_col_offset :]}  # not checkpoint({function}, ...)"
+    return f"{with_part(text, node, plain)}  # not checkpoint({function}, ...)"
 
 
 #: What checkpoint() takes itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -71,9 +71,39 @@ def whole_statement(text: str) -> ast.stmt | None:
     """Return the statement that a line is, None where it is none, several, or the head of one."""
     try:
         (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return None
     return statement
+
+
+def statement_or_head(text: str) -> ast.stmt | None:
+    """Return the same, and of a line that begins a block that statement with an empty one."""
+    return whole_statement(text) or whole_statement(f"{text.strip()} pass")
+
+
+def with_part(text: str, node: ast.expr | ast.keyword, other: str) -> str:
+    """Return a text with something else in the place of a part of it, all else as it is written; columns of Python count bytes."""
+    letters, end = text.encode(), node.end_col_offset
+    return (letters[: node.col_offset] + other.encode() + letters[end:]).decode()
+
+
+def with_keywords(text: str, calls: Iterable[ast.Call], options: Mapping[str, str]) -> str:
+    """Return a text with these keywords in these calls of it, in place of what they have under the same names."""
+    letters, spans = text.encode(), list[tuple[int, int, str]]()
+    for call in calls:
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        spans += [
+            (given[name].col_offset, given[name].end_col_offset or 0, value)
+            for name, value in options.items()
+            if name in given
+        ]
+        if new := ", ".join(f"{name}={value}" for name, value in options.items() if name not in given):
+            end = (call.end_col_offset or 0) - 1
+            head = letters[:end].rstrip(b" ,")
+            spans.append((len(head), end, new if head.endswith(b"(") else f", {new}"))
+    for begin, end, value in sorted(spans, reverse=True):
+        letters = letters[:begin] + value.encode() + letters[end:]
+    return letters.decode()
 
 
 def _name_of(node: ast.expr) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import parsed, with_part
 
 #: Arguments of torch.nn.functional's pooling by position, behind what is pooled.
 _ARGUMENTS = {
@@ -53,7 +53,7 @@ def pooled_in_turn(text: str, kind: str, dimensions: int) -> PoolInText | None:
         single = {key: _one_of(side or [], along, "0" if key == "padding" else "1") for key, side in sides.items()}
         padding = f", padding={single['padding']}" if "padding" in single else ""
         made = f"{function}({made}, {single['kernel_size']}, stride={single['stride']}{padding}{rest})"
-    line = f"{text[: call.col_offset]}{made}{text[call.end_col_offset :]}"
+    line = with_part(text, call, made)
     written = [int(side) for side in sides["kernel_size"] or [] if side.isdecimal()]
     return PoolInText(line, min(written) if written else None)
 

@@ -12,6 +12,7 @@ from nsysx.analyses import lines
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.recorded_settings import file_and_line, settings_of
 from nsysx.findings._case import Case, way
+from nsysx.findings._pieces_in_text import with_keywords
 from nsysx.findings._tables_of_ranks import FewRows
 from nsysx.model import Row
 from nsysx.records import count_or_zero
@@ -106,23 +107,16 @@ def _argument(case: Case, tables: FewRows | None) -> str:
 
 def with_sparse(text: str, cls: str) -> str | None:
     """Return a line whose calls of a class or function, or of the class's ``from_pretrained``, have sparse=True; None without any."""
-    changed, spans = text, list[tuple[int, int, str]]()
-    if not text.isascii():  # columns of Python count bytes
+    if not text.isascii():
         return None
+    calls = []
     for call, name in _calls(text):
         made = isinstance(call.func, ast.Attribute) and name == "from_pretrained" and _last_name(call.func.value) == cls
         if not (made or name == cls) or any(isinstance(n, ast.Constant) and n.value is ... for n in ast.walk(call)):
             continue  # what a line of several does not show is not known
-        end = call.end_col_offset or len(text)
-        already = next((each.value for each in call.keywords if each.arg == "sparse"), None)
-        if already is not None:
-            spans.append((already.col_offset, already.end_col_offset or end, "True"))
-        else:
-            before = text[: end - 1].rstrip()[-1]
-            spans.append((end - 1, end - 1, f"{'' if before == '(' else ' ' if before == ',' else ', '}{_SPARSE}"))
-    for begin, end, new in sorted(spans, reverse=True):
-        changed = f"{changed[:begin]}{new}{changed[end:]}"
-    return changed if spans and _tree(changed) is not None else None
+        calls.append(call)
+    changed = with_keywords(text, calls, {"sparse": "True"})
+    return changed if calls and _tree(changed) is not None else None
 
 
 def _calls(text: str) -> Iterator[tuple[ast.Call, str]]:
