@@ -107,7 +107,7 @@ def test_different_kernels_never_look_alike():
 
 
 def test_folders_of_places_stand_in_all_rows_or_in_none():
-    """One row of a table said "/work/job.py:150 train" among rows that said "job.py:69", of the same file."""
+    """One row of a table said "/srv/me/job.py:150 train" among rows that said "job.py:69", of the same file."""
     near, far = "/home/me/project/job.py:150 train", "/home/me/project/job.py:69 PeriodDiscriminator.forward"
     assert shorten_column([near, far], "file", 60) == [near, far]
     assert shorten_column([near, far], "file", 40) == ["job.py:150 train", "job.py:69 PeriodDiscriminator.forward"]
