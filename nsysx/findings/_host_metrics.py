@@ -89,6 +89,10 @@ def calls_of_metrics(case: Case) -> frozenset[int]:
 
 def host_metrics(case: Case) -> list[HostMetric]:
     """Return the metrics that cost: in nearly all steps much is copied, and host code behind it leaves the GPU idle."""
+    return case.once(_costly_metrics)
+
+
+def _costly_metrics(case: Case) -> list[HostMetric]:
     code = case.profile.code()
     if code is None or case.stepless or not case.program.torch or case.device is None:
         return []
