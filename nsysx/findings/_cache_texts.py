@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nsysx.findings._input_bounds import DEEPEST_KEY_NAMES, MOST_LINES_TO_BODY
 from nsysx.findings._loop_texts import depth_of
-from nsysx.findings._pieces_in_text import statement_or_head, with_part
+from nsysx.findings._pieces_in_text import names_in, statement_or_head, with_part
 
 #: What takes entries out of a dictionary: a test may then find none although it asks for the right key.
 _TAKES_OUT = ("clear", "pop", "popitem")
@@ -94,13 +94,13 @@ def _unlike(lines: Sequence[_WrittenLine], at_guard: int) -> UnlikeKeys | None:
     outside = [line for line in lines if line not in block]
     reads = [_whole(node, lines, line.number) for line in outside for node in _keys_read(line.node, test.cache)]
     read_back = any(_alike(read, stored) for read in reads)
-    names = _names(asked), _names(stored)
+    names = names_in(asked), names_in(stored)
     if not names[0] & names[1] and (any(names) or not read_back):
         return None  # two things in one dictionary, for all that is known
     paste = ""
-    if read_back and not test.hit and not _names(key) & _assigned(block):
+    if read_back and not test.hit and not names_in(key) & _assigned(block):
         paste = _with(test.asks.text, test.key, _segment(store.text, key))
-    elif not read_back and not _names(test.key) & _assigned(block):
+    elif not read_back and not names_in(test.key) & _assigned(block):
         paste = _with(store.text, key, _segment(test.asks.text, test.key))
     cache, asked_text, stored_text = (
         ast.unparse(test.cache),
@@ -212,10 +212,6 @@ def _gives(node: ast.stmt | None, name: str) -> bool:
 def _assigned(lines: Sequence[_WrittenLine]) -> set[str]:
     nodes = (each for line in lines if line.node is not None for each in ast.walk(line.node))
     return {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _alike(first: ast.expr, second: ast.expr) -> bool:

@@ -266,7 +266,7 @@ class _LayerPaste:
             if isinstance(statement, ast.Assign) and targets and targets.isdisjoint(read):
                 first, kept = statement.lineno, list(rows)
             else:
-                read |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                read |= names_in(statement)
                 rows.insert(0, ast.unparse(statement))
         return first, kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.findings._work_bounds import KEYS_IN_STEPS_OF
 
 _CALLED = "scaled_dot_product_attention"
@@ -67,4 +67,4 @@ def _begins(text: str) -> str | None:
 
 def _names(text: str) -> set[str]:
     tree = parsed(text)
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree is not None else set()
+    return names_in(tree) if tree is not None else set()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 
 from nsysx.findings._loop_texts import depth_of
-from nsysx.findings._pieces_in_text import OtherFormError
+from nsysx.findings._pieces_in_text import OtherFormError, names_in
 
 
 def masked(source: Mapping[str, object], line: int) -> str:
@@ -99,7 +99,7 @@ class _ForAll(ast.NodeTransformer):
     def text(self, node: ast.expr) -> str:
         """Return an expression of a row and a part for all of them."""
         after = self.visit(deepcopy(node))
-        if {each.id for each in ast.walk(after) if isinstance(each, ast.Name)} & {
+        if names_in(after) & {
             self.row,
             self._part,
             "int",

@@ -13,6 +13,7 @@ from nsysx.findings._case import Case
 from nsysx.findings._cut_rows import statement_at, with_piece
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._handed_slices import Replaced, places_of, unused_name
+from nsysx.findings._pieces_in_text import names_in
 from nsysx.model import Row
 
 #: Picks whose numbers are tensors: they differ from step to step, and may from row to row.
@@ -118,7 +119,7 @@ def _without_piece(case: Case, read: Row, piece: ast.Subscript) -> str:
 
 def _made_between(case: Case, first: Row, last: Row, piece: ast.Subscript) -> list[str] | None:
     """Return the lines between two of a function that make what an index is made of, to stand before the first; None where they cannot."""
-    needed = {each.id for each in ast.walk(piece.slice) if isinstance(each, ast.Name)}
+    needed = names_in(piece.slice)
     whole, moved = ast.unparse(piece.value), list[str]()
     for line in range(int(last["line"]) - 1, int(first["line"]), -1):
         statement = statement_at(case, {"file": first["file"], "line": line})
@@ -129,6 +130,6 @@ def _made_between(case: Case, first: Row, last: Row, piece: ast.Subscript) -> li
             continue
         if any(ast.unparse(each) == whole for each in ast.walk(statement.value) if isinstance(each, ast.expr)):
             return None
-        needed |= {each.id for each in ast.walk(statement.value) if isinstance(each, ast.Name)}
+        needed |= names_in(statement.value)
         moved.append(f"{ast.unparse(statement)}  # from line {line}, before {in_short(first)}")
     return moved[::-1]

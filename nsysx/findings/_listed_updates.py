@@ -68,7 +68,7 @@ class _Writer:
         self._test: ast.expr | None = None
         self._lists: dict[str, str] = {}  # what is taken of a round -> the name of its list
         self._made: list[tuple[str, str, str]] = []  # name, target, iterable
-        self._taken = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
+        self._taken = names_in(loop)
 
     def written(self) -> Listed:
         body = self._loop.body

@@ -11,6 +11,7 @@ from nsysx.findings._loop_texts import loop_around
 from nsysx.findings._pieces_in_text import (
     function_of_call,
     names_in,
+    plain_name,
     statement_or_head,
     whole_statement,
     with_node_replaced,
@@ -198,11 +199,11 @@ def _by_number(use: ast.Name, parents: Mapping[ast.AST, ast.AST]) -> tuple[ast.e
     above = parents.get(use)
     if isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute) and above.func.attr == "select":
         dimension = ast.unparse(above.args[0])
-        plain = len(above.args) == 2 and above.args[1] is use and dimension.isdigit() and _is_name(above.func.value)
+        plain = len(above.args) == 2 and above.args[1] is use and dimension.isdigit() and plain_name(above.func.value)
         return (above, ast.unparse(above.func.value), int(dimension)) if plain else None
     index: ast.AST | None = above if isinstance(above, ast.Tuple) else use
     piece = parents.get(index) if index is not None else None
-    if not isinstance(piece, ast.Subscript) or piece.slice is not index or not _is_name(piece.value):
+    if not isinstance(piece, ast.Subscript) or piece.slice is not index or not plain_name(piece.value):
         return None
     each = index.elts if isinstance(index, ast.Tuple) else [use]
     others = [ast.unparse(part) for part in each if part is not use]
@@ -213,18 +214,14 @@ def _by_number(use: ast.Name, parents: Mapping[ast.AST, ast.AST]) -> tuple[ast.e
 
 def _unbound(over: ast.expr, *, unbinds: bool) -> tuple[str, int] | None:
     """Return the tensor whose parts are gone through, and the dimension: x.unbind(1), and x itself where it is known to be a tensor."""
-    if _is_name(over):
+    if plain_name(over):
         return (ast.unparse(over), 0) if unbinds else None
     if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Attribute) or over.func.attr != "unbind":
         return None
     given = [*over.args, *(each.value for each in over.keywords if each.arg == "dim")]
     whole = given.pop(0) if ast.unparse(over.func.value) == "torch" and given else over.func.value
     dimension = ast.unparse(given[0]) if given else "0"
-    return (ast.unparse(whole), int(dimension)) if _is_name(whole) and dimension.isdigit() else None
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
+    return (ast.unparse(whole), int(dimension)) if plain_name(whole) and dimension.isdigit() else None
 
 
 def _is_all(number: str, whole: str, dimension: int, lines: Mapping[int, str]) -> bool:

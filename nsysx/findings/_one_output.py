@@ -21,7 +21,7 @@ from nsysx.findings._finding_bounds import REPORTED_SHARE
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.model import Finding
 
 _GRAD = "torch.autograd.grad"
@@ -184,7 +184,7 @@ def _with_inputs(call: ast.Call, nth: int, by: ast.expr, helper: ast.Call | None
         return ast.unparse(ast.Call(call.func, [call.args[0], by, *call.args[2:]], call.keywords))
     output = call.args[1 - nth] if len(call.args) == 2 and not call.keywords else None
     variable = helper.args[1] if len(helper.args) > 1 else None
-    names = {node.id for node in ast.walk(helper) if isinstance(node, ast.Name)} - _MODULES
+    names = names_in(helper) - _MODULES
     if output is None or not isinstance(variable, ast.Name) or len(names) != 2 or variable.id not in names:
         return ""
     (output_name,) = names - {variable.id}

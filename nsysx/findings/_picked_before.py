@@ -20,7 +20,8 @@ from nsysx.findings._case import Case
 from nsysx.findings._cut_rows import RETYPES, statement_at
 from nsysx.findings._flow_work import in_short
 from nsysx.findings._handed_slices import Replaced, places_of
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._loop_texts import depth_of
+from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.model import Row
 
 _RESAMPLES = "aten::upsample_"
@@ -283,7 +284,7 @@ def _moved(case: Case, made: Row, read: Row, whole: str, needed: set[str]) -> li
     Lines that run were noted, with the spaces before them.
     """
     noted = texts(case.profile).get(str(made["file"]), {})
-    depth = [_depth(str(noted.get(str(each["line"]), ""))) for each in (made, read)]
+    depth = [depth_of(str(noted.get(str(each["line"]), ""))) for each in (made, read)]
     making, moved, needed = statement_at(case, made), list[str](), set(needed)
     if depth[0] != depth[1] or making is None:
         return None
@@ -292,7 +293,7 @@ def _moved(case: Case, made: Row, read: Row, whole: str, needed: set[str]) -> li
         if not text.strip():
             continue
         tree = parsed(text.strip())
-        if tree is None or _mentions(tree, whole) or _depth(text) < depth[0]:
+        if tree is None or _mentions(tree, whole) or depth_of(text) < depth[0]:
             return None
         stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         if stored.isdisjoint(needed):
@@ -300,14 +301,10 @@ def _moved(case: Case, made: Row, read: Row, whole: str, needed: set[str]) -> li
         statement = tree.body[0]
         if (
             not isinstance(statement, ast.Assign)
-            or _depth(text) != depth[0]
+            or depth_of(text) != depth[0]
             or any(_mentions(making, name) for name in stored)
         ):
             return None
-        needed |= {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+        needed |= names_in(statement.value)
         moved.append(f"{ast.unparse(statement)}  # from line {line}, before {in_short(made)}")
     return moved[::-1]
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())

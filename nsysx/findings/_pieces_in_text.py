@@ -106,9 +106,9 @@ def with_keywords(text: str, calls: Iterable[ast.Call], options: Mapping[str, st
     return letters.decode()
 
 
-def _name_of(node: ast.expr) -> str:
+def plain_name(node: ast.expr) -> str:
     """Return an expression that is a name, or an attribute of one; "" for another one."""
-    plain = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _name_of(node.value))
+    plain = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and plain_name(node.value))
     return ast.unparse(node) if plain else ""
 
 
@@ -117,7 +117,7 @@ def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
     begin, end = node.col_offset, node.end_col_offset or 0
     if isinstance(node.value, ast.Call) and function_of_call(node.value) in _DIVIDES:
         base = node.value.func
-        whole = ast.unparse(node.value) if isinstance(base, ast.Attribute) and _name_of(base.value) else ""
+        whole = ast.unparse(node.value) if isinstance(base, ast.Attribute) and plain_name(base.value) else ""
         yield PieceInText(whole, None, AGAIN, begin, end, ast.unparse(node.slice))
         return
     each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -125,7 +125,7 @@ def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
     if (cell := _cell(node, each, chosen)) is not None:
         yield cell
         return
-    whole = _name_of(node.value) if len(chosen) == 1 else ""
+    whole = plain_name(node.value) if len(chosen) == 1 else ""
     exact = not any(isinstance(index, ast.Constant) and index.value in (None, ...) for index in each)
     for i in chosen:
         index = each[i]
@@ -146,7 +146,7 @@ def _of_subscript(node: ast.Subscript) -> Iterator[PieceInText]:
 
 def _cell(node: ast.Subscript, each: list[ast.expr], chosen: list[int]) -> PieceInText | None:
     """Return what an index takes by two names of numbers, None for another one: the first one's piece, and at once one of that."""
-    whole, made = _name_of(node.value), any(isinstance(index, ast.Constant) for index in each)
+    whole, made = plain_name(node.value), any(isinstance(index, ast.Constant) for index in each)
     numbers = [each[i] for i in chosen]
     if len(numbers) != 2 or not whole or made or not all(map(_is_number_of_loop, numbers)):
         return None
@@ -221,5 +221,5 @@ def _of_call(node: ast.Call) -> Iterator[PieceInText]:
         yield PieceInText("", None, _TAKES[name], begin, end, "0")
         return
     first = ast.unparse(arguments[2])
-    whole = "" if first.startswith("-") and name == "narrow" else _name_of(arguments[0])
+    whole = "" if first.startswith("-") and name == "narrow" else plain_name(arguments[0])
     yield PieceInText(whole, d if d >= 0 else None, _TAKES[name], begin, end, first)

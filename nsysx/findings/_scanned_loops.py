@@ -155,7 +155,7 @@ class _RecurrentRounds:
         for each in statements:
             self.statements += [value.statement for value in chosen[id(each)]] or [each]
         statements = self.statements
-        self.numbers = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        self.numbers = names_in(loop.target)
         given = {name for each in statements for name in _names_given(each)}
         self.carried, given_before = set[str](), set[str]()
         for each in statements:

@@ -11,7 +11,7 @@ from nsysx.analyses.lines import text_of, texts, texts_of_ranks
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Fix
-from nsysx.findings._pieces_in_text import parsed
+from nsysx.findings._pieces_in_text import names_in, parsed
 from nsysx.findings._work_bounds import LINES_AROUND_AVERAGE
 
 #: A loop over the parameters of an average and of the network that it follows, and the weight of what is new.
@@ -138,15 +138,10 @@ def _at_once(around: Mapping[int, str], line: int, tree: ast.Module) -> str | No
         return None
     changed, (whole, weight) = ast.unparse(call.func.value), call.args
     averages = _taken(head.target, head.iter, changed)
-    looped = {node.id for node in ast.walk(head.target) if isinstance(node, ast.Name)}
+    looped = names_in(head.target)
     read = [node.id for node in ast.walk(whole) if isinstance(node, ast.Name) and node.id in looped]
     network = _taken(head.target, head.iter, read[0]) if len(set(read)) == 1 else None
-    if (
-        averages is None
-        or network is None
-        or averages is network
-        or looped & {n.id for n in ast.walk(weight) if isinstance(n, ast.Name)}
-    ):
+    if averages is None or network is None or averages is network or looped & names_in(weight):
         return None
     part = _GATHER.sub(_OWN_PART, ast.unparse(whole))
     return (

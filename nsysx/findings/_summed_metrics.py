@@ -24,7 +24,7 @@ from nsysx.events.trained_operators import trained_in
 from nsysx.findings._case import Case, Fix
 from nsysx.findings._flow_work import NeedlessOperators, copied, in_short, place_of_group, work_of_operators
 from nsysx.findings._job_bounds import RARELY_READ_SHARE
-from nsysx.findings._pieces_in_text import only_statement
+from nsysx.findings._pieces_in_text import names_in, only_statement
 from nsysx.findings._unread_results import lines_of_group, read_elsewhere
 from nsysx.findings._work_bounds import MOST_PASTED_LINES
 from nsysx.model import Row
@@ -184,7 +184,7 @@ def _own_condition(case: Case, flow: OperatorFlow, code: CodeLines, where: Row, 
     same_function = (there.file, there.function) == (here.file, here.function)
     owner = there.function.rpartition(".")[0]
     same_object = counter.startswith("self.") and owner != "" and here.function.rpartition(".")[0] == owner
-    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    names = names_in(test)
     if not (same_function or (same_object and names == {"self"})):
         return ""
     counts = [each for each in ran if _counts_up(each.text, counter)]
